@@ -1,0 +1,46 @@
+PYTHON ?= python3
+PRESET ?= quick
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-slow lint types notebooks book bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'dpsub needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,dev]'
+	touch $@
+
+quickstart: $(READY)  ## audit 2,500 models on digits and show the result (about a minute after installing)
+	$(BIN)/python book/run.py quickstart --preset $(PRESET) --show
+
+test: $(READY)  ## the tests, without the slow ones
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the tests marked slow
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## ruff, codespell, and notebooks without outputs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell dpsub tests book notebooks benchmarks *.md
+	$(BIN)/nbstripout --verify --keep-id notebooks/*.ipynb
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+notebooks: $(READY)  ## execute every notebook with PRESET=quick|paper
+	$(BIN)/python book/run.py --preset $(PRESET)
+
+book: notebooks  ## execute the notebooks and build the book into _build/html
+	$(BIN)/python book/build.py
+
+bench: $(READY)  ## benchmarks against peers, as ratios
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove what was built, keep the environment
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis

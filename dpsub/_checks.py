@@ -1,0 +1,66 @@
+"""What every public function asks of its arguments, and the words it answers with."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+ADJACENCIES = ("substitute", "add_remove", "zero_out")
+
+
+def choice(name: str, value: object, options: Sequence[str]) -> str:
+    if isinstance(value, str) and value in options:
+        return value
+    listed = ", ".join(repr(option) for option in options)
+    raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+
+
+def adjacency(value: object) -> str:
+    return choice("adjacency", value, ADJACENCIES)
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """The value as a float, if it is a finite number within the bounds given."""
+    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    expected = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None) or "finite"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a number {expected}, got {value!r}")
+    number = float(value)
+    inside = (
+        (above is None or number > above)
+        and (at_least is None or number >= at_least)
+        and (below is None or number < below)
+        and (at_most is None or number <= at_most)
+    )
+    if not (math.isfinite(number) and inside):
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return number
+
+
+def whole(name: str, value: Any, *, at_least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value or value != math.floor(value):
+        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be >= {at_least}, got {value!r}")
+    return int(float(value)) if not isinstance(value, numbers.Integral) else int(value)
+
+
+def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:
+    return (
+        real("noise_multiplier", noise_multiplier, above=0),
+        real("sample_rate", sample_rate, above=0, at_most=1),
+    )
+
+
+def probability(name: str, value: Any) -> float:
+    return real(name, value, above=0, below=1)

@@ -1,0 +1,33 @@
+"""The dataset that every audit returns: scores, bits, and what it takes to make them again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from dpsub._version import __version__
+
+
+def build(
+    score: ArrayLike, bit: ArrayLike, observed: Sequence[int], *, libraries: Sequence[str] = (), **attrs: object
+) -> xr.Dataset:
+    """score (run, step) and bit (run,), with the attributes given and the versions that made them."""
+    versions = {"python": platform.python_version(), "dpsub": __version__}
+    versions |= {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
+    return xr.Dataset(
+        {
+            "score": (
+                ("run", "step"),
+                np.asarray(score, dtype=np.float32),
+                {"long_name": "score, higher speaks for z"},
+            ),
+            "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": "0: trained with z, 1: with z_prime"}),
+        },
+        coords={"step": np.asarray(observed, dtype=np.int64)},
+        attrs={**attrs, **{f"version_{name}": version for name, version in versions.items()}},
+    )

@@ -1,0 +1,125 @@
+r"""The pairs of distributions that dominate one step of Poisson-subsampled DP-SGD.
+
+Everything is in units of the clipping bound: the record's gradient has norm 1, the noise has standard deviation
+``sigma = noise_multiplier``. A pair is written with the privacy loss :math:`L(x) = \log P(x)/Q(x)` increasing in x.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Array = NDArray[np.float64]
+
+
+def _log_sinh(x: Array) -> Array:
+    return np.asarray(x + np.log(-np.expm1(-2 * x)) - np.log(2))
+
+
+def _asinh_exp(s: Array) -> Array:
+    """arcsinh(exp(s)), without forming exp(s) where it would overflow."""
+    large = np.maximum(s, 0)
+    return np.where(s > 0, large + np.log1p(np.sqrt(1 + np.exp(-2 * large))), np.arcsinh(np.exp(np.minimum(s, 0))))
+
+
+@dataclass(frozen=True)
+class Pair:
+    r"""One direction of one step: P against Q, mixtures of N(0, sigma^2) and one shifted Gaussian.
+
+    ============ ============================== ===============================
+    direction    P                              Q
+    ============ ============================== ===============================
+    "substitute" (1-q) N(0) + q N(1)            (1-q) N(0) + q N(-1)
+    "remove"     (1-q) N(0) + q N(1)            N(0)
+    "add"        N(0)                           (1-q) N(0) + q N(-1)
+    ============ ============================== ===============================
+    """
+
+    direction: Literal["substitute", "remove", "add"]
+    sigma: float
+    q: float
+
+    def _log_shift(self, x: Array) -> Array:
+        """log of ((1-q) N(0) + q N(1)) / N(0) at x."""
+        tilt = (2 * x - 1) / (2 * self.sigma**2)
+        return np.asarray(np.logaddexp(np.log1p(-self.q) if self.q < 1 else -np.inf, np.log(self.q) + tilt))
+
+    def loss(self, x: Array) -> Array:
+        """log P(x)/Q(x)."""
+        if self.direction == "remove":
+            return self._log_shift(x)
+        if self.direction == "add":
+            return -self._log_shift(-x)
+        return self._log_shift(x) - self._log_shift(-x)
+
+    def inverse_loss(self, loss: Array) -> Array:
+        """The x at which the privacy loss is `loss`; ±inf outside the range of the loss."""
+        loss = np.asarray(loss, dtype=np.float64)
+        if self.direction == "remove":
+            return self._inverse_remove(loss)
+        if self.direction == "add":
+            return -self._inverse_remove(-loss)
+        if self.q == 1:
+            return self.sigma**2 * loss / 2
+        size = np.abs(loss)
+        log_weight = 1 / (2 * self.sigma**2) + np.log1p(-self.q) - np.log(self.q)
+        with np.errstate(divide="ignore"):
+            bend = _asinh_exp(log_weight + _log_sinh(size / 2))
+        return np.asarray(self.sigma**2 * np.sign(loss) * (size / 2 + np.where(size > 0, bend, 0)))
+
+    def _inverse_remove(self, loss: Array) -> Array:
+        rest = np.log1p(-self.q) if self.q < 1 else -np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inside = loss + np.log(-np.expm1(np.minimum(rest - loss, 0))) - np.log(self.q)
+        x = self.sigma**2 * inside + 0.5
+        return np.where(loss > rest, x, -np.inf)
+
+    def _weights(self, under: Literal["P", "Q"]) -> tuple[float, float]:
+        """How much of P or Q lies on the shifted Gaussian, and where that one sits."""
+        if under == "P":
+            return (0.0, 1.0) if self.direction == "add" else (self.q, 1.0)
+        return (0.0, -1.0) if self.direction == "remove" else (self.q, -1.0)
+
+    def cdf(self, x: Array, under: Literal["P", "Q"] = "P") -> Array:
+        weight, mean = self._weights(under)
+        return np.asarray((1 - weight) * ndtr(x / self.sigma) + weight * ndtr((x - mean) / self.sigma))
+
+    def masses(self, edges: Array, under: Literal["P", "Q"]) -> Array:
+        """The probability of each interval between consecutive edges, accurate in either tail."""
+
+        def gaussian(mean: float) -> Array:
+            u = (edges - mean) / self.sigma
+            low, high = u[:-1], u[1:]
+            return np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+
+        weight, mean = self._weights(under)
+        return (1 - weight) * gaussian(0.0) + (weight * gaussian(mean) if weight else 0.0)
+
+    def nodes(self, reach: float) -> tuple[Array, Array]:
+        """Gauss–Legendre points with |x| < reach, and their log-probabilities under P."""
+        panels = max(1, math.ceil(8 * reach / self.sigma))
+        return self.nodes_between(-reach, reach, panels)
+
+    def nodes_between(self, low: float, high: float, panels: int) -> tuple[Array, Array]:
+        points, weights = np.polynomial.legendre.leggauss(20)
+        edges = np.linspace(low, high, panels + 1)
+        half = np.diff(edges)[:, None] / 2
+        x = (edges[:-1, None] + half * (1 + points)).ravel()
+        weight, mean = self._weights("P")
+        with np.errstate(divide="ignore"):
+            log_density = np.logaddexp(
+                np.log(1 - weight) - x**2 / (2 * self.sigma**2), np.log(weight) - (x - mean) ** 2 / (2 * self.sigma**2)
+            ) - np.log(self.sigma * np.sqrt(2 * np.pi))
+        return x, log_density + np.log((half * weights).ravel())
+
+
+def pairs(adjacency: str, sigma: float, q: float) -> tuple[Pair, ...]:
+    """The pairs whose worst δ is the adjacency's: one for substitute, its own mirror, and two for add/remove."""
+    if adjacency == "substitute":
+        return (Pair("substitute", sigma, q),)
+    return Pair("remove", sigma, q), Pair("add", sigma, q)

@@ -1,0 +1,56 @@
+r"""The adversaries' canaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dpsub import _checks
+from dpsub.canaries import CanaryPair
+from dpsub.data import Task
+from dpsub.dpsgd import DPSGD
+from dpsub.models import Linear
+from dpsub.trainers import Bank
+
+
+def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair:
+    r"""S2, the crafted gradient: ±C on the parameter that training moves least, 0 elsewhere.
+
+    One model is trained on the task with clipping but without noise; :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`
+    is how far each parameter travels, and the least travelled carries the canary, where the other records disturb it
+    least.
+
+    Args:
+        task: the private records D, known to this adversary.
+        model: what will be trained.
+        spec: how it will be trained; its noise multiplier is not used.
+        seed: for the batches of the noiseless training, and for the record that gives up its place.
+
+    Returns:
+        A substitute pair of gradients of norm C, 2C apart; `details["parameter"]` is the index in the flattened
+        parameters and `details["travel"]` how far it moved.
+
+    Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
+    """
+    seed = _checks.whole("seed", seed, at_least=0)
+    rng = np.random.default_rng(seed)
+    device = torch.device("cpu")
+    bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), device=device)
+    generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
+
+    travel = torch.zeros_like(bank.theta)
+    before = bank.theta.clone()
+    for _ in bank.train(generator, private=False):
+        travel += (bank.theta - before).abs()
+        before.copy_(bank.theta)
+    parameter = int(travel.argmin())
+
+    z = np.zeros(model.parameters, dtype=np.float32)
+    z[parameter] = spec.max_grad_norm
+    return CanaryPair(
+        z=z,
+        z_prime=-z,
+        slot=int(rng.integers(len(task.y_train))),
+        scenario="S2",
+        details={"parameter": parameter, "travel": float(travel.flatten()[parameter]), "crafter_seed": seed},
+    )

@@ -1,0 +1,129 @@
+"""The tasks that models are trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.datasets import load_digits
+
+from dpsub import _checks
+
+DIGITS_AUX = 500
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Task:
+    """Records to train on, an auxiliary set that is never trained on, and a test set.
+
+    Attributes:
+        x_train: (n, d) float32; the private records, the canary's slot included.
+        y_train: (n,) int64, in 0 … num_classes − 1.
+        x_aux, y_aux: records of the same kind that an adversary may use.
+        x_test, y_test: records to measure accuracy on.
+        num_classes: how many classes there are.
+        name: what figures and stored results call it.
+    """
+
+    x_train: NDArray[np.float32]
+    y_train: NDArray[np.int64]
+    x_aux: NDArray[np.float32]
+    y_aux: NDArray[np.int64]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    num_classes: int
+    name: str
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.y_train)} private, {len(self.y_aux)} auxiliary, {len(self.y_test)} test"
+        return f"Task({self.name!r}: {sizes} records of shape {self.x_train.shape[1:]}, {self.num_classes} classes)"
+
+
+def from_arrays(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    *,
+    x_aux: ArrayLike | None = None,
+    y_aux: ArrayLike | None = None,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    num_classes: int | None = None,
+    name: str = "custom",
+) -> Task:
+    """A task from your own arrays.
+
+    Args:
+        x_train: (n, d), n ≥ 2; finite numbers, converted to float32.
+        y_train: (n,) whole numbers from 0.
+        x_aux, y_aux, x_test, y_test: records of the same shape; empty if not given.
+        num_classes: at least 2; by default one more than the largest label.
+        name: what figures and stored results call it.
+
+    Raises:
+        ValueError: if shapes do not match, a feature is not finite, or a label is not in 0 … num_classes − 1.
+    """
+    x = _features("x_train", x_train, None)
+    if len(x) < 2:
+        raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
+    parts = {"train": (x, _labels("y_train", y_train, len(x)))}
+    for part, features, labels in (("aux", x_aux, y_aux), ("test", x_test, y_test)):
+        if (features is None) != (labels is None):
+            raise ValueError(f"x_{part} and y_{part} must be given together")
+        here = _features(f"x_{part}", x[:0] if features is None else features, x.shape[1:])
+        parts[part] = (here, _labels(f"y_{part}", [] if labels is None else labels, len(here)))
+    highest = max(int(labels.max(initial=0)) for _, labels in parts.values())
+    classes = max(2, highest + 1) if num_classes is None else _checks.whole("num_classes", num_classes, at_least=2)
+    if highest >= classes:
+        raise ValueError(f"num_classes must be greater than every label, got {classes} with a label {highest}")
+    return Task(*parts["train"], *parts["aux"], *parts["test"], num_classes=classes, name=name)
+
+
+def digits(n_train: int = 500, seed: int = 0) -> Task:
+    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn, so that it needs no download.
+
+    500 records are auxiliary and the rest is for testing. Pixels are scaled to [0, 1]; those that are constant over
+    the private records are dropped, since a parameter that never moves would make the worst-case dataset of any model.
+
+    Args:
+        n_train: private records, 2 … 1,296 of the 1,797.
+        seed: which records are private, auxiliary and test.
+
+    Raises:
+        ValueError: if there are not so many records.
+
+    Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
+    """
+    n_train = _checks.whole("n_train", n_train, at_least=2)
+    seed = _checks.whole("seed", seed, at_least=0)
+    x, y = load_digits(return_X_y=True)
+    most = len(y) - DIGITS_AUX - 1
+    if n_train > most:
+        raise ValueError(f"n_train must be <= {most} of the {len(y)} digits, so that some are left, got {n_train}")
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
+    varies = np.ptp(x[train], axis=0) > 0
+    x = x[:, varies] / 16
+    return from_arrays(
+        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
+    )
+
+
+def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> NDArray[np.float32]:
+    x = np.asarray(values, dtype=np.float32)
+    if x.ndim < 2:
+        raise ValueError(f"{name} must have shape (records, features), got {x.shape}")
+    if shape is not None and x.shape[1:] != shape:
+        raise ValueError(f"{name} must have records of shape {shape}, as x_train has, got {x.shape[1:]}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not")
+    return x
+
+
+def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+    y = np.asarray(values)
+    if y.shape != (count,):
+        raise ValueError(f"{name} must have shape ({count},), one label a record, got {y.shape}")
+    if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0):
+        raise ValueError(f"{name} must be whole numbers from 0, got values such as {y[:3].tolist()}")
+    return y.astype(np.int64)

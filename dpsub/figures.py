@@ -1,0 +1,151 @@
+"""The figures of the papers: functions that take an `ax`, draw on it, and return what they drew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.container import Container
+from numpy.typing import ArrayLike
+
+from dpsub.estimators import LowerBound
+
+STYLE = "dpsub.dpsub"  # plt.style.use(figures.STYLE)
+SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
+
+# One look for one meaning, in every figure; colours from Okabe and Ito's palette, never without a marker or a dash.
+LOOKS: dict[str, dict[str, Any]] = {
+    "substitute": {"color": "black", "linestyle": "--", "label": r"$\varepsilon_S$ (accounting)"},
+    "group": {"color": "black", "linestyle": ":", "label": r"$\varepsilon_S$ (group privacy)"},
+    "add_remove": {"color": "0.55", "linestyle": "-", "label": r"$\varepsilon_{AR}$ (accounting)"},
+    "ceiling": {"color": "0.75", "linestyle": (0, (1, 3)), "label": "most that these runs can show"},
+    "S1": {"color": "#0072B2", "marker": "o", "label": "worst-case dataset (S1)"},
+    "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},
+}
+
+
+def looks(name: str, **changes: Any) -> dict[str, Any]:
+    """How to draw what is called `name`, for any matplotlib call that draws lines."""
+    return {**LOOKS[name], **changes}
+
+
+def epsilon_against_step(
+    ax: Axes,
+    steps: ArrayLike,
+    *,
+    substitute: ArrayLike,
+    add_remove: ArrayLike,
+    group: ArrayLike | None = None,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    ceiling: float | None = None,
+) -> dict[str, Artist | Container]:
+    """ε against the training step: what the accountants promise and what the audits found.
+
+    Args:
+        ax: where to draw.
+        steps: (k,) the steps observed.
+        substitute, add_remove: (k,) the accountants' ε at these steps.
+        group: (k,) the substitute ε by group privacy, if it is to be drawn.
+        audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Fewer than ten repeats are drawn
+            one by one, with their mean if there are several.
+        ceiling: what a perfect attack would have shown with as many runs.
+
+    Returns:
+        The artists by name, for a legend or for changes.
+    """
+    steps = np.asarray(steps)
+    artists: dict[str, Artist | Container] = {}
+    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
+        if values is not None:
+            (artists[name],) = ax.plot(steps, np.asarray(values), **looks(name))
+    for scenario, repeats in audited.items():
+        epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
+        look = looks(scenario, markersize=3.5)
+        if len(epsilon) > 1 and len(epsilon) < 10:
+            ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
+        (artists[scenario],) = ax.plot(steps, epsilon.mean(axis=0), **look)
+    ax.set_xlim(0, steps[-1] * 1.02)
+    ax.set_ylim(bottom=0)
+    _draw_ceiling(ax, ceiling, artists)
+    ax.set_xlabel("training step")
+    ax.set_ylabel(r"$\varepsilon$")
+    ax.legend(loc="upper left")
+    return artists
+
+
+def worst_case(
+    ax: Axes,
+    *,
+    substitute: ArrayLike,
+    add_remove: ArrayLike,
+    group: ArrayLike,
+    audited: Mapping[str, ArrayLike],
+    ceiling: float | None = None,
+) -> dict[str, Artist | Container]:
+    """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
+
+    Args:
+        ax: where to draw.
+        substitute, add_remove, group: (points,) the accountants' ε, increasing.
+        audited: for each threshold rule its bounds (points, repeats), drawn as mean ± 2 standard errors. "best", the
+            papers' rule, is drawn hollow, as it is not a valid bound.
+        ceiling: what a perfect attack would have shown with as many runs.
+
+    Source: *Beyond Membership*, Figure 2.
+    """
+    x = np.asarray(substitute, dtype=float)
+    artists: dict[str, Artist | Container] = {}
+    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
+        (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
+    for rule, values in audited.items():
+        epsilon = np.asarray(values, dtype=float)
+        spread = 2 * epsilon.std(axis=1, ddof=1) / np.sqrt(epsilon.shape[1])
+        hollow = {"mfc": "white", "marker": "D", "markersize": 5} if rule == "best" else {"zorder": 3}
+        label = {"best": "S1, best threshold (papers; not valid)", "ranks": "S1, rank test (valid)"}.get(rule, rule)
+        look = looks("S1", **{"linestyle": "none", "label": label, **hollow})
+        artists[rule] = ax.errorbar(x, epsilon.mean(axis=1), yerr=spread, **look)
+    ax.set_xlim(left=0)
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * np.max(group)))  # panels that share their axis keep the highest
+    _draw_ceiling(ax, ceiling, artists)
+    ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
+    ax.set_ylabel(r"$\varepsilon$")
+    return artists
+
+
+def epsilon_bars(ax: Axes, values: Mapping[str, float]) -> list[Artist]:
+    """One bar an ε, labelled with its number; `values` by the names in `LOOKS`. What is infinite has no bar."""
+    shown = {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
+    bars = ax.barh(range(len(shown)), list(shown.values()), height=0.6, color="0.8", edgecolor="black", linewidth=0.8)
+    for bar, name in zip(bars, shown, strict=True):
+        bar.set_linestyle(LOOKS[name].get("linestyle", "-"))
+        bar.set_facecolor(LOOKS[name]["color"] if name == "add_remove" else "white")
+    texts = [f"{value:.3f}" if np.isfinite(value) else "not certified" for value in values.values()]
+    labels = ax.bar_label(bars, texts, padding=3)
+    ax.set_yticks(range(len(shown)), [LOOKS[name]["label"] for name in shown])
+    ax.set_xlim(0, 1.2 * max(shown.values(), default=1.0) or 1.0)
+    ax.set_xlabel(r"$\varepsilon$")
+    ax.invert_yaxis()
+    return [*bars, *labels]
+
+
+def _draw_ceiling(ax: Axes, ceiling: float | None, artists: dict[str, Artist | Container]) -> None:
+    """A line, or where it lies above everything drawn a note: a finite audit can never show more."""
+    if ceiling is None:
+        return
+    top = ax.get_ylim()[1]
+    if ceiling <= 1.5 * top:
+        artists["ceiling"] = ax.axhline(ceiling, **looks("ceiling"))
+        ax.set_ylim(top=max(top, 1.08 * ceiling))
+    else:
+        artists["ceiling"] = ax.annotate(
+            f"ceiling of these runs: {ceiling:.0f}",
+            (1, 0.01),
+            xycoords="axes fraction",
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            color="0.45",
+        )

@@ -1,0 +1,107 @@
+r"""S1: the worst case that the substitute bound allows, simulated exactly, with exact likelihood ratios."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from scipy.special import gammaln, logsumexp, xlog1py, xlogy
+
+from dpsub import _checks, _dataset
+from dpsub._pairs import Array
+
+BLOCK = 8192
+
+
+def audit_worst_case(
+    *, noise_multiplier: float, sample_rate: float, steps: int, runs: int, adjacency: str, seed: int = 0
+) -> xr.Dataset:
+    r"""Scenario S1: every other record's gradient is 0, the canary's is +C throughout in the world of z.
+
+    Under "substitute" it is −C in the world of z′, under "add_remove" and "zero_out" it is absent. The adversary sees
+    the sum of the noisy gradients over all steps, in units of C:
+
+    .. math:: g_T \mid z \;\sim\; \textstyle\sum_k \mathrm{Bin}(k;\, T, q)\, N(k,\, T\sigma^2),
+
+    and scores it by the exact log-likelihood ratio of the two worlds. Nothing but that sum is simulated: its law at
+    step T is known, whatever path led there.
+
+    Args:
+        noise_multiplier: σ > 0.
+        sample_rate: 0 < q ≤ 1.
+        steps: T ≥ 1.
+        runs: in all, each world drawn by a fair coin.
+        adjacency: "substitute", "add_remove" or "zero_out".
+        seed: runs come in blocks of 8,192, each with `SeedSequence((seed, block))`.
+
+    Returns:
+        The dataset of `dpsub.audit`, at the last step alone: `score` (run, step), `bit` (run,).
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: *Beyond Membership*, section 3.1, equations 2 and 3.
+    """
+    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
+    steps = _checks.whole("steps", steps)
+    runs = _checks.whole("runs", runs)
+    _checks.adjacency(adjacency)
+    seed = _checks.whole("seed", seed, at_least=0)
+
+    sums, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
+    for block, start in enumerate(range(0, runs, BLOCK)):
+        here = slice(start, min(start + BLOCK, runs))
+        rng = np.random.default_rng(np.random.SeedSequence((seed, block)))
+        size = here.stop - here.start
+        bits[here] = rng.integers(0, 2, BLOCK)[:size]
+        sampled = rng.binomial(steps, q, BLOCK)[:size]
+        sign = np.where(bits[here] == 0, 1, -1 if adjacency == "substitute" else 0)
+        sums[here] = sign * sampled + np.sqrt(steps) * sigma * rng.standard_normal(BLOCK)[:size]
+    scores = log_likelihood_ratio(sums, noise_multiplier=sigma, sample_rate=q, steps=steps, adjacency=adjacency)
+    return _dataset.build(
+        scores[:, None],
+        bits,
+        [steps],
+        scenario="S1",
+        adjacency=adjacency,
+        noise_multiplier=sigma,
+        sample_rate=q,
+        steps=steps,
+        runs=runs,
+        seed=seed,
+        block_size=BLOCK,
+    )
+
+
+def log_likelihood_ratio(
+    sums: Array, *, noise_multiplier: float, sample_rate: float, steps: int, adjacency: str
+) -> Array:
+    r"""log Pr(g_T | z) − log Pr(g_T | z′) of the sums of S1, in units of C. Increasing in the sum.
+
+    The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
+
+    Args:
+        sums: (runs,), as drawn by `audit_worst_case`.
+        noise_multiplier, sample_rate, steps, adjacency: as there.
+
+    Source: *Beyond Membership*, equation 3.
+    """
+    variance = steps * noise_multiplier**2
+    counts = np.arange(steps + 1.0)
+    log_weights = (
+        gammaln(steps + 1) - gammaln(counts + 1) - gammaln(steps - counts + 1)
+        + xlogy(counts, sample_rate) + xlog1py(steps - counts, -sample_rate)
+        - counts**2 / (2 * variance)
+    )  # fmt: skip
+    # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
+    reach = np.abs(sums).max(initial=0.0)
+    terms = log_weights + counts * np.linspace(-reach, reach, 65)[:, None] / variance
+    kept = (terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0)
+    log_weights, slopes = log_weights[kept], counts[kept] / variance
+
+    def log_mixture(x: Array) -> Array:
+        parts = np.array_split(x, len(x) // BLOCK + 1)
+        return np.concatenate([logsumexp(log_weights + slopes * part[:, None], axis=1) for part in parts])
+
+    if adjacency == "substitute":
+        return log_mixture(sums) - log_mixture(-sums)
+    return log_mixture(sums)

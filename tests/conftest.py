@@ -1,0 +1,5 @@
+import matplotlib as mpl
+import torch
+
+mpl.use("agg")
+torch.set_num_threads(1)  # pytest-xdist runs one process a core already

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+
+from dpsub import DPSGD, CanaryPair, accounting
+
+GOOD = {"noise_multiplier": 1.0, "max_grad_norm": 2.0, "sample_rate": 0.5, "steps": 10, "learning_rate": 0.1}
+
+
+def test_mechanism_is_what_the_accountants_take():
+    spec = DPSGD(**GOOD)
+    assert accounting.epsilon(**spec.mechanism, delta=1e-5, adjacency="substitute") > 0
+    assert spec.optimizer == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be > 0, got -1.0"),
+        ({"max_grad_norm": 0}, "max_grad_norm must be > 0, got 0"),
+        ({"sample_rate": 1.1}, "sample_rate must be > 0 and <= 1, got 1.1"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
+        ({"learning_rate": float("inf")}, "learning_rate must be > 0, got inf"),
+        ({"optimizer": "rmsprop"}, "optimizer must be one of 'sgd', 'adam', got 'rmsprop'"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        DPSGD(**{**GOOD, **change})
+
+
+def test_a_pair_against_nothing_keeps_z_and_says_its_adjacency():
+    pair = CanaryPair(z=np.ones(3, np.float32), z_prime=-np.ones(3, np.float32), slot=1, scenario="S2")
+    assert pair.adjacency == "substitute"
+    for adjacency in ("add_remove", "zero_out"):
+        alone = pair.against_nothing(adjacency=adjacency)
+        assert alone.adjacency == adjacency
+        np.testing.assert_array_equal(alone.z, pair.z)
+        assert not alone.z_prime.any()
+    with pytest.raises(ValueError, match="adjacency must be one of 'add_remove', 'zero_out', got 'substitute'"):
+        pair.against_nothing(adjacency="substitute")

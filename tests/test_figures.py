@@ -1,0 +1,81 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from dpsub import accounting, figures, widgets
+from dpsub.estimators import LowerBound
+
+
+@pytest.fixture
+def ax():
+    with plt.style.context(figures.STYLE):
+        fig, ax = plt.subplots()
+        yield ax
+        plt.close(fig)
+
+
+def bounds(values):
+    return [LowerBound(v, None, None, None, None, "gdp", "gdp", True) for v in values]
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_epsilon_against_step_draws_what_it_is_given(ax, repeats):
+    audited = [bounds(np.array([1.0, 2.0]) + i) for i in range(repeats)]
+    artists = figures.epsilon_against_step(
+        ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": audited}, ceiling=5.0
+    )
+    assert set(artists) == {"substitute", "add_remove", "S2", "ceiling"}
+    np.testing.assert_array_equal(artists["S2"].get_ydata(), np.array([1.0, 2.0]) + (repeats - 1) / 2)
+    assert len(ax.lines) == 4 + (repeats if repeats > 1 else 0)
+    assert ax.get_ylim()[1] > 5.0
+
+
+def test_a_ceiling_far_above_is_a_note(ax):
+    artists = figures.epsilon_against_step(
+        ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": [bounds([1, 2])]}, ceiling=60.0
+    )
+    assert artists["ceiling"].get_text() == "ceiling of these runs: 60"
+    assert ax.get_ylim()[1] < 10
+
+
+def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax):
+    artists = figures.worst_case(
+        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, 2.2],
+        audited={"ranks": [[0.9, 1.0, 1.1], [1.9, 2.0, 2.1]], "best": [[1.0, 1.1, 1.2], [2.0, 2.1, 2.2]]},
+    )  # fmt: skip
+    np.testing.assert_allclose(artists["ranks"][0].get_ydata(), [1.0, 2.0])
+    assert artists["best"][0].get_markerfacecolor() == "white"
+    assert "not valid" in artists["best"].get_label()
+
+
+def test_bars_carry_their_numbers(ax):
+    figures.epsilon_bars(ax, {"add_remove": 1.5, "substitute": 3.25, "group": float("inf")})
+    assert [text.get_text() for text in ax.texts] == ["1.500", "3.250", "not certified"]
+
+
+def test_every_look_has_a_label_and_something_besides_its_colour():
+    for name, look in figures.LOOKS.items():
+        assert look["label"], name
+        assert look.get("marker") or look.get("linestyle"), name
+
+
+def test_explorer_answers_a_slider():
+    box = widgets.epsilon_explorer(noise_multiplier=10.0, sample_rate=1.0, steps=100)
+    sliders, picture = box.children[:-1], box.children[-1]
+    assert [slider.description for slider in sliders] == ["noise multiplier σ", "sample rate q", "steps T", "log₁₀ δ"]
+    calls = []
+    original = accounting.epsilon
+    accounting.epsilon = lambda **arguments: calls.append(arguments) or original(**arguments)
+    try:
+        sliders[2].value = 200
+    finally:
+        accounting.epsilon = original
+    assert [call["steps"] for call in calls] == [200, 200]
+    assert picture.outputs is not None
+
+
+def test_group_privacy_is_drawn_when_given(ax):
+    artists = figures.epsilon_against_step(
+        ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], group=[3, 5], audited={"S2": [bounds([1, 2])]}
+    )
+    np.testing.assert_array_equal(artists["group"].get_ydata(), [3, 5])

@@ -1,0 +1,105 @@
+"""What holds between the files rather than in one of them."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpsub
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "dpsub"
+
+# Imports run from later to earlier in a wing, never across the wings.
+FOUNDATION = ["_version", "_checks", "_dataset"]
+STATISTICS = [
+    "_gaussian", "_pairs", "_pld", "_prv", "accounting", "_claims", "_rank_test", "estimators", "worst_case", "figures",
+    "widgets",
+]  # fmt: skip
+TRAINING = ["dpsgd", "data", "models", "canaries", "trainers", "crafters", "audits"]
+
+
+def imported(path):
+    """Names of dpsub's own modules that a module imports, at any depth."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "dpsub":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpsub."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("dpsub."))
+
+
+def test_every_module_has_its_place():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert modules == {*FOUNDATION, *STATISTICS, *TRAINING}
+
+
+@pytest.mark.parametrize("wing", [STATISTICS, TRAINING], ids=["statistics", "training"])
+def test_imports_run_one_way_and_stay_in_their_wing(wing):
+    order = FOUNDATION + wing
+    for module in wing:
+        earlier = order[: order.index(module)]
+        assert set(imported(PACKAGE / f"{module}.py")) <= set(earlier), module
+
+
+def test_modules_are_small():
+    for path in PACKAGE.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path.name
+
+
+def test_statistics_import_without_torch_and_dpsub_is_light():
+    code = (
+        "import sys, dpsub; heavy = {'torch', 'numpy', 'scipy', 'matplotlib', 'xarray'} & set(sys.modules);"
+        "assert not heavy, heavy; import dpsub.widgets, dpsub.worst_case; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)
+
+
+def test_top_level_names_are_there():
+    for name in dpsub.__all__:
+        assert getattr(dpsub, name) is not None
+    assert set(dpsub.__all__) == set(dir(dpsub))
+    with pytest.raises(AttributeError, match="module 'dpsub' has no attribute 'nothing'"):
+        dpsub.nothing  # noqa: B018
+
+
+def test_versions_agree():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {dpsub.__version__}\n" in citation
+    assert f"## {dpsub.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_pickle_is_read_or_written():
+    for path in [*PACKAGE.glob("*.py"), *ROOT.glob("book/*.py"), *ROOT.glob("notebooks/*.ipynb")]:
+        assert not re.search(r"pickle|allow_pickle=True|torch\.(save|load)\(", path.read_text()), path.name
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_notebook_sources_have_parameters_and_no_outputs(path):
+    cells = json.loads(path.read_text())["cells"]
+    assert sum("parameters" in cell["metadata"].get("tags", []) for cell in cells) == 1
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+            assert "def " not in "".join(cell["source"])
+
+
+def test_every_notebook_has_parameters_for_every_preset():
+    notebooks = {path.stem for path in ROOT.glob("notebooks/*.ipynb")}
+    assert notebooks
+    for preset in ("quick", "paper"):
+        assert {path.stem for path in (ROOT / "notebooks/params" / preset).glob("*.yaml")} == notebooks
+
+
+def test_no_file_names_a_place_outside_the_project():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    outside = re.compile(r"\.\./(shared)|/(work|root|farm)/")
+    for name in tracked:
+        if name not in (".ci/run", "tests/test_layout.py") and not name.endswith((".png", ".svg")):
+            assert not outside.search((ROOT / name).read_text(errors="ignore")), name

@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import yaml
+
+from dpsub.accounting import gdp_epsilon, gdp_mu
+
+ROOT = Path(__file__).parent.parent
+GLUE = "application/papermill.record/"
+
+
+def execute(name, folder, **parameters):
+    """The values that the notebook glued, with these parameters."""
+    target = folder / f"{name}.ipynb"
+    papermill.execute_notebook(
+        ROOT / "notebooks" / f"{name}.ipynb", target, parameters=parameters, cwd=ROOT, progress_bar=False,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )  # fmt: skip
+    glued = {}
+    for cell in nbformat.read(target, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            key = output.get("metadata", {}).get("scrapbook", {}).get("name")
+            if key:
+                glued[key] = output["data"][GLUE + "text/plain"]
+    return {key: float(value.strip("'").replace(",", "")) for key, value in glued.items()}
+
+
+@pytest.mark.filterwarnings("default")
+def test_quickstart_finds_more_than_add_remove_and_less_than_substitute(tmp_path):
+    glued = execute(
+        "quickstart",
+        tmp_path,
+        runs=600,
+        n_train=100,
+        steps=60,
+        observe_every=20,
+        learning_rate=0.01,
+        seed=1,
+        device="cpu",
+    )
+    assert glued["runs"] == 600
+    assert glued["substitute"] == pytest.approx(10.0, abs=1e-6)
+    assert glued["add_remove"] == pytest.approx(gdp_epsilon(gdp_mu(10.0, 1e-5) / 2, 1e-5))
+    assert glued["add_remove"] < glued["audited"] < glued["substitute"] < glued["group"]
+    assert glued["audited"] < glued["ceiling"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
+    glued = execute("fig2_worst_case", tmp_path, runs=10_000, repeats=2)
+    assert glued["fig2_points"] == glued["fig2_beyond"] == 15
+    assert 0.7 < glued["fig2_lowest"] < glued["fig2_highest"] < 1.05
+    assert glued["fig2_ratio_least"] > 1.9
+    assert glued["fig2_group_worst"] == pytest.approx(1.323, abs=2e-3)
+
+
+def test_parameters_of_every_preset_are_parameters_of_the_notebook():
+    for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
+        cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text())["cells"]
+        (source,) = ["".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])]
+        names = {line.split("=")[0].strip() for line in source.splitlines() if "=" in line}
+        assert set(yaml.safe_load(path.read_text()) or {}) <= names, path

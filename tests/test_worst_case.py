@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from scipy.stats import binom, kstest, norm
+
+from dpsub import accounting
+from dpsub.estimators import epsilon_lower_bound
+from dpsub.worst_case import audit_worst_case, log_likelihood_ratio
+
+SIXTEENTH = {"noise_multiplier": 1.6772842407226562, "sample_rate": 0.0625, "steps": 500}
+
+# The σ of the paper's released experiment: ε_S = 1, 2, 4, 6, 8 at T = 500, δ = 1e-5.
+FIGURE_2 = {
+    1.0: (168.076, 89.128, 48.403, 34.130, 26.892),
+    0.25: (42.080, 22.348, 12.115, 8.543, 6.694),
+    0.0625: (10.495, 5.578, 3.017, 2.132, 1.677),
+}
+
+
+def mixture_pdf(x, sign, *, noise_multiplier, sample_rate, steps):
+    k = np.arange(steps + 1)
+    weights = binom.pmf(k, steps, sample_rate)
+    return norm.pdf(x[:, None], sign * k, np.sqrt(steps) * noise_multiplier) @ weights
+
+
+def test_log_likelihood_ratio_at_known_points():
+    ratio = log_likelihood_ratio(np.array([0.0, 10.0, 60.0, 400.0]), **SIXTEENTH, adjacency="substitute")
+    np.testing.assert_allclose(ratio, [0.0, 0.43522009, 2.61191753, 17.5907543], atol=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize(("sigma", "q", "steps"), [(3.0, 0.0625, 200), (1.0, 1.0, 4), (20.0, 0.5, 50), (0.4, 0.3, 10)])
+def test_log_likelihood_ratio_is_that_of_the_mixtures(sigma, q, steps, adjacency):
+    mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps}
+    x = np.linspace(-3, 3, 31) * np.sqrt(steps) * sigma
+    other = -1 if adjacency == "substitute" else 0
+    naive = np.log(mixture_pdf(x, 1, **mechanism)) - np.log(mixture_pdf(x, other, **mechanism))
+    ratio = log_likelihood_ratio(x, **mechanism, adjacency=adjacency)
+    np.testing.assert_allclose(ratio, naive, rtol=1e-9, atol=1e-9)
+    assert np.all(np.diff(ratio) > 0)
+
+
+def test_full_batch_ratio_is_linear_in_the_sum():
+    x = np.array([-1e6, 3.0, 1e6])
+    ratio = log_likelihood_ratio(x, noise_multiplier=2.0, sample_rate=1.0, steps=10, adjacency="substitute")
+    np.testing.assert_allclose(ratio, 2 * x / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "zero_out"])
+def test_sums_have_the_law_of_equation_3(adjacency):
+    mechanism = {"noise_multiplier": 3.0, "sample_rate": 0.2, "steps": 40}
+    data = audit_worst_case(**mechanism, runs=20_000, adjacency=adjacency)
+    k = np.arange(41)
+    x = np.linspace(-150, 150, 4_001)
+    scores = log_likelihood_ratio(x, **mechanism, adjacency=adjacency)
+    for bit, sign in ((0, 1), (1, -1 if adjacency == "substitute" else 0)):
+        # The score is increasing in the sum, so the sums can be read back from it.
+        sums = np.interp(data.score.values[data.bit.values == bit, 0], scores, x)
+        law = kstest(sums, lambda t, s=sign: norm.cdf(t[:, None], s * k, 3 * np.sqrt(40)) @ binom.pmf(k, 40, 0.2))
+        assert law.pvalue > 1e-3
+
+
+def test_same_seed_same_numbers_and_more_runs_only_add():
+    setting = {**SIXTEENTH, "adjacency": "substitute"}
+    few, many = (audit_worst_case(**setting, runs=runs, seed=3) for runs in (9_000, 20_000))
+    np.testing.assert_array_equal(few.bit, many.bit[:9_000])
+    np.testing.assert_allclose(few.score, many.score[:9_000], rtol=1e-6)
+    assert few.identical(audit_worst_case(**setting, runs=9_000, seed=3))
+    assert not np.array_equal(few.bit, audit_worst_case(**setting, runs=9_000, seed=4).bit)
+
+
+def test_dataset_says_what_made_it():
+    data = audit_worst_case(**SIXTEENTH, runs=10, adjacency="zero_out", seed=5)
+    assert data.score.dims == ("run", "step")
+    assert data.score.dtype == np.float32
+    assert data.bit.dtype == np.int8
+    assert data.step.values.tolist() == [500]
+    assert data.attrs.items() >= {**SIXTEENTH, "runs": 10, "adjacency": "zero_out", "seed": 5, "scenario": "S1"}.items()
+    assert data.attrs["version_dpsub"]
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_audited_epsilon_is_close_to_the_accountants_for_the_same_adjacency(adjacency):
+    mechanism = {"noise_multiplier": 6.694, "sample_rate": 0.25, "steps": 500}
+    truth = accounting.epsilon(**mechanism, delta=1e-5, adjacency=adjacency)
+    bounds = []
+    for seed in range(5):
+        data = audit_worst_case(**mechanism, runs=50_000, adjacency=adjacency, seed=seed)
+        bounds.append(epsilon_lower_bound(data.score[:, 0], data.bit, delta=1e-5).epsilon)
+    assert 0.9 * truth < np.mean(bounds) < truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("q", FIGURE_2)
+def test_figure_2(q):
+    for sigma, tolerance in zip(FIGURE_2[q], (0.20, 0.15, 0.08, 0.08, 0.08), strict=True):
+        mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": 500}
+        substitute, add_remove = (
+            accounting.epsilon(**mechanism, delta=1e-5, adjacency=a) for a in ("substitute", "add_remove")
+        )
+        for rule in ("ranks", "best"):
+            audited = []
+            for seed in range(3):
+                data = audit_worst_case(**mechanism, runs=50_000, adjacency="substitute", seed=seed)
+                audited.append(epsilon_lower_bound(data.score[:, 0], data.bit, delta=1e-5, threshold=rule).epsilon)
+            assert min(audited) > add_remove
+            assert np.mean(audited) == pytest.approx(substitute, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be > 0"),
+        ({"sample_rate": 2}, "sample_rate must be > 0 and <= 1, got 2"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
+        ({"runs": 0}, "runs must be >= 1, got 0"),
+        ({"runs": 1.5}, "runs must be a whole number >= 1, got 1.5"),
+        ({"adjacency": "swap"}, "adjacency must be one of"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        audit_worst_case(**{**SIXTEENTH, "runs": 10, "adjacency": "substitute", **change})
