@@ -38,6 +38,7 @@ ENGINES = ("auto", "prv", "pld")
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
 
 Array = NDArray[np.float64]
+Counts = Sequence[int] | NDArray[np.integer]
 
 
 class Curve(Protocol):
@@ -65,7 +66,7 @@ def epsilon(
     *,
     noise_multiplier: float,
     sample_rate: float,
-    steps: Sequence[int],
+    steps: Counts,
     delta: float,
     adjacency: str,
     engine: str = ...,
@@ -74,7 +75,7 @@ def epsilon(
     *,
     noise_multiplier: float,
     sample_rate: float,
-    steps: int | Sequence[int],
+    steps: int | Counts,
     delta: float,
     adjacency: str,
     engine: str = "auto",
@@ -117,7 +118,7 @@ def epsilon_interval(
     *,
     noise_multiplier: float,
     sample_rate: float,
-    steps: int | Sequence[int],
+    steps: int | Counts,
     delta: float,
     adjacency: str,
     engine: str = "auto",
@@ -205,9 +206,11 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
         [(_, reached)] = _narrowest(refinements, lambda curve: curve.epsilon(delta), math.inf if rough else TOLERANCE)
         return min(reached, 10 * target + 10) - target
 
-    # Sampling only helps, so the full batch's noise is enough. Precise bounds are lower than rough ones, so the rough
-    # answer is enough too, and close.
-    enough = math.log(full_batch)
+    # Sampling only helps, so the full batch's noise is enough, give or take the grid's error. Precise bounds are lower
+    # than rough ones, so the rough answer is enough too, and close.
+    enough = math.log(full_batch) + 0.05
+    if excess(enough, rough=True) > 0:
+        raise ValueError(f"delta must be large enough for ε to be certified, at least 1e-13, got {delta:g}")
     for rough, stride in ((True, 0.5), (False, 0.01)):
         too_little = enough - stride
         while excess(too_little, rough=rough) <= 0:
@@ -246,21 +249,21 @@ def group_privacy_epsilon(*, noise_multiplier: float, sample_rate: float, steps:
 
 def _smallest_group_epsilon(curve: Curve, delta: float, end: int) -> float:
     current = 0.0
-    for _ in range(10_000):
-        following = curve.epsilon(delta / (1 + math.exp(min(current, 700.0))))[end]
+    while current < 600:  # beyond, e^-ε′ δ is no floating-point number to speak of
+        following = curve.epsilon(delta / (1 + math.exp(current)))[end]
         if following <= current + 1e-10:
             return following
         current = following
     return math.inf
 
 
-def _step_counts(steps: int | Sequence[int]) -> tuple[list[int], bool]:
+def _step_counts(steps: int | Counts) -> tuple[list[int], bool]:
     if np.ndim(steps) == 0:
         return [_checks.whole("steps", steps)], True
-    counts = [_checks.whole("steps", count) for count in np.asarray(steps).ravel().tolist()]
-    if np.ndim(steps) != 1 or not counts:
+    counts = np.asarray(steps)
+    if counts.ndim != 1 or not counts.size:
         raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
-    return counts, False
+    return [_checks.whole("steps", count) for count in counts.tolist()], False
 
 
 def _refinements(
