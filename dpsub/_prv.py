@@ -23,7 +23,6 @@ from scipy.special import logsumexp
 
 from dpsub._pairs import Array, Pair, pairs
 
-SMALLEST_DELTA = 1e-13  # below it the rounding of long doubles decides
 MOST_POINTS = 2**22  # prv-accountant works in long double: about 5 s and 600 MB
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpsub import _checks, _pld, _prv
+from dpsub import _checks, _grid, _pld, _prv
 from dpsub._gaussian import GaussianCurve, gdp_delta, gdp_epsilon, gdp_mu
 
 __all__ = [
@@ -89,12 +89,13 @@ def epsilon(
         delta: 0 < δ < 1.
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
-        engine: "auto" is exact at q = 1 and else takes the cheapest engine that certifies the tolerance; "pld" is
-            dp-accounting's privacy loss distribution; "prv" is prv-accountant, the paper's.
+        engine: "auto" is the closed form at q = 1, and elsewhere dpsub's own grid, which is the cheapest that certifies
+            the tolerance, at any δ; "pld" is dp-accounting's privacy loss distribution, "prv" prv-accountant, the
+            paper's. Neither can certify a δ near 1e-11, or 1e-13.
 
     Returns:
         ε, a float for one number of steps, else an array of their shape. `inf` where no finite ε can be certified
-        (a δ below the floating-point error of the composition, say): never a cap.
+        (a δ below 1e-40, or losses of one step beyond 600): never a cap.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -210,7 +211,7 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
     # than rough ones, so the rough answer is enough too, and close.
     enough = math.log(full_batch) + 0.05
     if excess(enough, rough=True) > 0:
-        raise ValueError(f"delta must be large enough for ε to be certified, at least 1e-13, got {delta:g}")
+        raise ValueError(f"delta must be large enough for an ε to be certified, got {delta:g}")
     for rough, stride in ((True, 0.5), (False, 0.01)):
         too_little = enough - stride
         while excess(too_little, rough=rough) <= 0:
@@ -274,18 +275,16 @@ def _refinements(
         distance = 2.0 if adjacency == "substitute" else 1.0
         yield [GaussianCurve(distance * math.sqrt(count) / sigma) for count in steps]
         return
-    if engine == "auto":
-        # prv-accountant needs far more points for the same error, but in long double: it is for the smallest δ.
-        engine = "prv" if _prv.SMALLEST_DELTA <= delta <= 100 * _pld.ROUNDING else "pld"
     if engine == "prv":
         for eps_error in (0.1, 0.8 * TOLERANCE):
             yield _prv.curves(adjacency, sigma, q, steps, eps_error, delta / 1000)
         return
-    coarsest = _pld.coarsest_mesh(adjacency, sigma, q)
-    size = _pld.points(adjacency, sigma, q, max(steps), coarsest)
-    mesh = coarsest * max(1.0, size / _pld.MOST_POINTS)
-    while size * coarsest / mesh <= 1.001 * _pld.MOST_POINTS:
-        yield _pld.curves(adjacency, sigma, q, steps, mesh)
+    curves = _pld.curves if engine == "pld" else _grid.curves
+    coarsest = _grid.coarsest_mesh(adjacency, sigma, q)
+    size = _grid.points(adjacency, sigma, q, max(steps), coarsest)
+    mesh = coarsest * max(1.0, size / _grid.MOST_POINTS)
+    while size * coarsest / mesh <= 1.001 * _grid.MOST_POINTS:
+        yield curves(adjacency, sigma, q, steps, mesh)
         mesh /= 3
 
 

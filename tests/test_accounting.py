@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 from dp_accounting import privacy_accountant
 from dp_accounting.pld import privacy_loss_distribution as plds
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpsub import accounting
-from dpsub._pld import coarsest_mesh, curves
 from dpsub.accounting import delta, epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon, noise_multiplier
 
 FIGURE_2 = {"steps": 500, "delta": 1e-5}
@@ -64,7 +61,7 @@ def one_step_delta(sigma, q, eps, adjacency):
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize("engine", ["pld", "prv"])
+@pytest.mark.parametrize("engine", accounting.ENGINES)
 @pytest.mark.parametrize(("sigma", "q", "eps"), [(1.0, 0.3, 0.5), (0.7, 0.05, 1.0), (3.0, 0.9, 0.2)])
 def test_one_step_is_the_hockey_stick_divergence(sigma, q, eps, adjacency, engine):
     mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": 1, "adjacency": adjacency, "engine": engine}
@@ -73,24 +70,6 @@ def test_one_step_is_the_hockey_stick_divergence(sigma, q, eps, adjacency, engin
     assert lower <= eps + 1e-6
     assert eps - 1e-6 <= upper
     assert exact <= delta(**mechanism, epsilon=eps) * (1 + 1e-6)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    sigma=st.floats(0.5, 50),
-    q=st.floats(1e-3, 0.99),
-    steps=st.integers(1, 2_000),
-    adjacency=st.sampled_from(["substitute", "add_remove"]),
-    fineness=st.sampled_from([1, 2]),
-)
-def test_the_two_ends_of_the_grid_never_cross(sigma, q, steps, adjacency, fineness):
-    mesh = coarsest_mesh(adjacency, sigma, q) / fineness
-    (curve,) = curves(adjacency, sigma, q, [steps], mesh)
-    scale = curve.epsilon(1e-5)[1]
-    for eps in (0.0, 0.1 * scale, 0.5 * scale, scale):
-        lower = curve.optimistic.get_delta_for_epsilon(eps)
-        upper = curve.pessimistic.get_delta_for_epsilon(eps)
-        assert lower <= upper + 1e-11
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -175,8 +154,8 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
 
 
 def test_epsilon_that_cannot_be_certified_is_infinite():
-    assert epsilon(**QUARTER, steps=500, delta=1e-30, adjacency="substitute") == math.inf
-    assert group_privacy_epsilon(noise_multiplier=1.0, sample_rate=0.2, steps=500, delta=1e-5) == math.inf
+    assert epsilon(**QUARTER, steps=500, delta=1e-60, adjacency="substitute") == math.inf
+    assert epsilon(noise_multiplier=0.02, sample_rate=0.01, steps=500, delta=1e-5, adjacency="substitute") == math.inf
 
 
 def test_epsilon_is_zero_where_delta_alone_suffices():
