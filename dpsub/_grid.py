@@ -104,11 +104,13 @@ class Composition:
         k = int(above[-1])
         if tail_under_q[k] <= 0:
             return math.inf if rounding > 0 else max(float(losses[k]), 0.0)
-        return max(float(losses[k] + np.log1p(excess[k] / tail_under_q[k])), 0.0)
+        within_cell = min(math.log1p(excess[k] / tail_under_q[k]), self.step.mesh)  # the error falls on towards k + 1
+        return max(float(losses[k]) + within_cell, 0.0)
 
     def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
         """The tilt with the smallest Chernoff bound, rounded, so that close questions share one composition."""
-        found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(-12.0, 14.0), method="bounded")
+        steepest = math.log(5 / self.step.mesh)  # more than e^5 a cell would see nothing but the last one
+        found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(-12.0, steepest), method="bounded")
         return math.exp(round(TILTS * found.x) / TILTS)
 
     def _compose(self, tilt: float) -> tuple[Array, Array, float]:
@@ -121,9 +123,9 @@ class Composition:
 
         def reach(sign: int) -> float:
             """Chernoff's bound on how far above (or below) 0 the sum of tilted losses lies."""
+            extras: list[float] = (np.geomspace(1, 50, 8) / spread).tolist()
             return min(
-                (steps * (step.log_moment(tilt + sign * extra) - log_moment) + OUTSIDE) / extra
-                for extra in (np.geomspace(1, 50, 8) / spread).tolist()
+                (steps * (step.log_moment(tilt + sign * extra) - log_moment) + OUTSIDE) / extra for extra in extras
             )
 
         first = max(math.floor(-reach(-1) / mesh), steps * step.low)

@@ -134,3 +134,13 @@ def test_mass_at_infinity_is_never_explained_away():
     assert Composition(certain, 2).infinite == pytest.approx(0.75)
     assert Composition(certain, 2).epsilon(0.7, rounding=1) == math.inf
     assert Composition(certain, 2).epsilon(0.8, rounding=1) == 0.0
+
+
+def test_a_bounded_loss_is_answered_up_to_its_bound():
+    # Where nothing is sampled the loss of adding a record is at most -log(1 - q), and that is ε for every small δ.
+    pair = Pair("add", 0.7, 0.05)
+    mesh = coarsest_mesh("add_remove", 0.7, 0.05)
+    for delta in (1e-3, 7e-4, 1e-6, 1e-20):
+        lower = Composition(merge_outcomes(pair, mesh), 1).epsilon(delta, rounding=-1)
+        upper = Composition(split_outcomes(pair, mesh), 1).epsilon(delta, rounding=1)
+        assert lower <= upper <= -math.log(0.95) + mesh
