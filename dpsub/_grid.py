@@ -75,6 +75,7 @@ class Composition:
     def __init__(self, step: Step, steps: int) -> None:
         self.step, self.steps = step, steps
         self.infinite = -math.expm1(steps * math.log1p(-step.infinite)) if step.infinite < 1 else 1.0
+        self.largest = steps * (step.low + len(step.mass) - 1) * step.mesh  # no finite loss is above it
         self._at_tilt = lru_cache(maxsize=8)(self._compose)
 
     def delta(self, epsilon: float, *, rounding: int) -> float:
@@ -83,7 +84,7 @@ class Composition:
         losses, mass, log_error = self._at_tilt(tilt)
         above = losses > epsilon
         finite = float(mass[above] @ -np.expm1(epsilon - losses[above]))
-        error = math.exp(min(log_error - tilt * epsilon, 0.0))
+        error = math.exp(min(log_error - tilt * epsilon, 0.0)) if epsilon < self.largest else 0.0
         return min(max(self.infinite + finite + rounding * error, 0.0), 1.0)
 
     def epsilon(self, delta: float, *, rounding: int) -> float:
@@ -92,11 +93,12 @@ class Composition:
             return math.inf
         tilt = self._best_tilt(lambda t: (self.steps * self.step.rough_log_moment(t) - math.log(delta)) / t)
         losses, mass, log_error = self._at_tilt(tilt)
+        step = self.step
         # At ε = losses[k]: P(loss > ε) - e^ε Q(loss > ε), the second term by recursion from the right, in units of P.
         tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
-        decay = math.exp(-self.step.mesh)
+        decay = math.exp(-step.mesh)
         tail_under_q = lfilter([0.0, decay], [1.0, -decay], mass[::-1])[::-1]
-        error = rounding * np.exp(np.minimum(log_error - tilt * losses, 0.0))
+        error = rounding * np.exp(np.minimum(log_error - tilt * losses, 0.0)) * (losses < self.largest - step.mesh / 2)
         excess = self.infinite + tail - tail_under_q + error - delta
         above = np.flatnonzero(excess > 0)
         if not len(above):
@@ -104,7 +106,7 @@ class Composition:
         k = int(above[-1])
         if tail_under_q[k] <= 0:
             return math.inf if rounding > 0 else max(float(losses[k]), 0.0)
-        within_cell = min(math.log1p(excess[k] / tail_under_q[k]), self.step.mesh)  # the error falls on towards k + 1
+        within_cell = min(math.log1p(excess[k] / tail_under_q[k]), step.mesh)  # the error falls on towards k + 1
         return max(float(losses[k]) + within_cell, 0.0)
 
     def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
