@@ -18,8 +18,9 @@ from typing import NamedTuple, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.special import ndtri
 
-from dpsub import _checks, _grid, _pld, _prv
+from dpsub import _checks, _grid, _pld, _prv, _sums
 from dpsub._gaussian import GaussianCurve, gdp_delta, gdp_epsilon, gdp_mu
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "gdp_mu",
     "group_privacy_epsilon",
     "noise_multiplier",
+    "worst_case_epsilon",
 ]
 
 ENGINES = ("auto", "prv", "pld")
@@ -246,6 +248,41 @@ def group_privacy_epsilon(*, noise_multiplier: float, sample_rate: float, steps:
 
     [(_, upper)] = _narrowest(_refinements(sigma, q, [steps], "add_remove", "auto", delta), ask, TOLERANCE / 2)
     return 2 * upper
+
+
+def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    r"""The exact ε of an adversary who sees the sum over all steps alone: what infinitely many runs of S1 would show.
+
+    `epsilon` covers an adversary who sees every step. At q = 1 the two agree; the difference elsewhere is what the
+    threat model hides, as opposed to what a finite number of runs cannot show.
+
+    The likelihood ratio is increasing in the sum x, so the best event at ε is a half-line from the x whose log-ratio is
+    ε, and δ(ε) follows from the tails of the two mixtures.
+
+    The arguments are those of `epsilon`.
+
+    Source: *Beyond Membership*, section 3.1, equation 3.
+
+    >>> round(worst_case_epsilon(noise_multiplier=1.6772842407, sample_rate=0.0625, steps=500, delta=1e-5), 4)
+    7.9237
+    """
+    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
+    steps = _checks.whole("steps", steps)
+    delta = _checks.probability("delta", delta)
+    log_ratio = partial(_sums.log_likelihood_ratio, noise_multiplier=sigma, sample_rate=q, steps=steps)
+    log_above = partial(_sums.log_above, noise_multiplier=sigma, sample_rate=q, steps=steps)
+
+    def ratio(x: float) -> float:
+        return float(log_ratio(np.array([x]), adjacency="substitute")[0])
+
+    def excess(x: float) -> float:
+        above, mirrored = log_above(x, 1), log_above(x, -1)
+        return -math.exp(above) * math.expm1(min(ratio(x) + mirrored - above, 0.0)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    farthest = steps - math.sqrt(steps) * sigma * float(ndtri(delta / 2))  # less than δ lies beyond, in either world
+    return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))
 
 
 def _smallest_group_epsilon(curve: Curve, delta: float, end: int) -> float:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
 from dpsub import _checks, _dataset
-from dpsub._pairs import Array
+from dpsub._sums import log_likelihood_ratio
 
 BLOCK = 8192
 
@@ -70,38 +69,3 @@ def audit_worst_case(
         seed=seed,
         block_size=BLOCK,
     )
-
-
-def log_likelihood_ratio(
-    sums: Array, *, noise_multiplier: float, sample_rate: float, steps: int, adjacency: str
-) -> Array:
-    r"""log Pr(g_T | z) − log Pr(g_T | z′) of the sums of S1, in units of C. Increasing in the sum.
-
-    The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
-
-    Args:
-        sums: (runs,), as drawn by `audit_worst_case`.
-        noise_multiplier, sample_rate, steps, adjacency: as there.
-
-    Source: *Beyond Membership*, equation 3.
-    """
-    variance = steps * noise_multiplier**2
-    counts = np.arange(steps + 1.0)
-    log_weights = (
-        gammaln(steps + 1) - gammaln(counts + 1) - gammaln(steps - counts + 1)
-        + xlogy(counts, sample_rate) + xlog1py(steps - counts, -sample_rate)
-        - counts**2 / (2 * variance)
-    )  # fmt: skip
-    # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
-    reach = np.abs(sums).max(initial=0.0)
-    terms = log_weights + counts * np.linspace(-reach, reach, 65)[:, None] / variance
-    kept = (terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0)
-    log_weights, slopes = log_weights[kept], counts[kept] / variance
-
-    def log_mixture(x: Array) -> Array:
-        parts = np.array_split(x, len(x) // BLOCK + 1)
-        return np.concatenate([logsumexp(log_weights + slopes * part[:, None], axis=1) for part in parts])
-
-    if adjacency == "substitute":
-        return log_mixture(sums) - log_mixture(-sums)
-    return log_mixture(sums)

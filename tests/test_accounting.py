@@ -9,7 +9,15 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpsub import accounting
-from dpsub.accounting import delta, epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon, noise_multiplier
+from dpsub.accounting import (
+    delta,
+    epsilon,
+    epsilon_interval,
+    gdp_epsilon,
+    group_privacy_epsilon,
+    noise_multiplier,
+    worst_case_epsilon,
+)
 
 FIGURE_2 = {"steps": 500, "delta": 1e-5}
 FULL = {"noise_multiplier": 48.4033203125, "sample_rate": 1.0}
@@ -156,6 +164,30 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
 def test_epsilon_that_cannot_be_certified_is_infinite():
     assert epsilon(**QUARTER, steps=500, delta=1e-60, adjacency="substitute") == math.inf
     assert epsilon(noise_multiplier=0.02, sample_rate=0.01, steps=500, delta=1e-5, adjacency="substitute") == math.inf
+
+
+def test_worst_case_epsilon_at_a_known_point():
+    setting = {"noise_multiplier": 1.6772842407226562, "sample_rate": 0.0625, **FIGURE_2}
+    assert worst_case_epsilon(**setting) == pytest.approx(7.92371045, abs=1e-5)
+
+
+def test_worst_case_epsilon_is_the_accountants_where_the_sum_says_all():
+    assert worst_case_epsilon(**FULL, **FIGURE_2) == pytest.approx(
+        epsilon(**FULL, **FIGURE_2, adjacency="substitute"), abs=1e-6
+    )
+    one_step = {"noise_multiplier": 0.8, "sample_rate": 0.3, "steps": 1, "delta": 1e-4}
+    low, _, high = epsilon_interval(**one_step, adjacency="substitute")
+    assert low - 1e-6 <= worst_case_epsilon(**one_step) <= high + 1e-6
+
+
+@pytest.mark.parametrize("sigma", [10.495, 1.677])
+def test_worst_case_epsilon_is_at_most_the_accountants(sigma):
+    setting = {"noise_multiplier": sigma, "sample_rate": 0.0625, **FIGURE_2}
+    assert 0.9 < worst_case_epsilon(**setting) / epsilon(**setting, adjacency="substitute") <= 1
+
+
+def test_worst_case_epsilon_is_zero_where_delta_alone_suffices():
+    assert worst_case_epsilon(noise_multiplier=100.0, sample_rate=1e-4, steps=1, delta=0.1) == 0.0
 
 
 def test_epsilon_is_zero_where_delta_alone_suffices():

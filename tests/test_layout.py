@@ -17,8 +17,8 @@ PACKAGE = ROOT / "dpsub"
 # Imports run from later to earlier in a wing, never across the wings.
 FOUNDATION = ["_version", "_checks", "_dataset"]
 STATISTICS = [
-    "_gaussian", "_pairs", "_grid", "_pld", "_prv", "accounting", "_claims", "_rank_test", "estimators", "worst_case",
-    "figures", "widgets",
+    "_gaussian", "_pairs", "_grid", "_pld", "_prv", "_sums", "accounting", "_claims", "_rank_test", "estimators",
+    "worst_case", "figures", "widgets",
 ]  # fmt: skip
 TRAINING = ["dpsgd", "data", "models", "canaries", "trainers", "crafters", "audits"]
 

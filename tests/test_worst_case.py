@@ -3,8 +3,9 @@ import pytest
 from scipy.stats import binom, kstest, norm
 
 from dpsub import accounting
+from dpsub._sums import log_above, log_likelihood_ratio
 from dpsub.estimators import epsilon_lower_bound
-from dpsub.worst_case import audit_worst_case, log_likelihood_ratio
+from dpsub.worst_case import audit_worst_case
 
 SIXTEENTH = {"noise_multiplier": 1.6772842407226562, "sample_rate": 0.0625, "steps": 500}
 
@@ -37,6 +38,11 @@ def test_log_likelihood_ratio_is_that_of_the_mixtures(sigma, q, steps, adjacency
     ratio = log_likelihood_ratio(x, **mechanism, adjacency=adjacency)
     np.testing.assert_allclose(ratio, naive, rtol=1e-9, atol=1e-9)
     assert np.all(np.diff(ratio) > 0)
+
+
+def test_error_rates_of_a_threshold_at_known_points():
+    assert log_above(50.0, -1, **SIXTEENTH) == pytest.approx(-4.13522257, abs=1e-6)
+    assert np.log1p(-np.exp(log_above(50.0, 1, **SIXTEENTH))) == pytest.approx(-0.37156823, abs=1e-6)
 
 
 def test_full_batch_ratio_is_linear_in_the_sum():

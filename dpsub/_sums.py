@@ -1,0 +1,55 @@
+r"""The law of the sum over T steps that the adversary of S1 sees, in units of the clipping bound.
+
+Given z it is :math:`\sum_k \mathrm{Bin}(k; T, q)\, N(k, T\sigma^2)`, given z′ its mirror image or, against nothing,
+N(0, Tσ²) (*Beyond Membership*, equations 2 and 3).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import gammaln, log_ndtr, logsumexp, xlog1py, xlogy
+
+from dpsub._pairs import Array
+
+CHUNK = 8192
+
+
+def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
+    """The counts 0 … steps and the log-probabilities of the canary being sampled so often."""
+    counts = np.arange(steps + 1.0)
+    log_weights = (
+        gammaln(steps + 1) - gammaln(counts + 1) - gammaln(steps - counts + 1)
+        + xlogy(counts, sample_rate) + xlog1py(steps - counts, -sample_rate)
+    )  # fmt: skip
+    return counts, log_weights
+
+
+def log_likelihood_ratio(
+    sums: Array, *, noise_multiplier: float, sample_rate: float, steps: int, adjacency: str
+) -> Array:
+    """log Pr(sum | z) − log Pr(sum | z′), increasing in the sum.
+
+    The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
+    """
+    variance = steps * noise_multiplier**2
+    counts, log_weights = _log_weights(sample_rate, steps)
+    log_weights = log_weights - counts**2 / (2 * variance)
+    # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
+    reach = np.abs(sums).max(initial=0.0)
+    terms = log_weights + counts * np.linspace(-reach, reach, 65)[:, None] / variance
+    kept = (terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0)
+    log_weights, slopes = log_weights[kept], counts[kept] / variance
+
+    def log_mixture(x: Array) -> Array:
+        parts = np.array_split(x, len(x) // CHUNK + 1)
+        return np.concatenate([logsumexp(log_weights + slopes * part[:, None], axis=1) for part in parts])
+
+    if adjacency == "substitute":
+        return log_mixture(sums) - log_mixture(-sums)
+    return log_mixture(sums)
+
+
+def log_above(x: float, sign: int, *, noise_multiplier: float, sample_rate: float, steps: int) -> float:
+    """log Pr(sum > x), given z (`sign` +1) or the mirrored z′ (−1)."""
+    counts, log_weights = _log_weights(sample_rate, steps)
+    return float(logsumexp(log_weights + log_ndtr((sign * counts - x) / (np.sqrt(steps) * noise_multiplier))))
