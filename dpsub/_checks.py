@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
 
 
@@ -34,8 +36,11 @@ def real(
     bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
     expected = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None) or "finite"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a number {expected}, got {value!r}")
-    number = float(value)
+        raise ValueError(f"{name} must be a number, {expected}, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     inside = (
         (above is None or number > above)
         and (at_least is None or number >= at_least)
@@ -48,11 +53,19 @@ def real(
 
 
 def whole(name: str, value: Any, *, at_least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value or value != math.floor(value):
+    """The value as an int, if it is a whole number and at least that."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}")
+    if not isinstance(value, numbers.Integral) and not float(value).is_integer():
         raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value!r}")
-    return int(float(value)) if not isinstance(value, numbers.Integral) else int(value)
+    return int(value) if isinstance(value, numbers.Integral) else int(float(value))
+
+
+def no_mask(name: str, values: object) -> None:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not be masked: NumPy would use what is under the mask; leave those entries out")
 
 
 def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:

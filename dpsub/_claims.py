@@ -26,6 +26,10 @@ class Claim(Protocol):
         """f(u) of the claim with this parameter."""
         ...
 
+    def kinks(self, parameter: float) -> tuple[float, ...]:
+        """Where f is not smooth."""
+        ...
+
     def parameter(self, fpr: Array, fnr: Array) -> Array:
         """The smallest parameter whose claim the rates (fpr, fnr) do not refute, at least 0."""
         ...
@@ -43,9 +47,10 @@ class GDP:
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - parameter))
 
+    def kinks(self, parameter: float) -> tuple[float, ...]:
+        return ()
+
     def parameter(self, fpr: Array, fnr: Array) -> Array:
-        # Rates below δ say nothing about ε at δ, but would let a mechanism that is not Gaussian look worse than it is.
-        fpr, fnr = np.maximum(fpr, self.delta), np.maximum(fnr, self.delta)
         with np.errstate(invalid="ignore"):
             mu = -ndtri(fpr) - ndtri(fnr)
         return np.where((fpr < 1) & (fnr < 1), np.maximum(mu, 0.0), 0.0)
@@ -65,6 +70,9 @@ class ApproximateDP:
         steep = 1 - self.delta - np.exp(parameter) * fpr
         flat = np.exp(-parameter) * (1 - self.delta - fpr)
         return np.asarray(np.maximum(0.0, np.maximum(steep, flat)))
+
+    def kinks(self, parameter: float) -> tuple[float, ...]:
+        return (1 - self.delta) * np.exp(-parameter), (1 - self.delta) / (1 + np.exp(parameter)), 1 - self.delta
 
     def parameter(self, fpr: Array, fnr: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):

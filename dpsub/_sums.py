@@ -11,7 +11,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp, xlog1py, xlogy
 
 from dpsub._pairs import Array
 
-CHUNK = 8192
+TERMS = 2**21  # computed at once
 
 
 def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
@@ -35,13 +35,15 @@ def log_likelihood_ratio(
     counts, log_weights = _log_weights(sample_rate, steps)
     log_weights = log_weights - counts**2 / (2 * variance)
     # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
+    # The exponent is concave in the count, so the counts that matter anywhere lie between those that do at the ends.
     reach = np.abs(sums).max(initial=0.0)
-    terms = log_weights + counts * np.linspace(-reach, reach, 65)[:, None] / variance
-    kept = (terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0)
+    terms = log_weights + counts * np.array([[-reach], [reach]]) / variance
+    matter = np.flatnonzero((terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0))
+    kept = slice(matter[0], matter[-1] + 1)
     log_weights, slopes = log_weights[kept], counts[kept] / variance
 
     def log_mixture(x: Array) -> Array:
-        parts = np.array_split(x, len(x) // CHUNK + 1)
+        parts = np.array_split(x, len(x) * len(slopes) // TERMS + 1)
         return np.concatenate([logsumexp(log_weights + slopes * part[:, None], axis=1) for part in parts])
 
     if adjacency == "substitute":

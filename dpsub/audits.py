@@ -8,6 +8,7 @@ import xarray as xr
 from tqdm.auto import tqdm
 
 from dpsub import _checks, _dataset
+from dpsub._random import stream
 from dpsub.canaries import CanaryPair
 from dpsub.data import Task
 from dpsub.dpsgd import DPSGD
@@ -39,7 +40,7 @@ def audit(
         task, model, canary, spec: on what, what, which pair of worlds, how.
         runs: R ≥ 1, in all.
         observe_every: score every so many steps, and at the last step always.
-        seed: runs come in blocks of 256, each with `SeedSequence((seed, block))`: the same numbers on the same kind of
+        seed: runs come in blocks of 256, each with a stream of its own: the same numbers on the same kind of
             device, number of threads and versions.
         device: "auto" (CUDA if there is any), "cpu" or "cuda".
         progress: show a progress bar.
@@ -69,9 +70,22 @@ def audit(
         for block, start in enumerate(range(0, runs, BLOCK)):
             here = slice(start, min(start + BLOCK, runs))
             bits[here], scores[here] = _train_block(
-                task, model, canary, spec, size=here.stop - start, observed=observed, seed=(seed, block), device=where
+                task,
+                model,
+                canary,
+                spec,
+                size=here.stop - start,
+                observed=observed,
+                seed=seed,
+                block=block,
+                device=where,
             )
             bar.update(here.stop - start)
+
+    if np.isnan(scores).any():
+        raise ValueError(
+            f"spec must be such that training does not diverge: {int(np.isnan(scores).sum())} scores are NaN"
+        )
 
     return _dataset.build(
         scores,
@@ -103,10 +117,11 @@ def _train_block(
     *,
     size: int,
     observed: list[int],
-    seed: tuple[int, int],
+    seed: int,
+    block: int,
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    rng = stream(seed, "audit", block)
     bits = rng.integers(0, 2, BLOCK, dtype=np.int8)[:size]
     generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
     bank = Bank(model, task, spec, bits=bits, canary=canary, device=device)
@@ -125,8 +140,7 @@ def _device(name: str) -> torch.device:
 
 
 def _check_fit(task: Task, model: Linear, canary: CanaryPair, spec: DPSGD) -> None:
-    if task.x_train.shape[1:] != (model.features,) or task.num_classes != model.classes:
-        raise ValueError(f"model must fit the task, {task!r}, got {model!r}")
+    model.check_fits(task)
     if not 0 <= canary.slot < len(task.y_train):
         raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
     for name, gradient in (("z", canary.z), ("z_prime", canary.z_prime)):

@@ -33,6 +33,18 @@ class CanaryPair:
     score: Literal["displacement"] = "displacement"
     details: Mapping[str, float | int | str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _checks.adjacency(self.adjacency)
+        _checks.choice("score", self.score, ("displacement",))
+        object.__setattr__(self, "slot", _checks.whole("slot", self.slot, at_least=0))
+        for name in ("z", "z_prime"):
+            gradient = np.asarray(getattr(self, name), dtype=np.float32)
+            if gradient.ndim != 1 or not np.isfinite(gradient).all():
+                raise ValueError(f"{name} must be a finite vector (parameters,), got shape {gradient.shape}")
+            object.__setattr__(self, name, gradient)
+        if self.adjacency != "substitute" and self.z_prime.any():
+            raise ValueError(f"z_prime must be 0 under {self.adjacency!r}: use pair.against_nothing(adjacency=...)")
+
     def against_nothing(self, *, adjacency: str) -> CanaryPair:
         """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dpsub import _checks
+from dpsub._random import stream
 from dpsub.canaries import CanaryPair
 from dpsub.data import Task
 from dpsub.dpsgd import DPSGD
@@ -33,8 +34,9 @@ def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair
     Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
     """
     seed = _checks.whole("seed", seed, at_least=0)
-    rng = np.random.default_rng(seed)
+    rng = stream(seed, "crafter")
     device = torch.device("cpu")
+    model.check_fits(task)
     bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), device=device)
     generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
 
@@ -43,6 +45,8 @@ def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair
     for _ in bank.train(generator, private=False):
         travel += (bank.theta - before).abs()
         before.copy_(bank.theta)
+    if not torch.isfinite(travel).all():
+        raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
     parameter = int(travel.argmin())
 
     z = np.zeros(model.parameters, dtype=np.float32)

@@ -9,8 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.datasets import load_digits
 
 from dpsub import _checks
+from dpsub._random import stream
 
 DIGITS_AUX = 500
+MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -100,7 +102,7 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
     most = len(y) - DIGITS_AUX - 1
     if n_train > most:
         raise ValueError(f"n_train must be <= {most} of the {len(y)} digits, so that some are left, got {n_train}")
-    order = np.random.default_rng(seed).permutation(len(y))
+    order = stream(seed, "data").permutation(len(y))
     train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
     varies = np.ptp(x[train], axis=0) > 0
     x = x[:, varies] / 16
@@ -110,7 +112,11 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
 
 
 def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> NDArray[np.float32]:
-    x = np.asarray(values, dtype=np.float32)
+    _checks.no_mask(name, values)
+    x = np.asarray(values)
+    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
+        raise ValueError(f"{name} must be real numbers, got dtype {x.dtype}")
+    x = x.astype(np.float32)
     if x.ndim < 2:
         raise ValueError(f"{name} must have shape (records, features), got {x.shape}")
     if shape is not None and x.shape[1:] != shape:
@@ -121,9 +127,12 @@ def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> ND
 
 
 def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+    _checks.no_mask(name, values)
     y = np.asarray(values)
     if y.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), one label a record, got {y.shape}")
-    if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0):
-        raise ValueError(f"{name} must be whole numbers from 0, got values such as {y[:3].tolist()}")
+    if y.size and not np.issubdtype(y.dtype, np.integer) and not np.issubdtype(y.dtype, np.floating):
+        raise ValueError(f"{name} must be whole numbers from 0, got dtype {y.dtype}")
+    if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0 or y.max() > MOST_CLASSES):
+        raise ValueError(f"{name} must be whole numbers from 0 to {MOST_CLASSES}, got {y.min()} to {y.max()}")
     return y.astype(np.int64)

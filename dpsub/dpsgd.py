@@ -42,11 +42,17 @@ class DPSGD:
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
-        _checks.mechanism(self.noise_multiplier, self.sample_rate)
-        _checks.real("max_grad_norm", self.max_grad_norm, above=0)
-        _checks.whole("steps", self.steps)
-        _checks.real("learning_rate", self.learning_rate, above=0)
-        _checks.choice("optimizer", self.optimizer, OPTIMIZERS)
+        sigma, q = _checks.mechanism(self.noise_multiplier, self.sample_rate)
+        checked = {
+            "noise_multiplier": sigma,
+            "sample_rate": q,
+            "max_grad_norm": _checks.real("max_grad_norm", self.max_grad_norm, above=0),
+            "steps": _checks.whole("steps", self.steps),
+            "learning_rate": _checks.real("learning_rate", self.learning_rate, above=0),
+            "optimizer": _checks.choice("optimizer", self.optimizer, OPTIMIZERS),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def mechanism(self) -> Mechanism:

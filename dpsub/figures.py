@@ -102,13 +102,15 @@ def worst_case(
         (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
     for rule, values in audited.items():
         epsilon = np.asarray(values, dtype=float)
-        spread = 2 * epsilon.std(axis=1, ddof=1) / np.sqrt(epsilon.shape[1])
+        repeats = epsilon.shape[1]
+        spread = 2 * epsilon.std(axis=1, ddof=1) / np.sqrt(repeats) if repeats > 1 else np.zeros(len(epsilon))
         hollow = {"mfc": "white", "marker": "D", "markersize": 5} if rule == "best" else {"zorder": 3}
         label = {"best": "S1, best threshold (papers; not valid)", "ranks": "S1, rank test (valid)"}.get(rule, rule)
         look = looks("S1", **{"linestyle": "none", "label": label, **hollow})
         artists[rule] = ax.errorbar(x, epsilon.mean(axis=1), yerr=spread, **look)
     ax.set_xlim(left=0)
-    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * np.max(group)))  # panels that share their axis keep the highest
+    highest = max((value for value in np.ravel(group) if np.isfinite(value)), default=0.0)
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # panels that share their axis keep the highest
     _draw_ceiling(ax, ceiling, artists)
     ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
     ax.set_ylabel(r"$\varepsilon$")

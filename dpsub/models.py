@@ -23,6 +23,10 @@ class Linear:
     features: int
     classes: int
 
+    def check_fits(self, task: Task) -> None:
+        if task.x_train.shape[1:] != (self.features,) or task.num_classes != self.classes:
+            raise ValueError(f"model must fit the task, {task!r}, got {self!r}")
+
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of one model's parameters; a gradient canary is such a tensor, flattened."""

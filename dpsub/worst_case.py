@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from dpsub import _checks, _dataset
+from dpsub._random import stream
 from dpsub._sums import log_likelihood_ratio
 
 BLOCK = 8192
@@ -30,7 +31,7 @@ def audit_worst_case(
         steps: T ≥ 1.
         runs: in all, each world drawn by a fair coin.
         adjacency: "substitute", "add_remove" or "zero_out".
-        seed: runs come in blocks of 8,192, each with `SeedSequence((seed, block))`.
+        seed: runs come in blocks of 8,192, each with a stream of its own.
 
     Returns:
         The dataset of `dpsub.audit`, at the last step alone: `score` (run, step), `bit` (run,).
@@ -49,7 +50,7 @@ def audit_worst_case(
     sums, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
         here = slice(start, min(start + BLOCK, runs))
-        rng = np.random.default_rng(np.random.SeedSequence((seed, block)))
+        rng = stream(seed, "worst_case", block)
         size = here.stop - here.start
         bits[here] = rng.integers(0, 2, BLOCK)[:size]
         sampled = rng.binomial(steps, q, BLOCK)[:size]

@@ -202,7 +202,7 @@ GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10, "delta": 1e-5,
     [
         ({"noise_multiplier": 0}, "noise_multiplier must be > 0, got 0"),
         ({"noise_multiplier": float("nan")}, "noise_multiplier must be > 0, got nan"),
-        ({"noise_multiplier": "1"}, "noise_multiplier must be a number > 0, got '1'"),
+        ({"noise_multiplier": "1"}, "noise_multiplier must be a number, > 0, got '1'"),
         ({"noise_multiplier": math.inf}, "noise_multiplier must be > 0, got inf"),
         ({"sample_rate": 0}, "sample_rate must be > 0 and <= 1, got 0"),
         ({"sample_rate": 1.5}, "sample_rate must be > 0 and <= 1, got 1.5"),

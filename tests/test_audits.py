@@ -121,3 +121,9 @@ def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, cana
 def test_cuda_that_is_absent_is_refused(task, model, canary):
     with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
         audit(task, model, canary, SPEC, runs=4, device="cuda", progress=False)
+
+
+def test_training_that_diverges_is_said_so(task, model, canary):
+    wild = replace(SPEC, learning_rate=1e30, max_grad_norm=1e30)
+    with pytest.raises(ValueError, match="spec must be such that training does not diverge"):
+        audit(task, model, canary, wild, runs=4, device="cpu", progress=False)

@@ -57,6 +57,10 @@ X, Y = np.zeros((4, 3)), [0, 1, 0, 1]
             r"x_test must have records of shape \(3,\)",
         ),
         (lambda: from_arrays(X, [0, 1, 0, 5], num_classes=5), "num_classes must be greater than every label"),
+        (lambda: from_arrays(X, [0, 1, 1e19, 1]), "y_train must be whole numbers from 0 to 1000000"),
+        (lambda: from_arrays(X, ["a"] * 4), "y_train must be whole numbers from 0, got dtype"),
+        (lambda: from_arrays(X + 1j, Y), "x_train must be real numbers, got dtype complex128"),
+        (lambda: from_arrays(np.ma.masked_less(X, 1), Y), "x_train must not be masked"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -38,3 +38,31 @@ def test_a_pair_against_nothing_keeps_z_and_says_its_adjacency():
         assert not alone.z_prime.any()
     with pytest.raises(ValueError, match="adjacency must be one of 'add_remove', 'zero_out', got 'substitute'"):
         pair.against_nothing(adjacency="substitute")
+
+
+def test_numbers_are_stored_as_what_they_are():
+    spec = DPSGD(**{**GOOD, "steps": 4.0, "noise_multiplier": np.float32(2)})
+    assert type(spec.steps) is int
+    assert type(spec.noise_multiplier) is float
+
+
+def test_infinite_counts_are_named():
+    with pytest.raises(ValueError, match="steps must be a whole number >= 1, got inf"):
+        DPSGD(**{**GOOD, "steps": float("inf")})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"adjacency": "foo"}, "adjacency must be one of"),
+        ({"adjacency": "add_remove"}, "z_prime must be 0 under 'add_remove'"),
+        ({"score": "foo"}, "score must be one of"),
+        ({"slot": -1}, "slot must be >= 0, got -1"),
+        ({"z": np.ones((2, 2))}, "z must be a finite vector"),
+    ],
+)
+def test_a_pair_that_is_not_what_it_says_is_refused(change, message):
+    pair = {"z": [1.0, 0.0], "z_prime": [-1.0, 0.0], "slot": 0, "scenario": "S2"}
+    assert CanaryPair(**pair).z.dtype == np.float32
+    with pytest.raises(ValueError, match=message):
+        CanaryPair(**{**pair, **change})

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
+from scipy.integrate import trapezoid
 from scipy.special import betaincinv
 from scipy.stats import beta, binom, norm
 
@@ -56,18 +56,46 @@ def test_rank_p_value_at_a_known_point():
 
 
 @pytest.mark.parametrize("claim", [GDP(DELTA), ApproximateDP(DELTA)])
-@pytest.mark.parametrize(("rank", "false_negatives", "parameter"), [(25, 1020, 0.9), (284, 501, 0.87), (3, 1200, 2.0)])
-def test_rank_p_value_is_the_integral_over_the_beta_law(claim, rank, false_negatives, parameter):
-    n0 = n1 = 1250
-    law = beta(rank, n0 - rank + 1)
-    centre, spread = law.mean(), law.std()
-    low, high = max(0.0, centre - 12 * spread), min(1.0, centre + 12 * spread)
-    naive, _ = quad(
-        lambda u: law.pdf(u) * binom.cdf(false_negatives, n1, float(claim.tradeoff(np.array(u), parameter))),
-        low, high, points=[centre], epsabs=1e-13, limit=500,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("n0", "n1", "rank", "false_negatives", "parameter"),
+    [
+        (1250, 1250, 25, 1020, 0.9),
+        (1250, 1250, 284, 501, 0.87),
+        (1250, 1250, 3, 1200, 2.0),
+        (1, 50_000, 1, 9_000, 0.3),
+        (5, 5_000, 2, 2_500, 0.5),
+        (5_000, 5, 300, 1, 1.5),
+        (30, 2_000, 1, 100, 3.0),
+        (100, 100, 2, 0, 2.5),
+    ],
+)
+def test_rank_p_value_is_the_integral_over_the_beta_law(claim, n0, n1, rank, false_negatives, parameter):
+    z = np.linspace(-8, 8, 100_001)
+    u = beta(rank, n0 - rank + 1).isf(norm.sf(z))
+    inside = binom.cdf(false_negatives, n1, np.clip(claim.tradeoff(u, parameter), 0, 1))
+    naive = trapezoid(inside * norm.pdf(z), z)
     p = p_value(claim, parameter, rank=rank, negatives=n0, false_negatives=false_negatives, positives=n1)
-    assert p == pytest.approx(naive, rel=1e-6, abs=1e-12)
+    assert p == pytest.approx(naive, rel=5e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n0", "n1"), [(1, 50_000), (3, 5_000), (1250, 1250)])
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 1e-4])
+def test_rank_test_rejects_a_true_claim_with_probability_at_most_its_level(n0, n1, alpha):
+    mu = 0.3
+    for rank in fixed_ranks(n0):
+        # Exactly: the largest FN that is rejected, and how likely so few are under the claim.
+        rejected = -1
+        low, high = 0, n1
+        while low <= high:
+            middle = (low + high) // 2
+            p = p_value(GDP(DELTA), mu, rank=rank, negatives=n0, false_negatives=middle, positives=n1)
+            rejected, low, high = (middle, middle + 1, high) if p <= alpha else (rejected, low, middle - 1)
+        if rejected < 0:
+            continue
+        z = np.linspace(-8, 8, 20_001)
+        u = beta(rank, n0 - rank + 1).isf(norm.sf(z))
+        size = trapezoid(binom.cdf(rejected, n1, norm.sf(norm.ppf(u) + mu)) * norm.pdf(z), z)
+        assert size <= alpha * (1 + 1e-4)
 
 
 def test_rank_bound_is_the_claim_at_which_the_smallest_p_value_reaches_its_level():
@@ -260,7 +288,7 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         (SCORES, [0, 1, 2, 1], {}, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\), got \[0, 1, 2\]"),
         (SCORES, [0, 0, 0, 0], {}, "bits must hold runs of both worlds, got 0 only"),
         (SCORES, BITS, {"delta": 0.0}, "delta must be > 0 and < 1, got 0.0"),
-        (SCORES, BITS, {"alpha": 1.0}, "alpha must be > 0 and < 1, got 1.0"),
+        (SCORES, BITS, {"alpha": 1.0}, "alpha must be > 1e-12 and < 1, got 1.0"),
         (SCORES, BITS, {"method": "rdp"}, "method must be one of 'gdp', 'dp', got 'rdp'"),
         (SCORES, BITS, {"threshold": "median"}, "threshold must be one of 'ranks', 'split', 'best' or a number"),
         (SCORES, BITS, {"threshold": np.nan}, "threshold must be finite, got nan"),

@@ -79,3 +79,10 @@ def test_group_privacy_is_drawn_when_given(ax):
         ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], group=[3, 5], audited={"S2": [bounds([1, 2])]}
     )
     np.testing.assert_array_equal(artists["group"].get_ydata(), [3, 5])
+
+
+def test_what_cannot_be_certified_does_not_break_the_figure(ax):
+    figures.worst_case(
+        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, np.inf], audited={"ranks": [[0.9], [1.9]]}
+    )
+    assert np.isfinite(ax.get_ylim()).all()

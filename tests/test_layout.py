@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpsub
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dpsub"
 
 # Imports run from later to earlier in a wing, never across the wings.
-FOUNDATION = ["_version", "_checks", "_dataset"]
+FOUNDATION = ["_version", "_checks", "_random", "_dataset"]
 STATISTICS = [
     "_gaussian", "_pairs", "_grid", "_pld", "_prv", "_sums", "accounting", "_claims", "_rank_test", "estimators",
     "worst_case", "figures", "widgets",
@@ -103,3 +104,11 @@ def test_no_file_names_a_place_outside_the_project():
     for name in tracked:
         if name not in (".ci/run", "tests/test_layout.py") and not name.endswith((".png", ".svg")):
             assert not outside.search((ROOT / name).read_text(errors="ignore")), name
+
+
+def test_streams_of_one_seed_are_apart():
+    from dpsub._random import stream
+
+    draws = [stream(5, purpose, block).integers(2**60) for purpose in ("data", "crafter", "audit") for block in (0, 1)]
+    draws += [np.random.default_rng(5).integers(2**60), stream(5 + 2**32, "audit", 0).integers(2**60)]
+    assert len(set(draws)) == len(draws)

@@ -29,7 +29,9 @@ def test_log_likelihood_ratio_at_known_points():
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize(("sigma", "q", "steps"), [(3.0, 0.0625, 200), (1.0, 1.0, 4), (20.0, 0.5, 50), (0.4, 0.3, 10)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps"), [(3.0, 0.0625, 200), (1.0, 1.0, 4), (20.0, 0.5, 50), (0.4, 0.3, 10), (0.05, 0.5, 100)]
+)
 def test_log_likelihood_ratio_is_that_of_the_mixtures(sigma, q, steps, adjacency):
     mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps}
     x = np.linspace(-3, 3, 31) * np.sqrt(steps) * sigma

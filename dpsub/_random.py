@@ -1,0 +1,20 @@
+"""Streams of randomness that never meet: one for each seed, purpose and block."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3}
+
+
+def stream(
+    seed: int, purpose: Literal["data", "crafter", "audit", "worst_case"], block: int = 0
+) -> np.random.Generator:
+    """The generator of one block of one purpose.
+
+    The same seed may serve the data, the crafter and the audit: what an adversary draws must say nothing about the
+    coins that it has to guess. `SeedSequence((seed, 0))` is `SeedSequence(seed)`: entropy alone does not part them.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
