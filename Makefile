@@ -2,6 +2,8 @@ PYTHON ?= python3
 PRESET ?= quick
 BIN := .venv/bin
 READY := .venv/.ready
+# Threads that wait by spinning slow a busy machine down many times over.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-slow lint types notebooks book bench clean
@@ -15,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,dev]'
 	touch $@
 
-quickstart: $(READY)  ## audit 2,500 models on digits and show the result (about a minute after installing)
+quickstart: $(READY)  ## audit 2,500 models on digits and show the result (half a minute after installing)
 	$(BIN)/python book/run.py quickstart --preset $(PRESET) --show
 
 test: $(READY)  ## the tests, without the slow ones

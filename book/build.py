@@ -61,6 +61,7 @@ def stage() -> None:
     """A tree that mirrors the repository, so that links to sources point at the sources."""
     shutil.rmtree(STAGED, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
     for path in sorted(SOURCES.glob("*.ipynb")):
         copy = EXECUTED / path.name
