@@ -11,7 +11,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp, xlog1py, xlogy
 
 from dpsub._pairs import Array
 
-TERMS = 2**21  # computed at once
+TERMS = 2**18  # computed at once
 
 
 def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
@@ -43,8 +43,13 @@ def log_likelihood_ratio(
     log_weights, slopes = log_weights[kept], counts[kept] / variance
 
     def log_mixture(x: Array) -> Array:
-        parts = np.array_split(x, len(x) * len(slopes) // TERMS + 1)
-        return np.concatenate([logsumexp(log_weights + slopes * part[:, None], axis=1) for part in parts])
+        answers = []
+        for part in np.array_split(x, len(x) * len(slopes) // TERMS + 1):
+            terms = log_weights + slopes * part[:, None]
+            top = terms.max(axis=1)
+            terms -= top[:, None]
+            answers.append(top + np.log(np.exp(terms, out=terms).sum(axis=1)))
+        return np.concatenate(answers)
 
     if adjacency == "substitute":
         return log_mixture(sums) - log_mixture(-sums)
