@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
 
@@ -77,3 +78,34 @@ def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:
 
 def probability(name: str, value: Any) -> float:
     return real(name, value, above=0, below=1)
+
+
+def rates(name: str, values: Any) -> NDArray[np.float64]:
+    """An array of probabilities, 0 and 1 included."""
+    no_mask(name, values)
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers from 0 to 1, got {values!r}") from None
+    if not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(f"{name} must be from 0 to 1, got {array[~((array >= 0) & (array <= 1))][0]:g}")
+    return array
+
+
+def history(value: Any) -> list[tuple[float, float, int]]:
+    """Phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
+    expected = "history must be a sequence of (noise_multiplier, sample_rate, steps), one or more"
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise ValueError(f"{expected}, got {value!r}")
+    phases = list(value)
+    if not phases:
+        raise ValueError(f"{expected}, got none: no step has been taken yet")
+    checked = []
+    for i, phase in enumerate(phases):
+        if isinstance(phase, str | bytes) or not isinstance(phase, Sequence | np.ndarray) or len(phase) != 3:
+            raise ValueError(f"{expected}, got {phase!r} at place {i}")
+        try:
+            checked.append((*mechanism(phase[0], phase[1]), whole("steps", phase[2])))
+        except ValueError as error:
+            raise ValueError(f"history[{i}]: {error}") from None
+    return checked

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpsub import _checks
 
@@ -100,4 +102,8 @@ class GaussianCurve:
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         exact = gdp_delta(self.mu, epsilon)
+        return exact, exact
+
+    def tradeoff(self, fpr: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        exact = ndtr(-ndtri(fpr) - self.mu)
         return exact, exact

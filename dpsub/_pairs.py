@@ -7,6 +7,7 @@ Everything is in units of the clipping bound: the record's gradient has norm 1, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 Array = NDArray[np.float64]
+Mechanisms = Sequence[tuple[float, float]]  # (noise multiplier, sample rate) of each phase of a training
 
 
 def _log_sinh(x: Array) -> Array:

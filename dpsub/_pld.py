@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from dp_accounting import privacy_accountant
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as plds
 
-from dpsub._grid import merge_outcomes
-from dpsub._pairs import pairs
+from dpsub._pairs import Mechanisms, pairs
+from dpsub._steps import merge_outcomes
 
 ROUNDING = 1e-11  # more than floating-point FFTs of the sizes allowed here shift any δ(ε), truncated tails included
 
@@ -41,17 +42,30 @@ class PLDCurve:
         return max(lower, 0.0), min(max(lower, upper), 1.0)
 
 
-def curves(adjacency: str, sigma: float, q: float, steps: Sequence[int], mesh: float) -> list[PLDCurve]:
-    """One curve for each number of steps, all from the same discretisation of a single step."""
+def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float) -> list[PLDCurve]:
+    """One curve for each row of `counts`, the steps of every phase, all from the same discretisations."""
     relation = privacy_accountant.NeighboringRelation
-    pessimistic = plds.from_gaussian_mechanism(
-        sigma,
-        sampling_prob=q,
-        value_discretization_interval=mesh,
-        neighboring_relation=relation.REPLACE_ONE if adjacency == "substitute" else relation.ADD_OR_REMOVE_ONE,
-    )
-    merged = (merge_outcomes(pair, mesh) for pair in pairs(adjacency, sigma, q))
-    optimistic = plds.PrivacyLossDistribution(
-        *(pld_pmf.DensePLDPmf(mesh, step.low, step.mass, 0.0, pessimistic_estimate=False) for step in merged)
-    )
-    return [PLDCurve(optimistic.self_compose(t), pessimistic.self_compose(t), mesh) for t in steps]
+    pessimistic = [
+        plds.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=q,
+            value_discretization_interval=mesh,
+            neighboring_relation=relation.REPLACE_ONE if adjacency == "substitute" else relation.ADD_OR_REMOVE_ONE,
+        )
+        for sigma, q in mechanisms
+    ]
+    optimistic = [
+        plds.PrivacyLossDistribution(
+            *(
+                pld_pmf.DensePLDPmf(mesh, step.low, step.mass, 0.0, pessimistic_estimate=False)
+                for step in (merge_outcomes(pair, mesh) for pair in pairs(adjacency, sigma, q))
+            )
+        )
+        for sigma, q in mechanisms
+    ]
+
+    def composed(steps: list[plds.PrivacyLossDistribution], row: Sequence[int]) -> plds.PrivacyLossDistribution:
+        phases = [step.self_compose(count) for step, count in zip(steps, row, strict=True)]
+        return reduce(lambda one, other: one.compose(other), phases)
+
+    return [PLDCurve(composed(optimistic, row), composed(pessimistic, row), mesh) for row in counts]

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from prv_accountant.accountant import PrivacyRandomVariableTruncated, compute_safe_domain_size
-from prv_accountant.composers import Fourier
+from prv_accountant.composers import Heterogeneous
 from prv_accountant.discrete_privacy_random_variable import DiscretePrivacyRandomVariable
 from prv_accountant.discretisers import CellCentred
 from prv_accountant.domain import Domain
 from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.special import logsumexp
 
-from dpsub._pairs import Array, Pair, pairs
+from dpsub._pairs import Array, Mechanisms, Pair, pairs
 
 MOST_POINTS = 2**22  # prv-accountant works in long double: about 5 s and 600 MB
 
@@ -77,22 +77,23 @@ class PRVCurve:
 
 
 def curves(
-    adjacency: str, sigma: float, q: float, steps: Sequence[int], eps_error: float, delta_error: float
+    adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], eps_error: float, delta_error: float
 ) -> list[PRVCurve]:
-    """One curve for each number of steps, all from one discretisation, made for the largest.
+    """One curve for each row of `counts`, the steps of every phase, all from the discretisations made for the most.
 
     Where `eps_error` would need more than `MOST_POINTS` points, the grid has that many and the error is what it costs.
     """
-    most = max(steps)
+    most = max(counts, key=sum)
     composed: list[list[DiscretePrivacyRandomVariable]] = []
     errors = []
-    for pair in pairs(adjacency, sigma, q):
-        prv = PairPRV(pair)
-        reach = compute_safe_domain_size([prv], [most], eps_error=eps_error, delta_error=delta_error)
-        mesh_for_error = 1 / math.sqrt(most / 2 * math.log(12 / delta_error))  # Gopi et al., Theorem 5.5
+    for direction in zip(*(pairs(adjacency, *mechanism) for mechanism in mechanisms), strict=True):
+        prvs = [PairPRV(pair) for pair in direction]
+        reach = compute_safe_domain_size(prvs, list(most), eps_error=eps_error, delta_error=delta_error)
+        mesh_for_error = 1 / math.sqrt(sum(most) / 2 * math.log(12 / delta_error))  # Gopi et al., Theorem 5.5
         mesh = max(eps_error * mesh_for_error, 2 * reach / MOST_POINTS)
         errors.append(mesh / mesh_for_error)
         domain = Domain.create_aligned(-reach, reach, mesh)
-        composer = Fourier([CellCentred().discretise(Truncated(prv, domain.t_min(), domain.t_max()), domain)])
-        composed.append([composer.compute_composition([t]) for t in steps])
+        truncated = [Truncated(prv, domain.t_min(), domain.t_max()) for prv in prvs]
+        composer = Heterogeneous([CellCentred().discretise(prv, domain) for prv in truncated])
+        composed.append([composer.compute_composition(list(row)) for row in counts])
     return [PRVCurve(tuple(v), max(errors), delta_error) for v in zip(*composed, strict=True)]

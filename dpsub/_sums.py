@@ -14,14 +14,14 @@ from dpsub._pairs import Array
 TERMS = 2**18  # computed at once
 
 
-def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
+def log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
     """The counts 0 … steps and the log-probabilities of the canary being sampled so often."""
     counts = np.arange(steps + 1.0)
-    log_weights = (
+    weights = (
         gammaln(steps + 1) - gammaln(counts + 1) - gammaln(steps - counts + 1)
         + xlogy(counts, sample_rate) + xlog1py(steps - counts, -sample_rate)
     )  # fmt: skip
-    return counts, log_weights
+    return counts, weights
 
 
 def log_likelihood_ratio(
@@ -32,20 +32,20 @@ def log_likelihood_ratio(
     The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
     """
     variance = steps * noise_multiplier**2
-    counts, log_weights = _log_weights(sample_rate, steps)
-    log_weights = log_weights - counts**2 / (2 * variance)
+    counts, weights = log_weights(sample_rate, steps)
+    weights = weights - counts**2 / (2 * variance)
     # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
     # The exponent is concave in the count, so the counts that matter anywhere lie between those that do at the ends.
     reach = np.abs(sums).max(initial=0.0)
-    terms = log_weights + counts * np.array([[-reach], [reach]]) / variance
+    terms = weights + counts * np.array([[-reach], [reach]]) / variance
     matter = np.flatnonzero((terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0))
     kept = slice(matter[0], matter[-1] + 1)
-    log_weights, slopes = log_weights[kept], counts[kept] / variance
+    weights, slopes = weights[kept], counts[kept] / variance
 
     def log_mixture(x: Array) -> Array:
         answers = []
         for part in np.array_split(x, len(x) * len(slopes) // TERMS + 1):
-            terms = log_weights + slopes * part[:, None]
+            terms = weights + slopes * part[:, None]
             top = terms.max(axis=1)
             terms -= top[:, None]
             answers.append(top + np.log(np.exp(terms, out=terms).sum(axis=1)))
@@ -58,5 +58,5 @@ def log_likelihood_ratio(
 
 def log_above(x: float, sign: int, *, noise_multiplier: float, sample_rate: float, steps: int) -> float:
     """log Pr(sum > x), given z (`sign` +1) or the mirrored z′ (−1)."""
-    counts, log_weights = _log_weights(sample_rate, steps)
-    return float(logsumexp(log_weights + log_ndtr((sign * counts - x) / (np.sqrt(steps) * noise_multiplier))))
+    counts, weights = log_weights(sample_rate, steps)
+    return float(logsumexp(weights + log_ndtr((sign * counts - x) / (np.sqrt(steps) * noise_multiplier))))

@@ -11,17 +11,20 @@ gradients are the worst case"); compositions of dominating pairs dominate (Zhu, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Self, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from dpsub import _checks, _grid, _pld, _prv, _sums
-from dpsub._gaussian import GaussianCurve, gdp_delta, gdp_epsilon, gdp_mu
+from dpsub import _checks, _sums
+from dpsub._calibration import noise_multiplier
+from dpsub._curves import NAMES, TOLERANCE, Curve, Interval, Tested, answers, as_arrays, epsilons
+from dpsub._gaussian import gdp_delta, gdp_epsilon, gdp_mu
+from dpsub._training import Counts, History, of_arguments
 
 __all__ = [
     "EpsilonInterval",
@@ -33,35 +36,50 @@ __all__ = [
     "gdp_mu",
     "group_privacy_epsilon",
     "noise_multiplier",
+    "tradeoff",
     "worst_case_epsilon",
 ]
 
-ENGINES = ("auto", "prv", "pld")
-TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
+ENGINES = tuple(NAMES)
+FINEST_RATE = 1e-5  # half the width of a trade-off function's interval
+NO_DELTA = 1e-38  # a δ smaller than this is not told from none
 
 Array = NDArray[np.float64]
-Counts = Sequence[int] | NDArray[np.integer]
 
 
-class Curve(Protocol):
-    """δ(ε) of one mechanism, known up to an interval; the ends are those of `EpsilonInterval`."""
-
-    def epsilon(self, delta: float) -> tuple[float, float]: ...
-
-    def delta(self, epsilon: float) -> tuple[float, float]: ...
-
-
-class EpsilonInterval(NamedTuple):
-    """ε lies between `lower` and `upper`; `estimate` is halfway. Arrays where several step counts were asked for."""
-
+class _Ends(NamedTuple):
     lower: float | Array
     estimate: float | Array
     upper: float | Array
 
 
+class EpsilonInterval(_Ends):
+    """ε lies between `lower` and `upper`; `estimate` is halfway. Arrays where several step counts were asked for.
+
+    `bound` says what the ends come from: "closed form"; "grid", dpsub's own; "coarse grid", where the error asked for
+    would take more than two million points; "revealed batches", where no grid helps and the upper end is that of an
+    adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if their engine was asked.
+    """
+
+    bound: str
+
+    def __new__(cls, lower: float | Array, estimate: float | Array, upper: float | Array, bound: str = "") -> Self:
+        interval = super().__new__(cls, lower, estimate, upper)
+        interval.bound = bound
+        return interval
+
+
 @overload
 def epsilon(
-    *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, adjacency: str, engine: str = ...
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    delta: float,
+    adjacency: str,
+    engine: str = ...,
+    eps_error: float = ...,
 ) -> float: ...
 @overload
 def epsilon(
@@ -72,15 +90,18 @@ def epsilon(
     delta: float,
     adjacency: str,
     engine: str = ...,
+    eps_error: float = ...,
 ) -> Array: ...
 def epsilon(
     *,
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int | Counts,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | Counts | None = None,
+    history: History | None = None,
     delta: float,
     adjacency: str,
     engine: str = "auto",
+    eps_error: float = TOLERANCE,
 ) -> float | Array:
     r"""The ε that DP-SGD guarantees: the certified upper end of `epsilon_interval`.
 
@@ -88,143 +109,193 @@ def epsilon(
         noise_multiplier: σ > 0; the noise's standard deviation divided by max_grad_norm.
         sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently.
         steps: ≥ 1; one number, or a sequence of them: one ε each, from one discretisation.
+        history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants
+            record them; ε is that of all of them together.
         delta: 0 < δ < 1.
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
         engine: "auto" is the closed form at q = 1, and elsewhere dpsub's own grid, which is the cheapest that certifies
-            the tolerance, at any δ; "pld" is dp-accounting's privacy loss distribution, "prv" prv-accountant, the
+            the error, at any δ; "pld" is dp-accounting's privacy loss distribution, "prv" prv-accountant, the
             paper's. Neither can certify a δ near 1e-11, or 1e-13.
+        eps_error: > 0; upper end − estimate may be this, or this times ε if that is larger.
 
     Returns:
-        ε, a float for one number of steps, else an array of their shape. `inf` where no finite ε can be certified
-        (a δ below 1e-40, or losses of one step beyond 600): never a cap.
+        ε, a float for one number of steps or a history, else an array of their shape.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or δ is below what the engine asked for can certify.
 
     Source: *Beyond Membership*, sections 2.1 and 5; the pair of one step is in the module's description.
 
     >>> round(epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
     3.995
+    >>> round(epsilon(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute"), 3)
+    4.126
     """
     return epsilon_interval(
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
         steps=steps,
+        history=history,
         delta=delta,
         adjacency=adjacency,
         engine=engine,
+        eps_error=eps_error,
     ).upper
 
 
 def epsilon_interval(
     *,
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int | Counts,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | Counts | None = None,
+    history: History | None = None,
     delta: float,
     adjacency: str,
     engine: str = "auto",
+    eps_error: float = TOLERANCE,
 ) -> EpsilonInterval:
-    r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(1e-3, 1e-3·ε) where that can be certified.
+    r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(eps_error, eps_error·ε) where possible.
 
-    The arguments are those of `epsilon`. Where the tolerance would take a grid of more than four million points the
-    interval is wider, and says so by its width.
+    The arguments are those of `epsilon`. Where that error would take a grid of more than two million points the
+    interval is wider, and its `bound` says so.
 
     >>> low, estimate, high = epsilon_interval(
     ...     noise_multiplier=12.115, sample_rate=0.25, steps=500, delta=1e-5, adjacency="substitute")
     >>> low <= estimate <= high and high - estimate <= 4e-3
     True
     """
-    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
-    counts, single = _step_counts(steps)
+    training, single = of_arguments(noise_multiplier, sample_rate, steps, history, adjacency)
     delta = _checks.probability("delta", delta)
-    _checks.adjacency(adjacency)
     _checks.choice("engine", engine, ENGINES)
+    eps_error = _checks.real("eps_error", eps_error, above=0)
 
-    intervals = _narrowest(
-        _refinements(sigma, q, counts, adjacency, engine, delta),
-        lambda curve: curve.epsilon(delta),
-        TOLERANCE,
-    )
-    lower, upper = (np.array(ends) for ends in zip(*intervals, strict=True))
-    estimate = np.where(np.isfinite(upper), (lower + upper) / 2, np.inf)
+    found = epsilons(training, engine, delta, eps_error)
+    lower, upper = (np.concatenate(ends) for ends in zip(*found.intervals, strict=True))
+    if np.isinf(upper).any():
+        raise ValueError(
+            f"delta must be larger for engine={engine!r} to certify an ε, got {delta:g}; engine='auto' takes any"
+        )
+    estimate = (lower + upper) / 2
     if single:
-        return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]))
-    return EpsilonInterval(lower, estimate, upper)
+        return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]), found.bound)
+    return EpsilonInterval(lower, estimate, upper, found.bound)
 
 
+@overload
 def delta(
-    *, noise_multiplier: float, sample_rate: float, steps: int, epsilon: float, adjacency: str, engine: str = "auto"
-) -> float:
-    r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound.
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    epsilon: float,
+    adjacency: str,
+    engine: str = ...,
+) -> float: ...
+@overload
+def delta(
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    epsilon: Sequence[float] | Array,
+    adjacency: str,
+    engine: str = ...,
+) -> Array: ...
+def delta(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    epsilon: float | Sequence[float] | Array,
+    adjacency: str,
+    engine: str = "auto",
+) -> float | Array:
+    r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound, to three digits where possible.
 
-    The arguments are those of `epsilon`, with `epsilon` ≥ 0 in the place of `delta`.
+    The arguments are those of `epsilon`, with `epsilon` ≥ 0 in the place of `delta`: one, or a sequence of them, for
+    the curve δ(ε).
 
     >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
     9.8e-06
     """
-    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
-    steps = _checks.whole("steps", steps)
-    epsilon = _checks.real("epsilon", epsilon, at_least=0)
-    _checks.adjacency(adjacency)
+    training, _ = of_arguments(noise_multiplier, sample_rate, _one(steps), history, adjacency)
+    several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and np.ndim(epsilon) else None
+    wanted = [_checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
+    if not wanted:
+        raise ValueError("epsilon must be a number or a non-empty sequence of them, got none")
     _checks.choice("engine", engine, ENGINES)
-    refinements = _refinements(sigma, q, [steps], adjacency, engine, 1e-5)
-    [(_, upper)] = _narrowest(refinements, lambda curve: curve.delta(epsilon), 0.0, TOLERANCE)
-    return upper
+
+    def ask(curve: Curve) -> Interval:
+        return as_arrays(map(curve.delta, wanted))
+
+    def excess(low: Array, high: Array) -> float:
+        return float(np.max((high - low) / 2 / (TOLERANCE * low + NO_DELTA)))
+
+    least = None
+    for precise in (False, True):  # a rough answer first, which tells how far out the loss matters
+        error = excess if precise else lambda low, high: 0.0
+        found = answers(training, engine, ask, excess=error, eps_error=TOLERANCE, delta=least)
+        [(low, high)] = found.intervals
+        least = max(float(np.min(low)), NO_DELTA)
+    return float(high[0]) if several is None else high
 
 
-def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str) -> float:
-    r"""The smallest noise multiplier whose certified ε is at most `target_epsilon`, to six digits.
+def tradeoff(
+    fpr: ArrayLike,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    adjacency: str,
+) -> float | Array:
+    r"""The trade-off function f: whoever guesses which of two worlds a model is of errs at least this often.
+
+    An adversary who takes z′ for z with probability `fpr` takes z for z′ with probability at least f(fpr). Exact at
+    q = 1, elsewhere a certified lower bound within 2e-5. Under add/remove adjacency it is the lower one of the two
+    directions, made symmetric and convex.
 
     Args:
-        target_epsilon: > 0.
-        sample_rate, steps, delta, adjacency: as in `epsilon`.
+        fpr: any shape; false-positive rates, from 0 to 1.
+        noise_multiplier, sample_rate, steps, history, adjacency: as in `epsilon`.
+
+    Returns:
+        False-negative rates, of the shape of `fpr`.
 
     Raises:
-        ValueError: if an argument is out of range, or if every noise multiplier meets the target because the record
-            enters a batch at all with probability at most δ.
+        ValueError: if an argument is out of range.
 
-    >>> round(noise_multiplier(target_epsilon=10, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
-    22.356
+    Source: Dong, Roth and Su (2022), Definition 2.1 and Proposition 2.12; *Tight Auditing*, section 4.
+
+    >>> round(tradeoff(0.05, noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute"), 3)
+    0.765
     """
-    target = _checks.real("target_epsilon", target_epsilon, above=0)
-    q = _checks.real("sample_rate", sample_rate, above=0, at_most=1)
-    steps = _checks.whole("steps", steps)
-    delta = _checks.probability("delta", delta)
-    _checks.adjacency(adjacency)
-
-    distance = 2.0 if adjacency == "substitute" else 1.0
-    full_batch = distance * math.sqrt(steps) / gdp_mu(target, delta)
-    if q == 1:
-        return full_batch
-    if -math.expm1(steps * math.log1p(-q)) <= delta:
-        raise ValueError(
-            f"delta must be smaller than the probability of ever being sampled, 1 - (1 - sample_rate)**steps, for a "
-            f"noise multiplier to be needed; got delta={delta:g}, sample_rate={q:g}, steps={steps}"
-        )
-
-    def excess(log_sigma: float, *, rough: bool) -> float:
-        refinements = _refinements(math.exp(log_sigma), q, [steps], adjacency, "auto", delta)
-        [(_, reached)] = _narrowest(refinements, lambda curve: curve.epsilon(delta), math.inf if rough else TOLERANCE)
-        return min(reached, 10 * target + 10) - target
-
-    # Sampling only helps, so the full batch's noise is enough, give or take the grid's error. Precise bounds are lower
-    # than rough ones, so the rough answer is enough too, and close.
-    enough = math.log(full_batch) + 0.05
-    if excess(enough, rough=True) > 0:
-        raise ValueError(f"delta must be large enough for an ε to be certified, got {delta:g}")
-    for rough, stride in ((True, 0.5), (False, 0.01)):
-        too_little = enough - stride
-        while excess(too_little, rough=rough) <= 0:
-            enough, too_little = too_little, too_little - stride
-        enough = float(brentq(partial(excess, rough=rough), too_little, enough, xtol=1e-6))
-        while excess(enough, rough=rough) > 0:
-            enough += 1e-6
-    return math.exp(enough)
+    training, _ = of_arguments(noise_multiplier, sample_rate, _one(steps), history, adjacency)
+    rates = _checks.rates("fpr", fpr)
+    found = answers(
+        training,
+        "auto",
+        lambda curve: cast(Tested, curve).tradeoff(rates.ravel()),
+        excess=lambda low, high: float(np.max(high - low, initial=0.0)) / 2 / FINEST_RATE,
+        eps_error=TOLERANCE,
+        delta=1e-12,
+    )
+    [(low, _)] = found.intervals
+    return low.reshape(rates.shape) if rates.ndim else float(low[0])
 
 
-def group_privacy_epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+def group_privacy_epsilon(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    delta: float,
+) -> float:
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
     A record is replaced by one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
@@ -239,15 +310,23 @@ def group_privacy_epsilon(*, noise_multiplier: float, sample_rate: float, steps:
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
-    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
-    steps = _checks.whole("steps", steps)
+    training, _ = of_arguments(noise_multiplier, sample_rate, _one(steps), history, "add_remove")
     delta = _checks.probability("delta", delta)
 
-    def ask(curve: Curve) -> tuple[float, float]:
-        return _smallest_group_epsilon(curve, delta, 0), _smallest_group_epsilon(curve, delta, 1)
+    def ask(curve: Curve) -> Interval:
+        return as_arrays([(_smallest_group_epsilon(curve, delta, 0), _smallest_group_epsilon(curve, delta, 1))])
 
-    [(_, upper)] = _narrowest(_refinements(sigma, q, [steps], "add_remove", "auto", delta), ask, TOLERANCE / 2)
-    return 2 * upper
+    def excess(low: Array, high: Array) -> float:
+        return float(np.max((high - low) / np.maximum(TOLERANCE, TOLERANCE * low)))
+
+    least = None
+    for precise in (False, True):  # a rough answer first, which tells the smallest δ that is asked
+        error = excess if precise else lambda low, high: 0.0
+        [(_, [upper])] = answers(training, "auto", ask, excess=error, eps_error=TOLERANCE, delta=least).intervals
+        if math.isinf(upper):
+            break
+        least = max(delta / (1 + math.exp(upper)), NO_DELTA)
+    return 2 * float(upper)
 
 
 def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
@@ -295,50 +374,5 @@ def _smallest_group_epsilon(curve: Curve, delta: float, end: int) -> float:
     return math.inf
 
 
-def _step_counts(steps: int | Counts) -> tuple[list[int], bool]:
-    if np.ndim(steps) == 0:
-        return [_checks.whole("steps", steps)], True
-    counts = np.asarray(steps)
-    if counts.ndim != 1 or not counts.size:
-        raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
-    return [_checks.whole("steps", count) for count in counts.tolist()], False
-
-
-def _refinements(
-    sigma: float, q: float, steps: list[int], adjacency: str, engine: str, delta: float
-) -> Iterator[Sequence[Curve]]:
-    """Curves for every number of steps, over and over, each time more precise and more costly."""
-    if engine == "auto" and q == 1:
-        distance = 2.0 if adjacency == "substitute" else 1.0
-        yield [GaussianCurve(distance * math.sqrt(count) / sigma) for count in steps]
-        return
-    if engine == "prv":
-        for eps_error in (0.1, 0.8 * TOLERANCE):
-            yield _prv.curves(adjacency, sigma, q, steps, eps_error, delta / 1000)
-        return
-    curves = _pld.curves if engine == "pld" else _grid.curves
-    coarsest = _grid.coarsest_mesh(adjacency, sigma, q)
-    size = _grid.points(adjacency, sigma, q, max(steps), coarsest)
-    mesh = coarsest * max(1.0, size / _grid.MOST_POINTS)
-    while size * coarsest / mesh <= 1.001 * _grid.MOST_POINTS:
-        yield curves(adjacency, sigma, q, steps, mesh)
-        mesh /= 3
-
-
-def _narrowest(
-    refinements: Iterator[Sequence[Curve]],
-    ask: Callable[[Curve], tuple[float, float]],
-    absolute: float,
-    relative: float = TOLERANCE,
-) -> list[tuple[float, float]]:
-    """The interval of each curve, from the first refinement that is precise enough for all, or from all together."""
-    found: list[tuple[float, float]] = []
-    for curves in refinements:
-        answers = [ask(curve) for curve in curves]
-        stuck = any(math.isinf(upper) for _, upper in found + answers)  # a δ too small for any grid
-        if found:  # every interval holds the truth, so their intersection does
-            answers = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(found, answers, strict=True)]
-        found = answers
-        if stuck or all((upper - lower) / 2 <= max(absolute, relative * lower) for lower, upper in found):
-            break
-    return found
+def _one(steps: int | None) -> int | None:
+    return None if steps is None else _checks.whole("steps", steps)

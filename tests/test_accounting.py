@@ -6,9 +6,10 @@ import pytest
 from dp_accounting import privacy_accountant
 from dp_accounting.pld import privacy_loss_distribution as plds
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dpsub import accounting
+from dpsub._curves import RevealedCurve
 from dpsub.accounting import (
     delta,
     epsilon,
@@ -16,6 +17,7 @@ from dpsub.accounting import (
     gdp_epsilon,
     group_privacy_epsilon,
     noise_multiplier,
+    tradeoff,
     worst_case_epsilon,
 )
 
@@ -125,7 +127,7 @@ def test_many_step_counts_are_those_of_single_calls():
 def test_full_batch_is_a_gaussian_mechanism_of_twice_the_distance():
     for adjacency, distance in (("substitute", 2), ("add_remove", 1)):
         mu = distance * math.sqrt(500) / FULL["noise_multiplier"]
-        assert epsilon(**FULL, **FIGURE_2, adjacency=adjacency) == gdp_epsilon(mu, 1e-5)
+        assert epsilon(**FULL, **FIGURE_2, adjacency=adjacency) == pytest.approx(gdp_epsilon(mu, 1e-5), rel=1e-14)
 
 
 @pytest.mark.parametrize("q", [1.0, 0.25])
@@ -161,9 +163,43 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
     assert epsilon_interval(noise_multiplier=0.999 * sigma, **setting).estimate > 4.0 - 2e-3
 
 
-def test_epsilon_that_cannot_be_certified_is_infinite():
-    assert epsilon(**QUARTER, steps=500, delta=1e-60, adjacency="substitute") == math.inf
-    assert epsilon(noise_multiplier=0.02, sample_rate=0.01, steps=500, delta=1e-5, adjacency="substitute") == math.inf
+@pytest.mark.parametrize(
+    ("change", "most"), [({"delta": 1e-60}, 37), ({"noise_multiplier": 0.02, "sample_rate": 0.01}, 86_000)]
+)
+def test_where_no_grid_helps_the_bound_is_that_of_revealed_batches(change, most):
+    interval = epsilon_interval(**{**QUARTER, **FIGURE_2, **change}, adjacency="substitute")
+    assert interval.bound == "revealed batches"
+    assert 0 < interval.lower < interval.upper < most
+
+
+def test_revealed_batches_bound_is_the_closed_form_averaged_over_the_batches():
+    curve = RevealedCurve(2.0, 1.5, 0.3, 4)
+    law = binom(4, 0.3)
+    for eps in (0.0, 1.0, 3.0):
+        averaged = sum(law.pmf(k) * accounting.gdp_delta(2 * math.sqrt(k) / 1.5, eps) for k in range(5))
+        assert curve.delta(eps)[1] == pytest.approx(averaged, rel=1e-9)
+        assert curve.epsilon(averaged * (1 + 1e-12))[1] == pytest.approx(eps, abs=1e-6)
+    rates = np.linspace(0, 1, 11)
+    exact = tradeoff(rates, noise_multiplier=1.5, sample_rate=0.3, steps=4, adjacency="substitute")
+    assert (curve.tradeoff(rates)[0] <= exact + 1e-4).all()
+
+
+def test_bounds_say_what_they_come_from():
+    asked = {"delta": 1e-5, "adjacency": "substitute"}
+    assert epsilon_interval(**FULL, steps=500, **asked).bound == "closed form"
+    assert epsilon_interval(**QUARTER, steps=500, **asked).bound == "grid"
+    assert epsilon_interval(**QUARTER, steps=500, **asked, engine="pld").bound == "dp-accounting"
+    assert epsilon_interval(**QUARTER, steps=5, **asked, engine="prv").bound == "prv-accountant"
+    coarse = epsilon_interval(**QUARTER, steps=500, **asked, eps_error=1e-9)
+    assert coarse.bound == "coarse grid"
+    assert 0 < coarse.upper - coarse.lower < 1e-4
+
+
+@pytest.mark.parametrize("eps_error", [1e-1, 1e-3, 1e-5])
+def test_the_error_asked_for_is_kept(eps_error):
+    interval = epsilon_interval(**QUARTER, **FIGURE_2, adjacency="add_remove", eps_error=eps_error)
+    assert interval.upper - interval.estimate <= eps_error * max(1, interval.lower)
+    assert interval.lower <= 1.83487194 + 1e-8 <= interval.upper + 2e-8
 
 
 def test_worst_case_epsilon_at_a_known_point():
@@ -194,6 +230,106 @@ def test_epsilon_is_zero_where_delta_alone_suffices():
     assert epsilon(noise_multiplier=100.0, sample_rate=1e-4, steps=1, delta=0.1, adjacency="substitute") == 0.0
 
 
+HISTORY = [(1.0, 0.01, 300), (2.0, 0.02, 100), (0.8, 0.005, 50)]
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_all_engines_agree_on_a_history(adjacency):
+    intervals = [
+        epsilon_interval(history=HISTORY, delta=1e-5, adjacency=adjacency, engine=e) for e in accounting.ENGINES
+    ]
+    assert max(i.lower for i in intervals) <= min(i.upper for i in intervals)
+    assert all(i.upper - i.estimate <= 1.1e-3 * i.upper for i in intervals)
+
+
+def test_a_history_of_one_mechanism_is_its_steps():
+    for question in ({"delta": 1e-5, "adjacency": "substitute"}, {"delta": 1e-5, "adjacency": "add_remove"}):
+        one = epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=300, **question)
+        assert epsilon(history=[(1.0, 0.01, 100), (1, 0.01, 200)], **question) == one
+        assert epsilon(history=[[1.0, 0.01, 300.0]], **question) == one
+    assert group_privacy_epsilon(history=[(1.0, 0.01, 300)], delta=1e-5) == group_privacy_epsilon(
+        noise_multiplier=1.0, sample_rate=0.01, steps=300, delta=1e-5
+    )
+
+
+def test_full_batch_phases_are_one_gaussian_mechanism():
+    mu = 2 * math.sqrt(250 / 40**2 + 250 / 60**2)
+    found = epsilon_interval(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute")
+    assert found.upper == pytest.approx(gdp_epsilon(mu, 1e-5))
+    assert found.bound == "closed form"
+    # With a phase that hardly matters the grid has to come to the same.
+    nearly = epsilon_interval(history=[(40, 1, 250), (60, 1, 250), (50, 1e-4, 1)], delta=1e-5, adjacency="substitute")
+    assert nearly.bound == "grid"
+    assert nearly.lower - 1e-4 <= found.upper <= nearly.upper + 1e-4
+
+
+def test_order_and_splitting_of_phases_do_not_matter():
+    asked = {"delta": 1e-6, "adjacency": "add_remove"}
+    one = epsilon_interval(history=HISTORY, **asked)
+    other = epsilon_interval(history=[*reversed(HISTORY[1:]), (1.0, 0.01, 100), (1.0, 0.01, 200)], **asked)
+    assert max(one.lower, other.lower) <= min(one.upper, other.upper)
+
+
+def test_delta_of_several_epsilons_is_that_of_each():
+    wanted = [0.0, 1.0, 4.0, 12.0]
+    together = delta(**QUARTER, steps=500, epsilon=wanted, adjacency="substitute")
+    alone = [delta(**QUARTER, steps=500, epsilon=eps, adjacency="substitute") for eps in wanted]
+    assert together == pytest.approx(alone, rel=2e-3)
+    assert delta(**QUARTER, steps=500, epsilon=np.array(wanted), adjacency="substitute").shape == (4,)
+    back = epsilon(**QUARTER, steps=500, delta=together[2], adjacency="substitute")
+    assert back == pytest.approx(4.0, abs=2e-3)
+
+
+# Made by an independent implementation.
+def test_tradeoff_at_a_known_point():
+    setting = {"noise_multiplier": 1.6772842407226562, "sample_rate": 0.0625, "steps": 500}
+    found = tradeoff(0.05, **setting, adjacency="substitute")
+    assert found <= 0.49390191 + 1e-7
+    assert found == pytest.approx(0.49390191, abs=2.1e-5)
+
+
+def mixtures(sigma, q, x):
+    """P(score > x) and Q(score > x) of one step of the substitute pair, whose likelihood ratio is monotone."""
+    return tuple((1 - q) * norm.sf(x, 0, sigma) + q * norm.sf(x, mean, sigma) for mean in (1, -1))
+
+
+@pytest.mark.parametrize(("sigma", "q"), [(0.7, 0.4), (2.0, 0.05), (0.5, 0.9)])
+def test_tradeoff_of_one_step_is_that_of_thresholds(sigma, q):
+    tpr, fpr = mixtures(sigma, q, np.linspace(-4 * sigma - 1, 4 * sigma + 1, 41))
+    found = tradeoff(fpr, noise_multiplier=sigma, sample_rate=q, steps=1, adjacency="substitute")
+    assert (found <= 1 - tpr + 1e-9).all()
+    assert found == pytest.approx(1 - tpr, abs=2.1e-5)
+
+
+def test_tradeoff_under_add_remove_is_below_both_directions_and_symmetric():
+    sigma, q = 0.6, 0.3
+    x = np.linspace(-3, 3, 61)
+    with_record, without = (1 - q) * norm.sf(x, 0, sigma) + q * norm.sf(x, 1, sigma), norm.sf(x, 0, sigma)
+    asked = {"noise_multiplier": sigma, "sample_rate": q, "steps": 1, "adjacency": "add_remove"}
+    assert (tradeoff(without, **asked) <= 1 - with_record + 1e-9).all()
+    assert (tradeoff(1 - with_record, **asked) <= without + 1e-9).all()
+    rates = np.linspace(0, 1, 21)
+    twice = tradeoff(tradeoff(rates, **asked), **asked)
+    assert twice == pytest.approx(rates, abs=2e-3)
+    assert (np.diff(tradeoff(rates, **asked), 2) >= -1e-4).all()
+
+
+def test_tradeoff_keeps_shape_and_is_exact_at_full_batch():
+    rates = np.array([[0.0, 0.2], [0.7, 1.0]])
+    for adjacency, distance in (("substitute", 2), ("zero_out", 1)):
+        mu = distance * math.sqrt(500) / FULL["noise_multiplier"]
+        found = tradeoff(rates, **FULL, steps=500, adjacency=adjacency)
+        assert found == pytest.approx(norm.sf(norm.ppf(rates) + mu), abs=1e-15)
+    assert isinstance(tradeoff(0.1, **QUARTER, steps=20, adjacency="substitute"), float)
+
+
+@pytest.mark.parametrize(("values", "named"), [(1.5, "1.5"), ([0.1, float("nan")], "nan"), ("half", "'half'")])
+def test_rates_that_are_none_are_refused(values, named):
+    with pytest.raises(ValueError, match=f"fpr must be .*from 0 to 1, got {named}"):
+        tradeoff(values, **QUARTER, steps=20, adjacency="substitute")
+
+
+NO_MECHANISM = dict.fromkeys(("noise_multiplier", "sample_rate", "steps"))
 GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10, "delta": 1e-5, "adjacency": "substitute"}
 
 
@@ -213,6 +349,19 @@ GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10, "delta": 1e-5,
         ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
         ({"adjacency": "replace"}, "adjacency must be one of 'substitute', 'add_remove', 'zero_out', got 'replace'"),
         ({"engine": "rdp"}, "engine must be one of 'auto', 'prv', 'pld', got 'rdp'"),
+        ({"eps_error": 0}, "eps_error must be > 0, got 0"),
+        ({"steps": None}, "noise_multiplier, sample_rate and steps must all be given, or else a history"),
+        ({"history": HISTORY}, "history must be given alone"),
+        ({**NO_MECHANISM, "history": []}, "history must be a sequence of .*, got none: no step has been taken yet"),
+        ({**NO_MECHANISM, "history": 3}, "history must be a sequence of .*, got 3"),
+        ({**NO_MECHANISM, "history": [(1, 0.1)]}, r"history must be a sequence of .*, got \(1, 0.1\) at place 0"),
+        ({**NO_MECHANISM, "history": [(1, 0.1, 0)]}, r"history\[0\]: steps must be >= 1, got 0"),
+        ({**NO_MECHANISM, "history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
+        (
+            {"engine": "pld", "delta": 1e-12},
+            "delta must be larger for engine='pld' .*, got 1e-12; engine='auto' takes any",
+        ),
+        ({"engine": "prv", "delta": 1e-16}, "delta must be larger for engine='prv' .*, got 1e-16"),
     ],
 )
 def test_bad_input_is_named(change, message):

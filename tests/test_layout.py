@@ -18,9 +18,10 @@ PACKAGE = ROOT / "dpsub"
 # Imports run from later to earlier in a wing, never across the wings.
 FOUNDATION = ["_version", "_checks", "_random", "_dataset"]
 STATISTICS = [
-    "_gaussian", "_pairs", "_grid", "_pld", "_prv", "_sums", "accounting", "_claims", "_rank_test", "estimators",
-    "worst_case", "figures", "widgets",
+    "_gaussian", "_pairs", "_tradeoff", "_steps", "_grid", "_pld", "_prv", "_sums", "_training", "_curves",
+    "_calibration", "accounting", "_claims", "_rank_test", "estimators", "worst_case", "figures", "widgets",
 ]  # fmt: skip
+BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
 TRAINING = ["dpsgd", "data", "models", "canaries", "trainers", "crafters", "audits"]
 
 
@@ -37,7 +38,7 @@ def imported(path):
 
 def test_every_module_has_its_place():
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert modules == {*FOUNDATION, *STATISTICS, *TRAINING}
+    assert modules == {*FOUNDATION, *STATISTICS, *TRAINING, *BETWEEN}
 
 
 @pytest.mark.parametrize("wing", [STATISTICS, TRAINING], ids=["statistics", "training"])
@@ -46,6 +47,11 @@ def test_imports_run_one_way_and_stay_in_their_wing(wing):
     for module in wing:
         earlier = order[: order.index(module)]
         assert set(imported(PACKAGE / f"{module}.py")) <= set(earlier), module
+
+
+def test_what_lies_between_the_wings_uses_no_more_than_it_says():
+    for module, used in BETWEEN.items():
+        assert set(imported(PACKAGE / f"{module}.py")) == used
 
 
 def test_modules_are_small():

@@ -1,0 +1,65 @@
+"""What a question about DP-SGD is asked of: phases of steps, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub import _checks
+
+Counts = Sequence[int] | NDArray[np.integer]
+History = Sequence[tuple[float, float, int]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Phases of (noise multiplier, sample rate), and for each curve that is wanted how many steps of every phase."""
+
+    mechanisms: tuple[tuple[float, float], ...]
+    counts: tuple[tuple[int, ...], ...]
+    adjacency: str
+
+    @property
+    def distance(self) -> float:
+        """Between the two worlds' means at a step that samples the record, in clipping bounds."""
+        return 2.0 if self.adjacency == "substitute" else 1.0
+
+    @property
+    def harshest(self) -> tuple[float, float]:
+        """A mechanism that every phase's is dominated by."""
+        return min(sigma for sigma, _ in self.mechanisms), max(q for _, q in self.mechanisms)
+
+    @property
+    def most(self) -> tuple[int, ...]:
+        return max(self.counts, key=sum)
+
+
+def of_arguments(
+    noise_multiplier: float | None,
+    sample_rate: float | None,
+    steps: int | Counts | None,
+    history: History | None,
+    adjacency: str,
+) -> tuple[Training, bool]:
+    """The arguments, checked; and whether one curve was asked for, rather than one for each of several step counts."""
+    _checks.adjacency(adjacency)
+    if history is not None:
+        if not (noise_multiplier is sample_rate is steps is None):
+            raise ValueError("history must be given alone: it holds noise_multiplier, sample_rate and steps itself")
+        phases: dict[tuple[float, float], int] = {}
+        for sigma, q, count in _checks.history(history):
+            phases[sigma, q] = phases.get((sigma, q), 0) + count
+        return Training(tuple(phases), (tuple(phases.values()),), adjacency), True
+    if noise_multiplier is None or sample_rate is None or steps is None:
+        raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
+    mechanism = _checks.mechanism(noise_multiplier, sample_rate)
+    if np.ndim(steps) == 0:
+        return Training((mechanism,), ((_checks.whole("steps", steps),),), adjacency), True
+    counts = np.asarray(steps)
+    if counts.ndim != 1 or not counts.size:
+        raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
+    rows = tuple((_checks.whole("steps", count),) for count in counts.tolist())
+    return Training((mechanism,), rows, adjacency), False
