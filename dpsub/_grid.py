@@ -23,15 +23,20 @@ from dpsub._tradeoff import tradeoff
 
 OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside of a composition's window on either side
 EPS = float(np.finfo(float).eps)
-TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/8) costs next to nothing
+TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/4) costs next to nothing
 LEAST_TILT = -12.0  # its logarithm: as good as none
 NEGLIGIBLE = 1e-4  # of δ: a rounding error that asks for no other tilt
 
+WIDEST = 2**23  # points of a composition, 64 MiB an array: no tilt worth having needs so many
 ENDS = (merge_outcomes, split_outcomes)
 PRECISIONS = (
     "double",
     "longdouble",
 )  # the second is slow, and on some machines the first
+
+
+class TooWide(Exception):
+    """A composition of more than WIDEST points."""
 
 
 class Composition:
@@ -55,7 +60,10 @@ class Composition:
     def delta(self, epsilon: float, *, rounding: int) -> float:
         """δ(ε), with the rounding error added (`rounding` +1) or taken off (−1)."""
         tilt = self._best_tilt(partial(self._log_chernoff, epsilon=epsilon))
-        losses, mass, log_error = self._at_tilt(tilt, "double")
+        try:
+            losses, mass, log_error = self._at_tilt(tilt, "double")
+        except TooWide:
+            return 1.0 if rounding > 0 else self.infinite
         if epsilon >= self.highest * self.mesh:
             return self.infinite
         log_error -= tilt * epsilon
@@ -96,29 +104,32 @@ class Composition:
                 if log_error > least_error:
                     break
                 least_error, at_tilt = log_error, tilt
-                better = self._best_tilt(partial(self._log_chernoff, epsilon=best))
-                tilt = min(better, tilt * math.exp(-1 / TILTS))
+                tilt *= math.exp(-1 / TILTS)
+                if math.isfinite(log_error):
+                    tilt = min(tilt, self._best_tilt(partial(self._log_chernoff, epsilon=answer)))
         return best
 
     def _solve(self, delta: float, tilt: float, rounding: int, precision: str) -> tuple[float, float]:
-        """The smallest ε, and the logarithm of the rounding error of δ there."""
-        losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
+        """A bound on the smallest ε, and the logarithm of the rounding error of δ there: infinite if it is not tight."""
+        try:
+            losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
+        except TooWide:
+            return math.inf if rounding > 0 else 0.0, math.inf
         log_errors = log_error - tilt * losses
         error = rounding * np.exp(np.minimum(log_errors, 0.0)) * (losses < (self.highest - 0.5) * self.mesh)
         excess = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + error - delta
         excess[log_errors >= 0] = rounding  # nothing is known there
         above = np.flatnonzero(excess > 0)
-        k = int(above[-1]) if len(above) else 0
-        answer = max(float(losses[k]), 0.0)
-        if len(above):
-            if tail_under_q[k] > 0:
-                # Between multiples δ(ε) is linear in e^ε; its error falls on towards k + 1.
-                within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
-                answer = max(float(losses[k]) + within_cell, 0.0)
-            elif rounding > 0:
-                return math.inf, -math.inf
-        elif rounding < 0:
-            answer = 0.0
+        if not len(above):
+            # The answer lies below the window, unless that begins at 0.
+            first = max(float(losses[0]), 0.0)
+            return first if rounding > 0 else 0.0, math.inf if first else -math.inf
+        k = int(above[-1])
+        if tail_under_q[k] <= 0:
+            return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
+        # Between multiples δ(ε) is linear in e^ε; its error falls on towards k + 1.
+        within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
+        answer = max(float(losses[k]) + within_cell, 0.0)
         return answer, log_error - tilt * answer
 
     def _tails(self, tilt: float, precision: str) -> tuple[Array, Array, Array, float]:
@@ -139,10 +150,13 @@ class Composition:
         return sum(count * step.log_moment(tilt) for step, count in self.phases)
 
     def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
-        """The tilt with the smallest Chernoff bound, rounded, so that close questions share one composition."""
+        """The tilt with the smallest Chernoff bound, rounded, so that close questions share one composition.
+
+        It is rounded down: where tails are heavy, a little more would move everything to the end of the losses.
+        """
         steepest = math.log(5 / self.mesh)  # more than e^5 a cell would see nothing but the last one
         found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
-        return math.exp(round(TILTS * found.x) / TILTS)
+        return math.exp(math.floor(TILTS * found.x) / TILTS)
 
     def _compose(self, tilt: float, precision: str) -> tuple[Array, Array, float]:
         """Losses, their masses, and log e for which the masses above any ε are off by at most e^(log e - tilt · ε)."""
@@ -158,6 +172,8 @@ class Composition:
         scale = math.sqrt(variance) + mesh
         first = max(math.floor(-self._reach(tilt, log_moment, -1, scale) / mesh), self.lowest)
         last = min(math.ceil(self._reach(tilt, log_moment, 1, scale) / mesh), self.highest)
+        if last - first > WIDEST:
+            raise TooWide
         if self.steps == 1:
             composed, error = tilted[0][first - self.lowest :][: last - first + 1], 0.0
         else:
