@@ -110,7 +110,7 @@ class Composition:
         return best
 
     def _solve(self, delta: float, tilt: float, rounding: int, precision: str) -> tuple[float, float]:
-        """A bound on the smallest ε, and the logarithm of the rounding error of δ there: infinite if it is not tight."""
+        """A bound on ε, and the logarithm of the rounding error of δ there, infinite if it is not tight."""
         try:
             losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
         except TooWide:
