@@ -53,15 +53,17 @@ def real(
     return number
 
 
-def whole(name: str, value: Any, *, at_least: int = 1) -> int:
-    """The value as an int, if it is a whole number and at least that."""
+def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
+    """The value as an int, if it is a whole number and within the bounds given."""
+    expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number {expected}, got {value!r}")
     if not isinstance(value, numbers.Integral) and not float(value).is_integer():
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name} must be >= {at_least}, got {value!r}")
-    return int(value) if isinstance(value, numbers.Integral) else int(float(value))
+        raise ValueError(f"{name} must be a whole number {expected}, got {value!r}")
+    number = int(value) if isinstance(value, numbers.Integral) else int(float(value))
+    if number < at_least or (at_most is not None and number > at_most):
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return number
 
 
 def no_mask(name: str, values: object) -> None:

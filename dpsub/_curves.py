@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
+from scipy.stats import binom
 
 from dpsub import _grid, _pld, _prv
 from dpsub._gaussian import GaussianCurve, gdp_epsilon
 from dpsub._pairs import Array
-from dpsub._steps import FARTHEST, deviations
-from dpsub._sums import log_weights
+from dpsub._steps import REACH, deviations
 from dpsub._tradeoff import tradeoff
 from dpsub._training import Training
 
 NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
-MOST_POINTS = 2**21  # of a grid: below 2 GiB and 10 s
+MOST_POINTS = 2**20  # of a grid: below 2 GiB and 10 s
 
 Interval = tuple[Array, Array]  # the lower and the upper ends of all that is asked
 
@@ -34,7 +35,7 @@ class Curve(Protocol):
     def delta(self, epsilon: float) -> tuple[float, float]: ...
 
 
-class Tested(Curve, Protocol):
+class Testable(Curve, Protocol):
     """One that knows the trade-off function too: all of `engine="auto"` do."""
 
     def tradeoff(self, fpr: Array) -> Interval: ...
@@ -125,7 +126,7 @@ def _precision(
             lambda error, worst: None if error == target else target,
         )
     steps = sum(training.most)
-    reach = FARTHEST if delta is None or engine == "pld" else deviations(steps, delta)
+    reach = REACH if delta is None or engine == "pld" else deviations(steps, delta)
     scale = _grid.scale(adjacency, mechanisms, training.most)
     widest = _grid.widest(adjacency, mechanisms, reach)
     finest = (widest + 20 * math.sqrt(steps) * scale) / MOST_POINTS
@@ -133,7 +134,7 @@ def _precision(
     def make(mesh: float) -> Sequence[Curve]:
         if engine == "pld":
             return _pld.curves(adjacency, mechanisms, counts, mesh)
-        return _grid.curves(adjacency, mechanisms, counts, _aligned(mesh, training), reach)
+        return _grid.curves(adjacency, mechanisms, counts, max(_aligned(mesh, training), finest), reach)
 
     def finer(mesh: float, worst: float) -> float | None:
         if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would reach no further
@@ -149,10 +150,13 @@ def _aligned(mesh: float, training: Training) -> float:
 
     Bounds are tightest with the outermost multiple three tenths of a mesh from that end.
     """
-    ends = [-math.log1p(-q) for _, q in training.mechanisms if q < 1]
-    if training.adjacency == "substitute" or not ends:
+    if training.adjacency == "substitute":
         return mesh
-    return min(ends) / (max(math.floor(min(ends) / mesh), 1) + 0.3)
+    phases = zip(training.mechanisms, training.most, strict=True)
+    ends = [(-math.log1p(-q), count) for (_, q), count in phases if q < 1]
+    most = max(end * count for end, count in ends)
+    end = min(end for end, count in ends if end * count > 0.01 * most)  # the other phases hardly matter
+    return end / (max(math.floor(end / mesh), 1) + 0.3)
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,11 @@ class RevealedCurve:
     def epsilon(self, delta: float) -> tuple[float, float]:
         if self._delta(0.0) <= delta:
             return 0.0, 0.0
-        largest = self.distance * math.sqrt(self.steps) / self.noise_multiplier
-        return 0.0, float(brentq(lambda e: self._delta(e) - delta, 0.0, gdp_epsilon(largest, delta), xtol=1e-9)) + 2e-9
+        enough = gdp_epsilon(self.distance * math.sqrt(self.steps) / self.noise_multiplier, delta)
+        while self._delta(enough) > delta:
+            enough = 1.001 * enough + 1e-6
+        root = float(brentq(lambda epsilon: self._delta(epsilon) - delta, 0.0, enough, xtol=1e-9))
+        return 0.0, min(root + 2e-9, enough)
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         return 0.0, self._delta(epsilon)
@@ -181,7 +188,16 @@ class RevealedCurve:
         return tradeoff(fpr, epsilon, np.array([self._delta(e) for e in epsilon])), np.ones_like(fpr)
 
     def _delta(self, epsilon: float) -> float:
-        counts, weights = log_weights(self.sample_rate, self.steps)
-        mu = self.distance * np.sqrt(counts[1:]) / self.noise_multiplier
+        counts, weights, rest = self._batches
+        mu = self.distance * np.sqrt(counts) / self.noise_multiplier
         log_p, log_q = log_ndtr(mu / 2 - epsilon / mu), log_ndtr(-mu / 2 - epsilon / mu)
-        return float(np.exp(weights[1:] + log_p) @ -np.expm1(np.minimum(epsilon + log_q - log_p, 0.0)))
+        return float(np.exp(weights + log_p) @ -np.expm1(np.minimum(epsilon + log_q - log_p, 0.0))) + rest
+
+    @cached_property
+    def _batches(self) -> tuple[Array, Array, float]:
+        """How many they can be, from 1; the log-probabilities; and the probability of what is not listed."""
+        law = binom(self.steps, self.sample_rate)
+        spread = 40 * law.std() + 1000
+        least, most = max(math.floor(law.mean() - spread), 0), min(math.ceil(law.mean() + spread), self.steps)
+        counts = np.arange(max(least, 1), most + 1.0)
+        return counts, law.logpmf(counts), float(law.cdf(least - 1) + law.sf(most))

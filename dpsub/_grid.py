@@ -27,7 +27,7 @@ TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/4) costs next to 
 LEAST_TILT = -12.0  # its logarithm: as good as none
 NEGLIGIBLE = 1e-4  # of δ: a rounding error that asks for no other tilt
 
-WIDEST = 2**23  # points of a composition, 64 MiB an array: no tilt worth having needs so many
+WIDEST = 2**22  # points of a composition, 32 MiB an array: no tilt worth having needs so many
 ENDS = (merge_outcomes, split_outcomes)
 PRECISIONS = (
     "double",
@@ -235,8 +235,9 @@ class GridCurve:
         return max(lower - slack, 0.0), upper + slack if upper > 0 else 0.0
 
     def delta(self, epsilon: float) -> tuple[float, float]:
-        lower = max(optimistic.delta(epsilon, rounding=-1) for optimistic, _ in self.directions)
-        upper = max(pessimistic.delta(epsilon, rounding=1) for _, pessimistic in self.directions)
+        slack = self.directions[0][0].steps * LOSS_ROUNDING
+        lower = max(optimistic.delta(epsilon + slack, rounding=-1) for optimistic, _ in self.directions)
+        upper = max(pessimistic.delta(epsilon - slack, rounding=1) for _, pessimistic in self.directions)
         return lower, max(lower, upper)
 
     def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
@@ -248,7 +249,8 @@ class GridCurve:
         most = max(map(len, deltas))
         worst = np.max([np.pad(delta, (0, most - len(delta)), mode="edge") for delta in deltas], axis=0)
         epsilon = np.arange(float(most)) * self.directions[0][0].mesh
-        return tradeoff(fpr, epsilon, np.minimum.accumulate(worst))
+        slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ falls by less than ε grows
+        return tradeoff(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
 
 def scale(adjacency: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:

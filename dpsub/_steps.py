@@ -18,7 +18,8 @@ from scipy.special import logsumexp, ndtri
 from dpsub._pairs import Array, Pair
 
 LARGEST_LOSS = 600.0  # of one step: its exponential has to be a floating-point number
-FARTHEST = 14.0  # standard deviations: less than 1e-44 lies beyond
+REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
+FARTHEST = 37.0  # beyond, tails are no floating-point numbers to speak of
 BEYOND = 1e-6  # of δ, is what a step's grid may leave out in all steps together
 LOSS_ROUNDING = 1e-12  # how far off one step's loss can be for the rounding of its masses
 
@@ -81,7 +82,7 @@ def spread(pair: Pair) -> float:
     return float(np.sqrt(p @ (loss - p @ loss) ** 2))
 
 
-def split_outcomes(pair: Pair, mesh: float, reach: float = FARTHEST) -> Step:
+def split_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     """Split each outcome between the two multiples of the mesh around its loss, keeping its mass under P and Q."""
     lowest, highest = loss_range(pair, reach) / mesh
     low, high = math.floor(lowest), math.ceil(highest)
@@ -96,7 +97,7 @@ def split_outcomes(pair: Pair, mesh: float, reach: float = FARTHEST) -> Step:
     return Step(mesh, low, mass, float(beyond[0]))
 
 
-def merge_outcomes(pair: Pair, mesh: float, reach: float = FARTHEST) -> Step:
+def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     """Merge outcomes, cell by cell, with as much of a neighbour as brings each merged loss onto the grid.
 
     Merging outcomes is post-processing of both P and Q, so every δ(ε) can only fall.
@@ -121,6 +122,7 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = FARTHEST) -> Step:
         cell = np.where(p >= ratio * q * (1 - LOSS_ROUNDING), index, np.floor(np.log(p / q) / mesh))
     kept = (p > 0) & (cell >= low)
     mass = np.bincount(cell[kept].astype(int) - low, weights=p[kept], minlength=len(index))
+    mass[0] = max(mass[0], 1e-300)  # nothing at all has no logarithm
     return Step(mesh, low, mass.astype(np.float64), 0.0)
 
 

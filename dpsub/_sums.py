@@ -14,7 +14,7 @@ from dpsub._pairs import Array
 TERMS = 2**18  # computed at once
 
 
-def log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
+def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
     """The counts 0 … steps and the log-probabilities of the canary being sampled so often."""
     counts = np.arange(steps + 1.0)
     weights = (
@@ -32,7 +32,7 @@ def log_likelihood_ratio(
     The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
     """
     variance = steps * noise_multiplier**2
-    counts, weights = log_weights(sample_rate, steps)
+    counts, weights = _log_weights(sample_rate, steps)
     weights = weights - counts**2 / (2 * variance)
     # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
     # The exponent is concave in the count, so the counts that matter anywhere lie between those that do at the ends.
@@ -58,5 +58,5 @@ def log_likelihood_ratio(
 
 def log_above(x: float, sign: int, *, noise_multiplier: float, sample_rate: float, steps: int) -> float:
     """log Pr(sum > x), given z (`sign` +1) or the mirrored z′ (−1)."""
-    counts, weights = log_weights(sample_rate, steps)
+    counts, weights = _log_weights(sample_rate, steps)
     return float(logsumexp(weights + log_ndtr((sign * counts - x) / (np.sqrt(steps) * noise_multiplier))))

@@ -6,6 +6,8 @@ import numpy as np
 
 from dpsub._pairs import Array
 
+ROUNDING = 1e-15  # of a difference of two rates
+
 
 def tradeoff(fpr: Array, epsilon: Array, delta: Array) -> Array:
     r"""The false-negative rates that δ at these ε leaves possible, the same if the two worlds are exchanged.
@@ -27,4 +29,4 @@ def tradeoff(fpr: Array, epsilon: Array, delta: Array) -> Array:
     with np.errstate(over="ignore"):
         falling = 1 - delta[steep] - np.exp(epsilon[steep] + np.log(np.maximum(fpr, 1e-300))) * (fpr > 0)
     flat = np.exp(-epsilon[shallow]) * (1 - delta[shallow] - fpr)
-    return np.asarray(np.clip(np.maximum(falling, flat), 0.0, 1.0))
+    return np.asarray(np.clip(np.maximum(falling, flat) - ROUNDING, 0.0, 1.0))

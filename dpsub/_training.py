@@ -37,6 +37,9 @@ class Training:
         return max(self.counts, key=sum)
 
 
+LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-4, 1e6, 10**9  # for which there are numbers enough
+
+
 def of_arguments(
     noise_multiplier: float | None,
     sample_rate: float | None,
@@ -52,14 +55,20 @@ def of_arguments(
         phases: dict[tuple[float, float], int] = {}
         for sigma, q, count in _checks.history(history):
             phases[sigma, q] = phases.get((sigma, q), 0) + count
-        return Training(tuple(phases), (tuple(phases.values()),), adjacency), True
+        return _computable(Training(tuple(phases), (tuple(phases.values()),), adjacency)), True
     if noise_multiplier is None or sample_rate is None or steps is None:
         raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
     mechanism = _checks.mechanism(noise_multiplier, sample_rate)
-    if np.ndim(steps) == 0:
-        return Training((mechanism,), ((_checks.whole("steps", steps),),), adjacency), True
-    counts = np.asarray(steps)
-    if counts.ndim != 1 or not counts.size:
+    several = np.ndim(steps) > 0
+    counts = np.asarray(steps).tolist() if several else [steps]
+    if np.ndim(steps) > 1 or not counts:
         raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
-    rows = tuple((_checks.whole("steps", count),) for count in counts.tolist())
-    return Training((mechanism,), rows, adjacency), False
+    rows = tuple((_checks.whole("steps", count),) for count in counts)
+    return _computable(Training((mechanism,), rows, adjacency)), not several
+
+
+def _computable(training: Training) -> Training:
+    for sigma, _ in training.mechanisms:
+        _checks.real("noise_multiplier", sigma, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+    _checks.whole("steps", sum(training.most), at_most=MOST_STEPS)
+    return training

@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 from dpsub import _checks, _sums
 from dpsub._calibration import noise_multiplier
-from dpsub._curves import NAMES, TOLERANCE, Curve, Interval, Tested, answers, as_arrays, epsilons
+from dpsub._curves import NAMES, TOLERANCE, Curve, Interval, Testable, answers, as_arrays, epsilons
 from dpsub._gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub._training import Counts, History, of_arguments
 
@@ -42,7 +42,9 @@ __all__ = [
 
 ENGINES = tuple(NAMES)
 FINEST_RATE = 1e-5  # half the width of a trade-off function's interval
-NO_DELTA = 1e-38  # a δ smaller than this is not told from none
+SMALLEST_GROUP_DELTA = 1e-60  # where group privacy asks for less, it says next to nothing
+LARGEST_GROUP_EPSILON = 600.0  # beyond, e^-ε′ δ is no floating-point number to speak of
+NO_DELTA = 1e-280  # a δ smaller than this is not told from none
 
 Array = NDArray[np.float64]
 
@@ -57,7 +59,7 @@ class EpsilonInterval(_Ends):
     """ε lies between `lower` and `upper`; `estimate` is halfway. Arrays where several step counts were asked for.
 
     `bound` says what the ends come from: "closed form"; "grid", dpsub's own; "coarse grid", where the error asked for
-    would take more than two million points; "revealed batches", where no grid helps and the upper end is that of an
+    would take more than a million points; "revealed batches", where no grid helps and the upper end is that of an
     adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if their engine was asked.
     """
 
@@ -157,7 +159,7 @@ def epsilon_interval(
 ) -> EpsilonInterval:
     r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(eps_error, eps_error·ε) where possible.
 
-    The arguments are those of `epsilon`. Where that error would take a grid of more than two million points the
+    The arguments are those of `epsilon`. Where that error would take a grid of more than a million points the
     interval is wider, and its `bound` says so.
 
     >>> low, estimate, high = epsilon_interval(
@@ -237,7 +239,7 @@ def delta(
 
     least = None
     for precise in (False, True):  # a rough answer first, which tells how far out the loss matters
-        error = excess if precise else lambda low, high: 0.0
+        error = excess if precise else _rough
         found = answers(training, engine, ask, excess=error, eps_error=TOLERANCE, delta=least)
         [(low, high)] = found.intervals
         least = max(float(np.min(low)), NO_DELTA)
@@ -279,7 +281,7 @@ def tradeoff(
     found = answers(
         training,
         "auto",
-        lambda curve: cast(Tested, curve).tradeoff(rates.ravel()),
+        lambda curve: cast(Testable, curve).tradeoff(rates.ravel()),
         excess=lambda low, high: float(np.max(high - low, initial=0.0)) / 2 / FINEST_RATE,
         eps_error=TOLERANCE,
         delta=1e-12,
@@ -299,9 +301,7 @@ def group_privacy_epsilon(
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
     A record is replaced by one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
-    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. The left side is not monotone in ε′, but on
-    [a, b] it is at least :math:`(1+e^a)\,\delta_{AR}(b)`: so stepping from a to the ε_AR of δ/(1 + e^a) passes no
-    solution, and climbs to the smallest.
+    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`.
 
     The arguments are those of `epsilon`. Returns `inf` where there is no solution that can be certified.
 
@@ -321,11 +321,11 @@ def group_privacy_epsilon(
 
     least = None
     for precise in (False, True):  # a rough answer first, which tells the smallest δ that is asked
-        error = excess if precise else lambda low, high: 0.0
+        error = excess if precise else _rough
         [(_, [upper])] = answers(training, "auto", ask, excess=error, eps_error=TOLERANCE, delta=least).intervals
         if math.isinf(upper):
             break
-        least = max(delta / (1 + math.exp(upper)), NO_DELTA)
+        least = max(delta / (1 + math.exp(upper)), SMALLEST_GROUP_DELTA)
     return 2 * float(upper)
 
 
@@ -364,14 +364,32 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))
 
 
+def _rough(low: Array, high: Array) -> float:
+    """For `answers`: any bound will do."""
+    return 0.0 if np.isfinite(high).all() else math.inf
+
+
 def _smallest_group_epsilon(curve: Curve, delta: float, end: int) -> float:
-    current = 0.0
-    while current < 600:  # beyond, e^-ε′ δ is no floating-point number to speak of
-        following = curve.epsilon(delta / (1 + math.exp(current)))[end]
-        if following <= current + 1e-10:
-            return following
-        current = following
-    return math.inf
+    """ε′ as in `group_privacy_epsilon`, from one end of the curve's intervals."""
+
+    def lacking(current: float) -> float:
+        """How far ε′ is from what add/remove accounting needs there; a solution if that is at most 0."""
+        needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
+        return min(needed, 2 * LARGEST_GROUP_EPSILON) - current
+
+    enough, stride, lack = 0.0, 0.0, lacking(0.0)
+    while lack > 0:
+        too_little, stride = enough, max(1.5 * lack, 2 * stride)
+        enough += stride
+        if enough > LARGEST_GROUP_EPSILON:
+            return math.inf
+        lack = lacking(enough)
+    if enough == 0:
+        return 0.0
+    root = float(brentq(lacking, too_little, enough, xtol=1e-6))
+    while end and lacking(root) > 0:
+        root += 1e-6
+    return root
 
 
 def _one(steps: int | None) -> int | None:

@@ -164,12 +164,40 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
 
 
 @pytest.mark.parametrize(
-    ("change", "most"), [({"delta": 1e-60}, 37), ({"noise_multiplier": 0.02, "sample_rate": 0.01}, 86_000)]
+    ("change", "most"), [({"delta": 1e-300}, 85), ({"noise_multiplier": 0.02, "sample_rate": 0.01}, 86_000)]
 )
 def test_where_no_grid_helps_the_bound_is_that_of_revealed_batches(change, most):
     interval = epsilon_interval(**{**QUARTER, **FIGURE_2, **change}, adjacency="substitute")
     assert interval.bound == "revealed batches"
     assert 0 < interval.lower < interval.upper < most
+
+
+# Found by a reviewer: answers that took minutes, gigabytes, or warnings.
+@pytest.mark.parametrize(
+    ("history", "delta"),
+    [
+        ([(1, 0.5, 100), (50, 1e-6, 1)], 1e-5),
+        ([(0.5, 0.1, 100), (1, 1e-5, 1)], 1e-6),
+        ([(1e-3, 1 - 1e-12, 10)], 1e-5),
+        ([(0.24327817932, 4.557647886e-9, 1)], 2.13e-9),
+        ([(300, 0.01, 10**9)], 1e-10),
+    ],
+)
+def test_odd_histories_are_answered(history, delta):
+    found = epsilon_interval(history=history, delta=delta, adjacency="add_remove")
+    assert 0 <= found.lower <= found.upper < math.inf
+
+
+# From 60-digit quadrature.
+@pytest.mark.parametrize(("q", "exact"), [(1e-9, 6.826894921371e-10), (1e-8, 6.8268949214e-9)])
+def test_delta_of_rare_sampling_is_not_rounded_down(q, exact):
+    found = delta(noise_multiplier=1, sample_rate=q, steps=1, epsilon=0.0, adjacency="substitute")
+    assert exact * (1 - 1e-10) <= found <= exact * (1 + 1e-3)
+
+
+def test_tradeoff_is_not_rounded_up_near_one():
+    setting = {"noise_multiplier": 9.756111552011856, "sample_rate": 0.0007213055140683113, "steps": 1}
+    assert tradeoff(0.9999999999985324, **setting, adjacency="substitute") <= 1.465928e-12
 
 
 def test_revealed_batches_bound_is_the_closed_form_averaged_over_the_batches():

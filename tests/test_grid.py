@@ -12,12 +12,12 @@ from dpsub import _grid
 from dpsub._gaussian import gdp_delta, gdp_epsilon
 from dpsub._grid import Composition, scale
 from dpsub._pairs import Pair
-from dpsub._steps import FARTHEST, Step, deviations, merge_outcomes, split_outcomes, spread
+from dpsub._steps import REACH, Step, deviations, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 
 
-def curve_of(adjacency, sigma, q, steps, mesh, reach=FARTHEST):
+def curve_of(adjacency, sigma, q, steps, mesh, reach=REACH):
     (curve,) = _grid.curves(adjacency, [(sigma, q)], [[steps]], mesh, reach)
     return curve
 
@@ -100,7 +100,7 @@ def test_both_ends_bracket_the_exact_divergence_closely(direction, sigma, q, eps
 @given(sigma=st.floats(1, 200), steps=st.integers(1, 20_000), log_delta=st.floats(-70, -1))
 def test_full_batch_brackets_the_closed_form_at_any_delta(sigma, steps, log_delta):
     mesh = scale("substitute", [(sigma, 1.0)], [steps]) / 30
-    (curve,) = _grid.curves("substitute", [(sigma, 1.0)], [[steps]], mesh, FARTHEST)
+    (curve,) = _grid.curves("substitute", [(sigma, 1.0)], [[steps]], mesh, REACH)
     delta = math.exp(log_delta)
     mu = 2 * math.sqrt(steps) / sigma
     lower, upper = curve.epsilon(delta)
