@@ -108,9 +108,9 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     high = max(math.floor(highest), low)
     index = np.arange(low, high + 1)
     edges = np.concatenate(([-np.inf], pair.inverse_loss((index[:-1] + 0.5) * mesh), [np.inf]))
-    if len(index) > 1 and pair.direction == "remove":
+    if len(index) > 1 and pair.q < 1 and pair.direction == "remove":
         edges[1] = _balanced_edge(pair, -math.inf, edges[1], low * mesh)
-    if len(index) > 1 and pair.direction == "add":
+    if len(index) > 1 and pair.q < 1 and pair.direction == "add":
         edges[-2] = _balanced_edge(pair, math.inf, edges[-2], high * mesh)
     p, q = pair.masses(edges, "P"), pair.masses(edges, "Q")
     ratio = np.exp(index * mesh)
@@ -121,9 +121,9 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     with np.errstate(divide="ignore", invalid="ignore"):
         cell = np.where(p >= ratio * q * (1 - LOSS_ROUNDING), index, np.floor(np.log(p / q) / mesh))
     kept = (p > 0) & (cell >= low)
-    mass = np.bincount(cell[kept].astype(int) - low, weights=p[kept], minlength=len(index))
+    mass = np.bincount(cell[kept].astype(int) - low, weights=p[kept], minlength=len(index)).astype(np.float64)
     mass[0] = max(mass[0], 1e-300)  # nothing at all has no logarithm
-    return Step(mesh, low, mass.astype(np.float64), 0.0)
+    return Step(mesh, low, mass, 0.0)
 
 
 def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
