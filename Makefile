@@ -6,7 +6,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow lint types notebooks book bench clean
+.PHONY: help quickstart test test-slow lint types notebooks book bench explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -43,6 +43,9 @@ book: notebooks  ## execute the notebooks and build the book into _build/html
 
 bench: $(READY)  ## benchmarks against peers, as ratios
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+explorer: $(READY)  ## compute the numbers of the explorer anew (ten minutes)
+	$(BIN)/python -m dpsub.explorer
 
 clean:  ## remove what was built, keep the environment
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsub._version import __version__
 
 if TYPE_CHECKING:
-    from dpsub import accounting, crafters, data, estimators, figures, models, opacus, widgets
+    from dpsub import accounting, crafters, data, estimators, explorer, figures, models, opacus, widgets
     from dpsub.audits import audit
     from dpsub.canaries import CanaryPair
     from dpsub.dpsgd import DPSGD
@@ -24,6 +24,7 @@ __all__ = [
     "crafters",
     "data",
     "estimators",
+    "explorer",
     "figures",
     "models",
     "opacus",

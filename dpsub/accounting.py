@@ -313,19 +313,23 @@ def group_privacy_epsilon(
     training, _ = of_arguments(noise_multiplier, sample_rate, _one(steps), history, "add_remove")
     delta = _checks.probability("delta", delta)
 
+    full_batch = all(q == 1 for _, q in training.mechanisms)
+    largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)
+
+    climb = partial(_smallest_group_epsilon, delta=delta, largest=largest)
+
     def ask(curve: Curve) -> Interval:
-        return as_arrays([(_smallest_group_epsilon(curve, delta, 0), _smallest_group_epsilon(curve, delta, 1))])
+        return as_arrays([(climb(curve, 0), climb(curve, 1))])
 
     def excess(low: Array, high: Array) -> float:
         return float(np.max((high - low) / np.maximum(TOLERANCE, TOLERANCE * low)))
 
-    least = None
-    for precise in (False, True):  # a rough answer first, which tells the smallest δ that is asked
-        error = excess if precise else _rough
-        [(_, [upper])] = answers(training, "auto", ask, excess=error, eps_error=TOLERANCE, delta=least).intervals
-        if math.isinf(upper):
-            break
+    # A rough answer first: it tells the smallest δ that will be asked, or that there is no more precise one.
+    found = answers(training, "auto", ask, excess=_rough, eps_error=TOLERANCE, delta=None)
+    [(_, [upper])] = found.intervals
+    if found.bound == "grid":
         least = max(delta / (1 + math.exp(upper)), SMALLEST_GROUP_DELTA)
+        [(_, [upper])] = answers(training, "auto", ask, excess=excess, eps_error=TOLERANCE, delta=least).intervals
     return 2 * float(upper)
 
 
@@ -369,19 +373,19 @@ def _rough(low: Array, high: Array) -> float:
     return 0.0 if np.isfinite(high).all() else math.inf
 
 
-def _smallest_group_epsilon(curve: Curve, delta: float, end: int) -> float:
+def _smallest_group_epsilon(curve: Curve, end: int, *, delta: float, largest: float) -> float:
     """ε′ as in `group_privacy_epsilon`, from one end of the curve's intervals."""
 
     def lacking(current: float) -> float:
         """How far ε′ is from what add/remove accounting needs there; a solution if that is at most 0."""
         needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
-        return min(needed, 2 * LARGEST_GROUP_EPSILON) - current
+        return min(needed, 2 * largest) - current
 
     enough, stride, lack = 0.0, 0.0, lacking(0.0)
     while lack > 0:
         too_little, stride = enough, max(1.5 * lack, 2 * stride)
         enough += stride
-        if enough > LARGEST_GROUP_EPSILON:
+        if enough > largest:
             return math.inf
         lack = lacking(enough)
     if enough == 0:

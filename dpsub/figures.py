@@ -26,6 +26,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},
 }
 
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # where a line is one of several alike
+
 
 def looks(name: str, **changes: Any) -> dict[str, Any]:
     """How to draw what is called `name`, for any matplotlib call that draws lines."""
@@ -114,6 +116,46 @@ def worst_case(
     _draw_ceiling(ax, ceiling, artists)
     ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
     ax.set_ylabel(r"$\varepsilon$")
+    return artists
+
+
+def against_noise(
+    ax: Axes, noise_multipliers: Mapping[float, ArrayLike], values: Mapping[float, ArrayLike], *, reference: float
+) -> dict[float, Artist]:
+    """Figure A5: a quantity against the noise multiplier, one line for each sample rate.
+
+    Args:
+        ax: where to draw.
+        noise_multipliers, values: by sample rate, (points,) each.
+        reference: what the values are to be compared with, a dashed line.
+
+    Source: *Beyond Membership*, Figure A5.
+    """
+    artists: dict[float, Artist] = {}
+    for (q, x), color, marker in zip(noise_multipliers.items(), COLORS, "osD^v", strict=False):
+        (artists[q],) = ax.plot(
+            np.asarray(x), np.asarray(values[q]), color=color, marker=marker, markersize=3, label=f"q = {q:g}"
+        )
+    ax.axhline(reference, color="black", linestyle="--", linewidth=0.9)
+    ax.set_xscale("log")
+    ax.set_xlabel("noise multiplier σ")
+    return artists
+
+
+def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[str, Artist]:
+    """Trade-off functions by adjacency, over that of guessing: the lower a curve, the more can be told.
+
+    Source: *Tight Auditing*, section 4; Dong, Roth and Su (2022), Definition 2.1.
+    """
+    artists: dict[str, Artist] = {}
+    (artists["guessing"],) = ax.plot([0, 1], [1, 0], color="0.8", linestyle=":", label="guessing")
+    for name, values in fnr.items():
+        label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, name)
+        (artists[name],) = ax.plot(np.asarray(fpr), np.asarray(values), **looks(name, label=label))
+    ax.set_xlabel("false-positive rate")
+    ax.set_ylabel("false-negative rate")
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1)
     return artists
 
 

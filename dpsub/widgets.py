@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ipywidgets
 import matplotlib.pyplot as plt
+import numpy as np
 from IPython.display import display
 
-from dpsub import accounting, figures
+from dpsub import accounting, explorer, figures
 
 
 def epsilon_explorer(
     *, noise_multiplier: float = 12.0, sample_rate: float = 0.25, steps: int = 500, log10_delta: int = -5
 ) -> ipywidgets.VBox:
-    """Sliders for σ, q, T and δ; the three ε beside each other, redrawn when a slider is let go.
+    """Sliders for σ, q, T and δ; the three ε and the trade-off curves, redrawn when a slider is let go.
+
+    Without a kernel, on a page, `explorer.page` shows the same numbers.
 
     Args:
         noise_multiplier: where the slider for σ starts.
@@ -35,15 +38,15 @@ def epsilon_explorer(
         chosen = {name: slider.value for name, slider in sliders.items()}
         delta = 10.0 ** chosen.pop("log10_delta")
         chosen["sample_rate"] = min(chosen["sample_rate"], 1.0)
-        values = {
-            "add_remove": accounting.epsilon(**chosen, delta=delta, adjacency="add_remove"),
-            "substitute": accounting.epsilon(**chosen, delta=delta, adjacency="substitute"),
-            "group": accounting.group_privacy_epsilon(**chosen, delta=delta),
-        }
+        values = explorer.numbers(**chosen, delta=delta)
+        rates = np.linspace(0, 1, 101)
+        curves = {name: accounting.tradeoff(rates, **chosen, adjacency=name) for name in ("add_remove", "substitute")}
         with picture:
             picture.clear_output(wait=True)
-            fig, ax = plt.subplots(figsize=(5.2, 1.5))
-            figures.epsilon_bars(ax, values)
+            fig, (bars, curve) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+            figures.epsilon_bars(bars, values)
+            figures.tradeoffs(curve, rates, curves)
+            curve.legend()
             display(fig)  # type: ignore[no-untyped-call]
             plt.close(fig)
 

@@ -2,7 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from dpsub import accounting, figures, widgets
+from dpsub import explorer, figures, widgets
 from dpsub.estimators import LowerBound
 
 
@@ -64,13 +64,16 @@ def test_explorer_answers_a_slider():
     sliders, picture = box.children[:-1], box.children[-1]
     assert [slider.description for slider in sliders] == ["noise multiplier σ", "sample rate q", "steps T", "log₁₀ δ"]
     calls = []
-    original = accounting.epsilon
-    accounting.epsilon = lambda **arguments: calls.append(arguments) or original(**arguments)
+    original = explorer.numbers
+    explorer.numbers = lambda **arguments: calls.append(arguments) or original(**arguments)
     try:
         sliders[2].value = 200
+        sliders[0].value = 1.0
+        sliders[3].value = -8
     finally:
-        accounting.epsilon = original
-    assert [call["steps"] for call in calls] == [200, 200]
+        explorer.numbers = original
+    assert [call["steps"] for call in calls] == [200, 200, 200]
+    assert calls[-1] == {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 200, "delta": 1e-8}
     assert picture.outputs is not None
 
 

@@ -57,6 +57,27 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     assert glued["fig2_group_worst"] == pytest.approx(1.323, abs=2e-3)
 
 
+@pytest.mark.filterwarnings("default")
+def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tmp_path):
+    glued = execute("figA5_adjacency_ratio", tmp_path, points=4, most_epsilon=20.0)
+    assert glued["figA5_points"] == 16
+    assert glued["figA5_least_full"] > 2.1
+    assert glued["figA5_most_ratio"] == pytest.approx(gdp_epsilon(2 * gdp_mu(20.0, 1e-5), 1e-5) / 20, rel=1e-3)
+    assert 1 < glued["figA5_least_ratio"] < 1.2
+    assert 4 <= glued["figA5_broken"] < 16
+    assert glued["figA5_worst_delta"] > 100
+
+
+@pytest.mark.filterwarnings("default")
+def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
+    glued = execute("opacus_training", tmp_path, epochs=2, target_epsilon=3.0)
+    assert glued["opacus_usual"] == pytest.approx(glued["opacus_add_remove"], abs=0.03)
+    assert glued["opacus_add_remove"] < glued["opacus_substitute"] < glued["opacus_group"]
+    assert glued["opacus_noise_prv"] < glued["opacus_noise_substitute"]
+    assert glued["opacus_mislabelled"] > 3.0
+    assert glued["opacus_accuracy"] > 0.5
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text())["cells"]

@@ -1,17 +1,32 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
 def test_the_example_runs_and_says_what_it_should(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    example, _ = EXAMPLES
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
     exec(compile(example, "README.md", "exec"), {})
     membership, label, shown = (float(x) for x in re.findall(r"ε [=≥] ([\d.]+)", capsys.readouterr().out))
     assert membership < shown < label
     assert abs(label - 3.99) < 0.01
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_example_with_opacus_states_both_epsilons(capsys):
+    _, example = EXAMPLES
+    training = "engine.accountant.step(noise_multiplier=1.0, sample_rate=0.1)\n"
+    exec(compile(example.replace("...\n", training), "README.md", "exec"), {})
+    text = capsys.readouterr().out.replace("\n", " ")
+    assert "add/remove adjacency" in text
+    assert "substitute adjacency" in text
 
 
 def test_links_lead_to_files():

@@ -1,0 +1,139 @@
+"""What a reader's browser makes of the explorer, and of the book if it has been built."""
+
+import contextlib
+import functools
+import http.server
+import itertools
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from dpsub import explorer
+
+ROOT = Path(__file__).parent.parent
+BOOK = ROOT / "_build" / "html"
+CHROMIUM = shutil.which("chromium")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as session:
+        started = session.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@contextlib.contextmanager
+def served(folder):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """The explorer on a page of its own, and every address that was asked for."""
+    body = f"<html data-theme='light'><meta charset='utf-8'><body>{explorer.page().data}</body></html>"
+    (tmp_path / "index.html").write_text(body)
+    with served(tmp_path) as address:
+        opened = browser.new_page()
+        opened.asked = []
+        opened.on("request", lambda request: opened.asked.append(request.url))
+        opened.goto(address)
+        yield opened
+        opened.close()
+
+
+def shown(page, name):
+    return float(page.locator(f"[data-shown={name}]").inner_text())
+
+
+def at(**setting):
+    """The stored row at these values, the sliders' starts elsewhere."""
+    names = ("noise_multiplier", "sample_rate", "steps")
+    start = {"noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1_000}
+    settings = list(itertools.product(*(explorer.AXES[name] for name in names)))
+    wanted = {**start, **setting}
+    return explorer.grid()["rows"][settings.index(tuple(wanted[name] for name in names))]
+
+
+def test_the_explorer_answers_to_the_keyboard(page):
+    assert shown(page, "substitute") == at()["substitute"][0]
+    page.locator("[data-axis=noise_multiplier]").focus()
+    page.keyboard.press("ArrowRight")
+    assert shown(page, "substitute") == at(noise_multiplier=1.4)["substitute"][0]
+    assert shown(page, "add_remove") == at(noise_multiplier=1.4)["add_remove"][0]
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    row = at(noise_multiplier=1.4, sample_rate=1.0)
+    assert shown(page, "substitute") == row["substitute"][0]
+    assert page.locator("[data-axis=sample_rate]").get_attribute("aria-valuetext") == "1"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert shown(page, "add_remove") == row["add_remove"][2]
+
+
+def test_its_curves_and_its_none_are_the_stored_ones(page):
+    page.locator("[data-axis=noise_multiplier]").fill("0")
+    page.locator("[data-axis=sample_rate]").fill("5")
+    row = at(noise_multiplier=0.5, sample_rate=0.3)
+    assert row["group"][0] is None
+    assert page.locator("[data-shown=group]").inner_text() == "none"
+    points = page.locator("[data-curve=substitute]").get_attribute("points").split()
+    assert len(points) == len(explorer.FALSE_POSITIVE_RATES)
+    assert float(points[3].split(",")[1]) == pytest.approx(160 - 150 * row["substitute_fnr"][3], abs=1e-6)
+
+
+def test_it_asks_for_nothing_from_elsewhere(page):
+    assert all(address.startswith("http://127.0.0.1") for address in page.asked)
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_it_fits_narrow_and_wide_screens(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_can_be_read_in_the_dark(page):
+    def ink():
+        return page.evaluate("getComputedStyle(document.querySelector('.dpsub-explorer')).color")
+
+    light = ink()
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert (light, ink()) == ("rgb(26, 26, 26)", "rgb(232, 232, 232)")
+
+
+@pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
+def test_the_book_asks_for_nothing_from_elsewhere_and_renders_its_formulas(browser):
+    with served(BOOK) as address:
+        for path in sorted([*BOOK.glob("book/*.html"), *BOOK.glob("notebooks/*.html")]):
+            opened = browser.new_page()
+            asked = []
+            opened.on("request", lambda request, asked=asked: asked.append(request.url))
+            opened.goto(f"{address}/{path.relative_to(BOOK)}", wait_until="networkidle")
+            assert not [url for url in asked if not url.startswith((address, "data:"))], path.name
+            formulas = opened.locator("span.math, div.math").count()
+            assert opened.locator("mjx-container").count() >= formulas, path.name
+            if opened.locator(".dpsub-explorer").count():
+                opened.locator("[data-axis=noise_multiplier]").fill("3")
+                assert shown(opened, "substitute") == at(noise_multiplier=1.4)["substitute"][0]
+            opened.close()
