@@ -110,7 +110,10 @@ def as_arrays(intervals: Iterable[tuple[float, float]]) -> Interval:
 
 def _narrowed(one: Interval, other: Interval) -> Interval:
     """Both hold the truth, so what they have in common does."""
-    return np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+    lower, upper = np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+    if np.any(lower > upper * (1 + 1e-9) + 1e-9):
+        raise ArithmeticError("two bounds contradict each other, so one is wrong: please report what was asked")
+    return lower, upper
 
 
 def _precision(

@@ -26,13 +26,9 @@ EPS = float(np.finfo(float).eps)
 TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/4) costs next to nothing
 LEAST_TILT = -12.0  # its logarithm: as good as none
 NEGLIGIBLE = 1e-4  # of δ: a rounding error that asks for no other tilt
-
 WIDEST = 2**22  # points of a composition, 32 MiB an array: no tilt worth having needs so many
 ENDS = (merge_outcomes, split_outcomes)
-PRECISIONS = (
-    "double",
-    "longdouble",
-)  # the second is slow, and on some machines the first
+PRECISIONS = ("double", "longdouble")  # the second is slow, and on some machines the first
 
 
 class TooWide(Exception):
@@ -71,9 +67,8 @@ class Composition:
             return 1.0 if rounding > 0 else self.infinite
         above = losses > epsilon
         finite = float(mass[above] @ -np.expm1(epsilon - losses[above]))
-        return min(
-            max(self.infinite + finite * (1 + rounding * self.relative) + rounding * math.exp(log_error), 0.0), 1.0
-        )
+        answer = self.infinite + finite * (1 + rounding * self.relative) + rounding * math.exp(log_error)
+        return min(max(answer, 0.0), 1.0)
 
     def deltas(self, *, rounding: int) -> Array:
         """δ at every multiple of the mesh from 0 to the largest loss, as in `delta` but for errors of 1e-14."""

@@ -8,7 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution as plds
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from dpsub import accounting
+from dpsub import _curves, accounting
 from dpsub._curves import RevealedCurve
 from dpsub.accounting import (
     delta,
@@ -186,6 +186,19 @@ def test_where_no_grid_helps_the_bound_is_that_of_revealed_batches(change, most)
 def test_odd_histories_are_answered(history, delta):
     found = epsilon_interval(history=history, delta=delta, adjacency="add_remove")
     assert 0 <= found.lower <= found.upper < math.inf
+
+
+def test_a_tilt_beyond_the_cliff_of_heavy_tails_is_taken_back():
+    setting = {"noise_multiplier": 0.8317791385571947, "sample_rate": 0.0014581361402937194, "steps": 364}
+    for adjacency in ("substitute", "add_remove"):
+        found = epsilon_interval(**setting, delta=1.9559992739263536e-10, adjacency=adjacency)
+        assert found.bound == "grid"
+        assert found.upper - found.lower < 2e-3 * found.upper
+
+
+def test_bounds_that_contradict_each_other_are_no_answer():
+    with pytest.raises(ArithmeticError, match="two bounds contradict each other"):
+        _curves._narrowed((np.array([1.0]), np.array([2.0])), (np.array([2.1]), np.array([3.0])))
 
 
 # From 60-digit quadrature.
