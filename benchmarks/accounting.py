@@ -28,10 +28,11 @@ Setting = tuple[float, float]
 
 def dpsub(setting: Setting, steps: list[int], adjacency: str, engine: str = "auto") -> float:
     sigma, q = setting
-    return accounting.epsilon(
-        noise_multiplier=sigma, sample_rate=q, steps=steps, delta=DELTA, adjacency=adjacency, engine=engine,
-        eps_error=EPS_ERROR,
-    )[-1]  # fmt: skip
+    asked = {"noise_multiplier": sigma, "sample_rate": q, "delta": DELTA, "adjacency": adjacency}
+    # Its error is relative where ε is above 1, and the peers' is absolute: a rough answer tells what to ask for.
+    largest = accounting.epsilon(**asked, steps=steps[-1], eps_error=0.1)
+    relative = EPS_ERROR if engine == "prv" else EPS_ERROR / max(1.0, largest)
+    return accounting.epsilon(**asked, steps=steps, engine=engine, eps_error=relative)[-1]
 
 
 def prv_accountant(setting: Setting, steps: list[int]) -> float:

@@ -114,12 +114,13 @@ def test_it_fits_narrow_and_wide_screens(page, width):
 
 
 def test_it_can_be_read_in_the_dark(page):
-    def ink():
-        return page.evaluate("getComputedStyle(document.querySelector('.dpsub-explorer')).color")
+    def looks():
+        style = "getComputedStyle(document.querySelector('.dpsub-explorer'))"
+        return page.evaluate(f"[{style}.color, {style}.backgroundColor]")
 
-    light = ink()
+    assert looks() == ["rgb(26, 26, 26)", "rgb(255, 255, 255)"]
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert (light, ink()) == ("rgb(26, 26, 26)", "rgb(232, 232, 232)")
+    assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]
 
 
 @pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
