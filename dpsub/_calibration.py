@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from dpsub import _checks
 from dpsub._curves import TOLERANCE, epsilons
 from dpsub._gaussian import gdp_mu
-from dpsub._training import Training
+from dpsub._training import Training, distance
 
 ROUGH = 1e9  # an error that the first grid already meets
 
@@ -35,8 +35,7 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
     delta = _checks.probability("delta", delta)
     _checks.adjacency(adjacency)
 
-    distance = 2.0 if adjacency == "substitute" else 1.0
-    full_batch = distance * math.sqrt(steps) / gdp_mu(target, delta)
+    full_batch = distance(adjacency) * math.sqrt(steps) / gdp_mu(target, delta)
     if q == 1:
         return full_batch
     if -math.expm1(steps * math.log1p(-q)) <= delta:
@@ -54,6 +53,8 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
     # Sampling only helps, so the full batch's noise is enough, give or take the grid's error. Precise bounds are lower
     # than rough ones, so the rough answer is enough too, and close.
     enough = math.log(full_batch) + 0.05
+    while excess(enough, rough=True) > 0:
+        enough += 0.5
     for rough, stride in ((True, 0.5), (False, 0.01)):
         too_little = enough - stride
         while excess(too_little, rough=rough) <= 0:

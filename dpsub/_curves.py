@@ -18,7 +18,7 @@ from dpsub._gaussian import GaussianCurve, gdp_epsilon
 from dpsub._pairs import Array
 from dpsub._steps import REACH, deviations
 from dpsub._tradeoff import tradeoff
-from dpsub._training import Training
+from dpsub._training import Training, distance
 
 NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
@@ -61,7 +61,7 @@ def answers(
 
     Args:
         training: what the curves are of.
-        engine: one of `ENGINES`.
+        engine: one of `NAMES`.
         ask: what to ask of a curve; every curve's interval has to hold the answer.
         excess: how many times too wide an interval is, given its ends.
         eps_error: what `engine="prv"` is made for.
@@ -72,7 +72,7 @@ def answers(
             math.sqrt(sum(t / sigma**2 for (sigma, _), t in zip(training.mechanisms, row, strict=True)))
             for row in training.counts
         )
-        return Answers([ask(GaussianCurve(training.distance * mu)) for mu in mus], "closed form")
+        return Answers([ask(GaussianCurve(distance(training.adjacency) * mu)) for mu in mus], "closed form")
 
     coarsest, make, finer = _precision(training, engine, eps_error, delta)
     found: list[Interval] = [(np.zeros(1), np.full(1, np.inf))] * len(training.counts)
@@ -85,7 +85,7 @@ def answers(
         level = finer(level, worst)
     if engine != "auto":
         return Answers(found, NAMES[engine])
-    revealed = (RevealedCurve(training.distance, *training.harshest, sum(row)) for row in training.counts)
+    revealed = (RevealedCurve(distance(training.adjacency), *training.harshest, sum(row)) for row in training.counts)
     narrowed = [_narrowed(*both) for both in zip(found, map(ask, revealed), strict=True)]
     helped = any(np.any(new < old) for (_, new), (_, old) in zip(narrowed, found, strict=True))
     return Answers(narrowed, "revealed batches" if helped else "coarse grid")

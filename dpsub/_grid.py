@@ -74,6 +74,8 @@ class Composition:
         """δ at every multiple of the mesh from 0 to the largest loss, as in `delta` but for errors of 1e-14."""
         losses, tail, tail_under_q, log_error = self._tails(math.exp(LEAST_TILT), "double")
         first = round(losses[0] / self.mesh)
+        if first > WIDEST:
+            raise TooWide
         delta = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + rounding * math.exp(log_error)
         if first > 0:  # below the window everything is above
             epsilon = np.arange(first) * self.mesh
@@ -236,7 +238,10 @@ class GridCurve:
         return lower, max(lower, upper)
 
     def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
-        low, high = (self._tradeoff(fpr, end, sign) for end, sign in ((1, 1), (0, -1)))
+        try:
+            low, high = (self._tradeoff(fpr, end, sign) for end, sign in ((1, 1), (0, -1)))
+        except TooWide:
+            return np.zeros_like(fpr), 1 - fpr
         return low, np.maximum(low, high)
 
     def _tradeoff(self, fpr: Array, end: int, rounding: int) -> Array:

@@ -1,7 +1,7 @@
 r"""Privacy loss distributions by dp-accounting: its discretisation, its composition.
 
 The upper end is its "connect the dots" discretisation. Its own optimistic one rounds every loss down, which costs
-steps * mesh / 2; the lower end here is the merged one of `dpsub._grid` instead, composed by dp-accounting.
+steps * mesh / 2; the lower end here is the merged one of `dpsub._steps` instead, composed by dp-accounting.
 """
 
 from __future__ import annotations

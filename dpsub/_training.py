@@ -14,6 +14,11 @@ Counts = Sequence[int] | NDArray[np.integer]
 History = Sequence[tuple[float, float, int]]
 
 
+def distance(adjacency: str) -> float:
+    """Between the two worlds' means at a step that samples the record, in clipping bounds."""
+    return 2.0 if adjacency == "substitute" else 1.0
+
+
 @dataclass(frozen=True)
 class Training:
     """Phases of (noise multiplier, sample rate), and for each curve that is wanted how many steps of every phase."""
@@ -21,11 +26,6 @@ class Training:
     mechanisms: tuple[tuple[float, float], ...]
     counts: tuple[tuple[int, ...], ...]
     adjacency: str
-
-    @property
-    def distance(self) -> float:
-        """Between the two worlds' means at a step that samples the record, in clipping bounds."""
-        return 2.0 if self.adjacency == "substitute" else 1.0
 
     @property
     def harshest(self) -> tuple[float, float]:

@@ -28,6 +28,7 @@ from dpsub._training import Counts, History, of_arguments
 
 __all__ = [
     "EpsilonInterval",
+    "History",
     "delta",
     "epsilon",
     "epsilon_interval",
@@ -117,8 +118,8 @@ def epsilon(
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
         engine: "auto" is the closed form at q = 1, and elsewhere dpsub's own grid, which is the cheapest that certifies
-            the error, at any δ; "pld" is dp-accounting's privacy loss distribution, "prv" prv-accountant, the
-            paper's. Neither can certify a δ near 1e-11, or 1e-13.
+            the error, at any δ; "pld" is dp-accounting's privacy loss distribution, which certifies no δ near 1e-11;
+            "prv" is prv-accountant, the paper's, which certifies none near 1e-13.
         eps_error: > 0; upper end − estimate may be this, or this times ε if that is larger.
 
     Returns:
@@ -258,8 +259,8 @@ def tradeoff(
     r"""The trade-off function f: whoever guesses which of two worlds a model is of errs at least this often.
 
     An adversary who takes z′ for z with probability `fpr` takes z for z′ with probability at least f(fpr). Exact at
-    q = 1, elsewhere a certified lower bound within 2e-5. Under add/remove adjacency it is the lower one of the two
-    directions, made symmetric and convex.
+    q = 1, elsewhere a certified lower bound, within 2e-5 where possible. Under add/remove adjacency it is the lower
+    one of the two directions, made symmetric and convex.
 
     Args:
         fpr: any shape; false-positive rates, from 0 to 1.
@@ -301,7 +302,7 @@ def group_privacy_epsilon(
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
     A record is replaced by one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
-    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`.
+    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. Any solution is a valid bound.
 
     The arguments are those of `epsilon`. Returns `inf` where there is no solution that can be certified.
 
@@ -340,9 +341,7 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     threat model hides, as opposed to what a finite number of runs cannot show.
 
     The likelihood ratio is increasing in the sum x, so the best event at ε is a half-line from the x whose log-ratio is
-    ε, and δ(ε) follows from the tails of the two mixtures.
-
-    The arguments are those of `epsilon`.
+    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`.
 
     Source: *Beyond Membership*, section 3.1, equation 3.
 

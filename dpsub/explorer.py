@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib import resources
 from typing import Any
@@ -71,10 +70,10 @@ def grid() -> dict[str, Any]:
     return dict(json.loads(resources.files("dpsub").joinpath(GRID).read_text()))
 
 
-def page(stored: Mapping[str, Any] | None = None) -> HTML:
+def page() -> HTML:
     """The explorer as a piece of a web page that needs neither a kernel nor anything from elsewhere."""
     template = resources.files("dpsub").joinpath(TEMPLATE).read_text()
-    return HTML(template.replace("{{grid}}", json.dumps(stored or grid(), separators=(",", ":"))))  # type: ignore[no-untyped-call]
+    return HTML(template.replace("{{grid}}", json.dumps(grid(), separators=(",", ":"))))  # type: ignore[no-untyped-call]
 
 
 def compute() -> dict[str, Any]:

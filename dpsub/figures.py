@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ def against_noise(
     Source: *Beyond Membership*, Figure A5.
     """
     artists: dict[float, Artist] = {}
-    for (q, x), color, marker in zip(noise_multipliers.items(), COLORS, "osD^v", strict=False):
+    for (q, x), color, marker in zip(noise_multipliers.items(), cycle(COLORS), cycle("osD^vP"), strict=False):
         (artists[q],) = ax.plot(
             np.asarray(x), np.asarray(values[q]), color=color, marker=marker, markersize=3, label=f"q = {q:g}"
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ from opacus import PrivacyEngine
 from opacus.accountants import IAccountant, PRVAccountant, register_accountant
 
 from dpsub import _checks, accounting
+from dpsub.accounting import History
 
 __all__ = ["PrivacyStatement", "SubstitutePRVAccountant", "privacy_statement"]
-
-History = Sequence[tuple[float, float, int]]
 
 FALSE_ALARMS = 0.01  # at which a statement says how much is found
 

@@ -172,7 +172,7 @@ def test_where_no_grid_helps_the_bound_is_that_of_revealed_batches(change, most)
     assert 0 < interval.lower < interval.upper < most
 
 
-# Found by a reviewer: answers that took minutes, gigabytes, or warnings.
+# Where the sample rate is tiny, or the phases are far apart, a grid fine enough for all would have no end.
 @pytest.mark.parametrize(
     ("history", "delta"),
     [

@@ -77,7 +77,6 @@ def test_the_engines_agree_at_many_settings(sigma, q, steps, delta, adjacency):
     agree(sigma, q, steps, delta, adjacency)
 
 
-# Half the bounds of the issue in each coordinate are corners; the rest is drawn.
 @given(
     sigma=between(0.3, 200),
     q=between(1e-4, 1),
@@ -115,5 +114,6 @@ def test_dp_accountings_error_is_quadratic_in_the_mesh_above_and_linear_below():
     above = [pessimistic - exact for _, pessimistic in ends]
     below = [exact - optimistic for optimistic, _ in ends]
     assert all(3.5 < coarse / fine < 4.5 for coarse, fine in itertools.pairwise(above))
+    assert all(0.2 < error / (steps * mesh**2) < 0.5 for error, mesh in zip(above, meshes, strict=True))
     assert all(1.7 < coarse / fine < 2.3 for coarse, fine in itertools.pairwise(below))
     assert all(0.3 < error / (steps * mesh / 2) < 1.5 for error, mesh in zip(below, meshes, strict=True))

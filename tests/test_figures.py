@@ -89,3 +89,18 @@ def test_what_cannot_be_certified_does_not_break_the_figure(ax):
         ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, np.inf], audited={"ranks": [[0.9], [1.9]]}
     )
     assert np.isfinite(ax.get_ylim()).all()
+
+
+def test_figure_a5_draws_every_sample_rate(ax):
+    rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]
+    artists = figures.against_noise(ax, {q: [1, 2] for q in rates}, {q: [q, 2 * q] for q in rates}, reference=2)
+    assert list(artists) == rates
+    np.testing.assert_array_equal(artists[0.01].get_ydata(), [0.01, 0.02])
+    looks = {(line.get_color(), line.get_marker()) for line in artists.values()}
+    assert len(looks) == len(rates)
+
+
+def test_tradeoffs_are_drawn_over_guessing(ax):
+    artists = figures.tradeoffs(ax, [0, 0.5, 1], {"substitute": [1, 0.1, 0], "add_remove": [1, 0.3, 0]})
+    assert list(artists) == ["guessing", "substitute", "add_remove"]
+    np.testing.assert_array_equal(artists["substitute"].get_ydata(), [1, 0.1, 0])
