@@ -7,22 +7,37 @@ false-negative rate P(score ≤ threshold | z).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainccinv
 
 from dpsub import _checks
-from dpsub._claims import CLAIMS, Array, Claim
-from dpsub._rank_test import smallest_parameter
+from dpsub._claims import GDP, LEAST_NOISE, ApproximateDP, Array, Claim, MechanismDP
+from dpsub._one_threshold import ClopperPearson, Errors, Katz, Posterior, ThresholdTest, rates_upper
+from dpsub._rank_test import LEAST_RUNS, fixed_ranks, smallest_parameter
+from dpsub._training import Counts
 
-__all__ = ["LowerBound", "epsilon_lower_bound", "max_certifiable_epsilon"]
+__all__ = ["LowerBound", "OverRepeats", "epsilon_lower_bound", "max_certifiable_epsilon", "over_repeats"]
 
-METHODS = tuple(CLAIMS)
+METHODS = ("gdp", "dp", "pld", "bayes_gdp", "bayes_dp", "katz")
 RULES = ("ranks", "split", "best")
+EXACT = (
+    "gdp",
+    "dp",
+    "pld",
+)  # hold with probability 1 - alpha where the threshold allows; the rank test goes with these
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far beyond
+
+
+class Mechanism(TypedDict, total=False):
+    """What method "pld" has to know of the training."""
+
+    sample_rate: float
+    steps: int | Counts
+    adjacency: str
 
 
 @dataclass(frozen=True)
@@ -33,12 +48,14 @@ class LowerBound:
         epsilon: the bound, at least 0.
         mu: the bound on μ behind it, where the claims are μ-GDP; else None.
         threshold: the score that decided; None if no threshold refuted anything.
-        fpr_upper, fnr_upper: confidence bounds on the two error rates at that threshold; None for the rank test,
-            which bounds them jointly.
+        fpr_upper, fnr_upper: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2 each; None
+            for the rank test, which bounds them jointly.
         method: the family of claims that was tested.
         assumes: what has to hold for the bound to mean anything: "none", "gdp" (the privacy curve is that of some
-            Gaussian mechanism) or "mechanism".
+            Gaussian mechanism) or "mechanism" (it is DP-SGD's at the sample rate and steps given).
         valid: True if P(epsilon > truth) ≤ alpha, given what it assumes.
+        noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; else None.
+        note: why epsilon is 0, or why to doubt it; "" if there is nothing to say.
     """
 
     epsilon: float
@@ -49,6 +66,22 @@ class LowerBound:
     method: str
     assumes: Literal["none", "gdp", "mechanism"]
     valid: bool
+    noise_multiplier: float | None = None
+    note: str = ""
+
+
+class OverRepeats(NamedTuple):
+    """Repeated audits as the papers draw them. A mean of bounds is no bound: it carries no confidence of its own.
+
+    Attributes:
+        mean: over the repeats; a float, or (steps,).
+        error: two standard errors of that mean, of the same shape; NaN for a single repeat.
+        repeats: how many.
+    """
+
+    mean: float | Array
+    error: float | Array
+    repeats: int
 
 
 def epsilon_lower_bound(
@@ -60,6 +93,7 @@ def epsilon_lower_bound(
     threshold: str | float = "ranks",
     alpha: float = 0.05,
     simultaneous: bool = False,
+    **mechanism: Unpack[Mechanism],
 ) -> LowerBound | list[LowerBound]:
     r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
 
@@ -67,30 +101,40 @@ def epsilon_lower_bound(
         scores: (runs,) or (runs, steps); higher speaks for z. The direction is fixed by theory, never by the scores.
         bits: (runs,) of 0 (trained with z) and 1 (trained with z′); both must occur.
         delta: 0 < δ < 1; the δ at which ε is stated.
-        method: "gdp" tests claims of μ-GDP and converts μ to ε. It assumes that the mechanism's privacy curve is that
-            of a Gaussian mechanism: exact at q = 1, and close after some tens of steps. Where it is neither, the bound
-            can exceed the truth: at q = 0.9 and one step of S1 (σ = 1) it did in 100 of 100 audits, by a quarter.
-            "dp" tests claims of (ε, δ)-DP, assumes nothing, and finds less.
+        method: which claims are tested, and how.
+
+            - "gdp": claims of μ-GDP, with μ converted to ε. It assumes that the mechanism's privacy curve is that of a
+              Gaussian mechanism: exact at q = 1, and close after some tens of steps. Where it is neither, the bound can
+              exceed the truth: at q = 0.9 and one step of S1 (σ = 1) it did in 100 of 100 audits, by a quarter.
+            - "dp": claims of (ε, δ)-DP. It assumes nothing, and finds less.
+            - "pld": claims about the noise of DP-SGD itself, at the `sample_rate`, `steps` and `adjacency` given. It
+              assumes that these are what ran, and is right where "gdp" is not.
+            - "bayes_gdp", "bayes_dp": the alpha-quantile of the posterior under Jeffreys priors. Not valid: a credible
+              bound promises nothing about how often it is wrong.
+            - "katz": Katz's interval for the ratios of rates. Not valid: it is asymptotic, and bounds the ε of pure
+              ε-DP; `delta` does not enter.
         threshold: how the score that separates the worlds is chosen.
 
-            - "ranks": the exact rank test on eight ranks fixed in advance. Valid.
-            - "split": the best threshold of the even runs, judged on the odd runs. Valid.
-            - a number: fixed before looking at the scores, Clopper–Pearson at alpha/2 for each rate. Valid.
+            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid.
+            - "split": the best threshold of the even runs, judged on the odd runs. Valid if the method is.
+            - a number: fixed before looking at the scores, both rates at alpha/2. Valid if the method is.
             - "best": the papers' rule, the best of all thresholds on the runs it is judged on. Not valid: for
               comparison only.
-        alpha: 1e-12 < alpha < 1; the probability with which the bound may exceed the truth.
+        alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
         simultaneous: for scores of several steps, share alpha among them, so that all bounds hold together and their
             maximum may be reported.
+        mechanism: `sample_rate`, `steps` and `adjacency`, for "pld" alone. `steps` is how many were taken when the
+            scores were observed, for scores (runs, steps) a sequence with one entry for each column.
 
     Returns:
         One `LowerBound` for scores (runs,), a list with one a step for scores (runs, steps).
 
     Raises:
         ValueError: if scores are empty, NaN or of another length than bits, if bits are not 0 and 1 or only one of
-            the two occurs, or if an argument is out of range.
+            the two occurs, if method and threshold do not go together, or if an argument is out of range.
 
-    Source: *Beyond Membership*, section 5, equations 5–6 ("gdp"); Kairouz, Oh and Viswanath (2015) ("dp"). The rank
-    test and what it costs are explained in the book.
+    Source: *Beyond Membership*, section 5, equations 5–6 ("gdp"); *Tight Auditing*, section 2.3 ("dp", "katz"), 4.1 and
+    appendix A ("pld"), 4.2 (the Bayesian ones). The rank test and what each rule is worth are explained in the book.
 
     >>> rng = np.random.default_rng(0)
     >>> bits = rng.integers(0, 2, 2_500)
@@ -99,47 +143,89 @@ def epsilon_lower_bound(
     >>> bound.valid, 3.0 < bound.epsilon < 4.38
     (True, True)
     """
-    columns, in_z = _read(scores, bits)
-    delta = _checks.probability("delta", delta)
-    alpha = _checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=1)
-    claim = CLAIMS[_checks.choice("method", method, METHODS)](delta)
-    rule = _rule(threshold)
+    columns, in_z, several = _read(scores, bits)
+    rule = _rule(threshold, method)
+    alpha = _alpha(alpha)
+    claims = _claims(method, _checks.probability("delta", delta), mechanism, columns.shape[1])
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(column, in_z, claim, method, rule, level) for column in columns.T]
-    return bounds[0] if np.ndim(scores) == 1 else bounds
+    bounds = [_bound(*each, in_z, method, rule, level) for each in zip(columns.T, claims, strict=True)]
+    return bounds if several else bounds[0]
 
 
 def max_certifiable_epsilon(
-    runs: int, *, delta: float, method: str = "gdp", threshold: str | float = "ranks", alpha: float = 0.05
+    runs: int,
+    *,
+    delta: float,
+    method: str = "gdp",
+    threshold: str | float = "ranks",
+    alpha: float = 0.05,
+    **mechanism: Unpack[Mechanism],
 ) -> float:
-    """The bound of a perfect attack: what so many runs, half in each world, can show at most.
+    """The ceiling: what so many runs, half in each world, can show at most, however good the attack.
 
     Args:
         runs: ≥ 4; runs in all.
-        delta, method, threshold, alpha: as in `epsilon_lower_bound`.
+        delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
     22.835
     """
     runs = _checks.whole("runs", runs, at_least=4)
-    bits = np.arange(runs) // 2 % 2
-    perfect = np.where(bits == 0, np.inf, -np.inf)
-    bound = epsilon_lower_bound(perfect, bits, delta=delta, method=method, threshold=threshold, alpha=alpha)
-    assert isinstance(bound, LowerBound)
-    return bound.epsilon
+    rule = _rule(threshold, method)
+    alpha = _alpha(alpha)
+    [claim] = _claims(method, _checks.probability("delta", delta), mechanism, 1)
+    judged = runs // 2 if rule == "split" else runs
+    if rule == "ranks":
+        bits = np.arange(judged) % 2
+        return _bound((1.0 - bits).astype(np.float64), claim, bits == 0, method, rule, alpha).epsilon
+    return _ceiling(claim, method, judged, alpha)
 
 
-def clopper_pearson_upper(count: ArrayLike, trials: int, alpha: float) -> Array:
-    """The upper end of the one-sided exact confidence interval for a proportion, at confidence 1 − alpha."""
-    count = np.asarray(count, dtype=np.float64)
-    missed = np.maximum(trials - count, 1)
-    return np.where(count < trials, betainccinv(count + 1, missed, alpha), 1.0)
+def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
+    """Mean and two standard errors over repeated audits.
+
+    Args:
+        bounds: one entry for each repeat: a `LowerBound`, a list of them, one a step, or numbers of either shape.
+
+    Raises:
+        ValueError: if there are none, or the repeats differ in their number of steps.
+
+    Source: *Beyond Membership*, Figures 2–6: "±2 standard errors around the mean".
+
+    >>> over_repeats([3.0, 4.0, 5.0])
+    OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
+    """
+    rows = [np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds]
+    shapes = {row.shape for row in rows}
+    if len(shapes) != 1:
+        raise ValueError(f"bounds must be one or more repeats of the same number of steps, got {sorted(shapes)}")
+    stacked = np.stack(rows)
+    error = np.full(stacked.shape[1:], np.nan)
+    if len(rows) > 1:
+        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    mean = stacked.mean(axis=0)
+    return OverRepeats(mean, error, len(rows)) if mean.ndim else OverRepeats(float(mean), float(error), len(rows))
 
 
-def _read(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+def _epsilons(bounds: Any) -> Any:
+    if isinstance(bounds, LowerBound):
+        return bounds.epsilon
+    return [_epsilons(bound) for bound in bounds] if isinstance(bounds, list | tuple) else bounds
+
+
+def _alpha(alpha: float) -> float:
+    return _checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+
+
+def _read(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:
     _checks.no_mask("scores", scores)
     _checks.no_mask("bits", bits)
-    columns = np.asarray(scores)
+    try:
+        columns = np.asarray(scores)
+    except ValueError:
+        raise ValueError(
+            "scores must have the same number of steps for every run, got rows of several lengths"
+        ) from None
     if columns.ndim not in (1, 2) or columns.size == 0:
         raise ValueError(f"scores must have shape (runs,) or (runs, steps), none of them 0, got {columns.shape}")
     if not np.issubdtype(columns.dtype, np.number) or np.iscomplexobj(columns):
@@ -153,49 +239,110 @@ def _read(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_]]
         raise ValueError(f"bits must be 0 (trained with z) or 1 (with z_prime), got {np.unique(worlds)[:5].tolist()}")
     if len(np.unique(worlds)) < 2:
         raise ValueError(f"bits must hold runs of both worlds, got {worlds[0]} only: run more, or check the coin")
-    return columns.reshape(len(columns), -1).astype(np.float64), worlds == 0
+    return columns.reshape(len(columns), -1).astype(np.float64), worlds == 0, columns.ndim == 2
 
 
-def _rule(threshold: str | float) -> str | float:
-    if threshold in RULES:
-        return threshold
-    if isinstance(threshold, str):
+def _rule(threshold: str | float, method: str) -> str | float:
+    _checks.choice("method", method, METHODS)
+    if isinstance(threshold, str) and threshold not in RULES:
         raise ValueError(f"threshold must be one of 'ranks', 'split', 'best' or a number, got {threshold!r}")
-    return _checks.real("threshold", threshold)
+    if threshold == "ranks" and method not in EXACT:
+        raise ValueError(
+            f"threshold 'ranks' goes with the methods {', '.join(map(repr, EXACT))}, got {method!r}: "
+            "give 'split', 'best' or a number"
+        )
+    return threshold if isinstance(threshold, str) else _checks.real("threshold", threshold)
+
+
+def _claims(method: str, delta: float, mechanism: Mechanism, columns: int) -> list[Claim]:
+    """What is tested at each step."""
+    needed = list(Mechanism.__annotations__)
+    if method != "pld":
+        if mechanism:
+            raise ValueError(f"{', '.join(mechanism)}: for method 'pld' alone, got method {method!r}: leave them out")
+        return [{"gdp": GDP, "bayes_gdp": GDP}.get(method, ApproximateDP)(delta)] * columns
+    unknown, missing = sorted(set(mechanism) - set(needed)), sorted(set(needed) - set(mechanism))
+    if unknown or missing:
+        what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
+        raise ValueError(
+            f"method 'pld' needs sample_rate, steps and adjacency, and no more, got them {what}"
+            + (": the noise is what it finds out" if "noise_multiplier" in unknown else "")
+        )
+    _, q = _checks.mechanism(1.0, mechanism["sample_rate"])
+    adjacency = _checks.adjacency(mechanism["adjacency"])
+    steps = np.atleast_1d(np.asarray(mechanism["steps"])).tolist()
+    if len(steps) != columns:
+        raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
+    return [MechanismDP(delta, q, _checks.whole("steps", count), adjacency) for count in steps]
 
 
 def _bound(
-    scores: Array, in_z: NDArray[np.bool_], claim: Claim, method: str, rule: str | float, alpha: float
+    scores: Array, claim: Claim, in_z: NDArray[np.bool_], method: str, rule: str | float, alpha: float
 ) -> LowerBound:
+    positives, negatives = np.sort(scores[in_z]), np.sort(scores[~in_z])
     cut: float | None
+    fpr: float | None = None
+    fnr: float | None = None
+    note = "all scores are equal: no threshold parts the worlds" if scores.min() == scores.max() else ""
     if rule == "ranks":
-        parameter, cut = smallest_parameter(claim, np.sort(scores[in_z]), np.sort(scores[~in_z]), alpha)
-        return _lower_bound(claim, method, parameter, cut, None, None, valid=True)
-    if rule == "split":
-        choosing, judging = (_half(scores, in_z, start) for start in (0, 1))
-        cut = _best_threshold(*choosing, claim, alpha)
-        positives, negatives = judging
+        parameter, cut = 0.0, None
+        if len(negatives) >= LEAST_RUNS:
+            ranks = fixed_ranks(claim, len(negatives))
+            parameter, cut = smallest_parameter(claim, positives, negatives, ranks, alpha)
+        else:
+            note = f"the rank test needs {LEAST_RUNS} runs with z_prime, got {len(negatives)}"
     else:
-        positives, negatives = np.sort(scores[in_z]), np.sort(scores[~in_z])
-        cut = _best_threshold(positives, negatives, claim, alpha) if rule == "best" else float(rule)
-    fpr, fnr = (rates[0] for rates in _rates_upper(positives, negatives, np.array([cut]), alpha))
-    parameter = float(claim.parameter(fpr, fnr))
-    return _lower_bound(claim, method, parameter, cut, float(fpr), float(fnr), valid=rule != "best")
-
-
-def _lower_bound(
-    claim: Claim, method: str, parameter: float, cut: float | None, fpr: float | None, fnr: float | None, *, valid: bool
-) -> LowerBound:
+        test = _test(claim, method)
+        if rule == "split":
+            cut = _best_threshold(*_half(scores, in_z, 0), test, alpha)
+            positives, negatives = _half(scores, in_z, 1)
+        else:
+            cut = _best_threshold(positives, negatives, test, alpha) if rule == "best" else float(rule)
+        errors = _errors(positives, negatives, np.array([cut]))
+        parameter = test.parameter(errors, alpha)
+        fpr, fnr = (float(rate[0]) for rate in rates_upper(errors, alpha))
+    epsilon = claim.epsilon(parameter)
     return LowerBound(
-        epsilon=claim.epsilon(parameter),
+        epsilon=epsilon,
         mu=parameter if claim.assumes == "gdp" else None,
         threshold=cut,
         fpr_upper=fpr,
         fnr_upper=fnr,
         method=method,
         assumes=claim.assumes,
-        valid=valid,
+        valid=method in EXACT and rule != "best",
+        noise_multiplier=claim.noise_multiplier(parameter) if isinstance(claim, MechanismDP) else None,
+        note=note or _note(claim, method, parameter, epsilon, len(scores), alpha),
     )
+
+
+def _note(claim: Claim, method: str, parameter: float, epsilon: float, runs: int, alpha: float) -> str:
+    if parameter >= claim.most:
+        return f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
+    if epsilon > 0:
+        return ""
+    if parameter > 0:
+        return f"what was refuted leaks nothing beyond delta = {claim.delta:g}"
+    if method == "katz":
+        return "the ratios do not exceed 1 by more than their error, or there is no error that they could be taken of"
+    if _ceiling(claim, method, runs, alpha) == 0:
+        return f"{runs} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
+    return "the scores refute no claim: the attack is too weak, or the runs are too few"
+
+
+def _test(claim: Claim, method: str) -> ThresholdTest:
+    if method == "katz":
+        return Katz()
+    return Posterior(claim) if method.startswith("bayes") else ClopperPearson(claim)
+
+
+def _ceiling(claim: Claim, method: str, runs: int, alpha: float) -> float:
+    """The most that the errors at one threshold can show: there are none in the world of z, and few in that of z′."""
+    test = _test(claim, method)
+    negatives, positives = max(runs // 2, 1), max(runs - runs // 2, 1)
+    false_positives = np.zeros(1, dtype=np.int64) if test.monotone else np.arange(negatives)
+    errors = Errors(false_positives, negatives, np.zeros_like(false_positives), positives)
+    return claim.epsilon(test.parameter(errors.at(test.strongest(errors, alpha)), alpha))
 
 
 def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Array]:
@@ -203,22 +350,20 @@ def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Ar
     if len(np.unique(in_z)) < 2:
         raise ValueError(
             'threshold "split" needs runs of both worlds among the even and among the odd runs, got '
-            f'{len(scores)} runs in a half: run more, or use the default, "ranks"'
+            f"{len(scores)} runs in a half: run more, or give another threshold"
         )
     return np.sort(scores[in_z]), np.sort(scores[~in_z])
 
 
-def _rates_upper(positives: Array, negatives: Array, cuts: Array, alpha: float) -> tuple[Array, Array]:
-    """Clopper–Pearson bounds on FPR and FNR at each cut, at alpha/2 each; both samples sorted."""
+def _errors(positives: Array, negatives: Array, cuts: Array) -> Errors:
+    """Both samples sorted."""
     false_positives = len(negatives) - np.searchsorted(negatives, cuts, side="right")
-    false_negatives = np.searchsorted(positives, cuts, side="right")
-    return (
-        clopper_pearson_upper(false_positives, len(negatives), alpha / 2),
-        clopper_pearson_upper(false_negatives, len(positives), alpha / 2),
+    return Errors(
+        false_positives, len(negatives), np.searchsorted(positives, cuts, side="right").astype(np.int64), len(positives)
     )
 
 
-def _best_threshold(positives: Array, negatives: Array, claim: Claim, alpha: float) -> float:
-    # A best threshold is a score of the negative world: from there up to the next one only false negatives are added.
-    cuts = np.unique(negatives)
-    return float(cuts[np.argmax(claim.parameter(*_rates_upper(positives, negatives, cuts, alpha)))])
+def _best_threshold(positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> float:
+    # Between two scores of the negative world only false negatives are added, so one of these scores is best.
+    cuts = np.unique(negatives if test.monotone else np.concatenate((negatives, positives)))
+    return float(cuts[test.strongest(_errors(positives, negatives, cuts), alpha)])
