@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 from dpsub._version import __version__
 
 if TYPE_CHECKING:
-    from dpsub import accounting, crafters, data, estimators, explorer, figures, models, opacus, widgets
+    from dpsub import (
+        accounting,
+        crafters,
+        data,
+        estimators,
+        explorer,
+        figures,
+        game,
+        models,
+        opacus,
+        validity,
+        widgets,
+    )
     from dpsub.audits import audit
     from dpsub.canaries import CanaryPair
     from dpsub.dpsgd import DPSGD
@@ -26,8 +38,10 @@ __all__ = [
     "estimators",
     "explorer",
     "figures",
+    "game",
     "models",
     "opacus",
+    "validity",
     "widgets",
 ]
 

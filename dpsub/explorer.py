@@ -28,7 +28,7 @@ AXES: dict[str, list[Any]] = {
 }
 FALSE_POSITIVE_RATES = [0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0]
 GRID = "explorer.json"
-TEMPLATE = "explorer.html"
+STYLE, TEMPLATE = "page.css", "explorer.html"
 
 
 def numbers(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> dict[str, float]:
@@ -72,7 +72,8 @@ def grid() -> dict[str, Any]:
 
 def page() -> HTML:
     """The explorer as a piece of a web page that needs neither a kernel nor anything from elsewhere."""
-    template = resources.files("dpsub").joinpath(TEMPLATE).read_text()
+    files = resources.files("dpsub")
+    template = files.joinpath(TEMPLATE).read_text().replace("{{style}}", files.joinpath(STYLE).read_text())
     return HTML(template.replace("{{grid}}", json.dumps(grid(), separators=(",", ":"))))  # type: ignore[no-untyped-call]
 
 

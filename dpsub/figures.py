@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from numpy.typing import ArrayLike
 
-from dpsub.estimators import LowerBound
+from dpsub.estimators import LowerBound, over_repeats
+from dpsub.game import Audit
 
 STYLE = "dpsub.dpsub"  # plt.style.use(figures.STYLE)
 SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
@@ -28,6 +29,14 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # where a line is one of several alike
+
+
+ASSUMES = {"none": "assumes nothing", "gdp": "assumes GDP", "mechanism": "assumes the mechanism"}
+
+
+def what_it_rests_on(bound: LowerBound) -> str:
+    """For a legend: what has to hold for a bound to mean anything, and whether it keeps its promise then."""
+    return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 
 def looks(name: str, **changes: Any) -> dict[str, Any]:
@@ -66,10 +75,11 @@ def epsilon_against_step(
             (artists[name],) = ax.plot(steps, np.asarray(values), **looks(name))
     for scenario, repeats in audited.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
-        look = looks(scenario, markersize=3.5)
+        label = f"{LOOKS[scenario]['label']}, {what_it_rests_on(repeats[0][0])}"
+        look = looks(scenario, markersize=3.5, label=label)
         if len(epsilon) > 1 and len(epsilon) < 10:
             ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
-        (artists[scenario],) = ax.plot(steps, epsilon.mean(axis=0), **look)
+        (artists[scenario],) = ax.plot(steps, over_repeats(repeats).mean, **look)
     ax.set_xlim(0, steps[-1] * 1.02)
     ax.set_ylim(bottom=0)
     _draw_ceiling(ax, ceiling, artists)
@@ -85,7 +95,7 @@ def worst_case(
     substitute: ArrayLike,
     add_remove: ArrayLike,
     group: ArrayLike,
-    audited: Mapping[str, ArrayLike],
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
     ceiling: float | None = None,
 ) -> dict[str, Artist | Container]:
     """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
@@ -93,8 +103,8 @@ def worst_case(
     Args:
         ax: where to draw.
         substitute, add_remove, group: (points,) the accountants' ε, increasing.
-        audited: for each threshold rule its bounds (points, repeats), drawn as mean ± 2 standard errors. "best", the
-            papers' rule, is drawn hollow, as it is not a valid bound.
+        audited: for each way to bound, by the name it is to have in the legend, its repeats, each a list of one bound
+            a point. Drawn as mean ± 2 standard errors, beside each other; hollow where they are not valid.
         ceiling: what a perfect attack would have shown with as many runs.
 
     Source: *Beyond Membership*, Figure 2.
@@ -103,14 +113,15 @@ def worst_case(
     artists: dict[str, Artist | Container] = {}
     for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
         (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
-    for rule, values in audited.items():
-        epsilon = np.asarray(values, dtype=float)
-        repeats = epsilon.shape[1]
-        spread = 2 * epsilon.std(axis=1, ddof=1) / np.sqrt(repeats) if repeats > 1 else np.zeros(len(epsilon))
-        hollow = {"mfc": "white", "marker": "D", "markersize": 5} if rule == "best" else {"zorder": 3}
-        label = {"best": "S1, best threshold (papers; not valid)", "ranks": "S1, rank test (valid)"}.get(rule, rule)
-        look = looks("S1", **{"linestyle": "none", "label": label, **hollow})
-        artists[rule] = ax.errorbar(x, epsilon.mean(axis=1), yerr=spread, **look)
+    beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
+    for (name, repeats), shift, color, marker in zip(audited.items(), beside, COLORS, "oD^s", strict=False):
+        mean, error, _ = over_repeats(repeats)
+        one = repeats[0][0]
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3.5, "linestyle": "none"}
+        look["label"] = f"S1, {name}, {what_it_rests_on(one)}"
+        artists[name] = ax.errorbar(
+            x + shift, mean, yerr=np.nan_to_num(error), mfc=color if one.valid else "white", **look
+        )
     ax.set_xlim(left=0)
     highest = max((value for value in np.ravel(group) if np.isfinite(value)), default=0.0)
     ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # panels that share their axis keep the highest
@@ -157,6 +168,73 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
     ax.set_ylabel("false-negative rate")
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
+    return artists
+
+
+def game(left: Axes, right: Axes, audit: Audit, threshold: float) -> dict[str, Any]:
+    """The audit game: the scores of the two worlds with a threshold, and the bounds that follow beside the truth."""
+    artists: dict[str, Any] = {}
+    bins = np.linspace(-4, 6, 51)
+    common: dict[str, Any] = {"bins": bins, "density": True}
+    artists["z_prime"] = left.hist(audit.with_z_prime, color="0.75", label="trained with z′", **common)
+    artists["z"] = left.hist(audit.with_z, histtype="step", color="black", label="trained with z", **common)
+    artists["threshold"] = left.axvline(threshold, color=COLORS[0])
+    fpr, fnr = audit.rates(threshold)
+    left.set_xlabel(f"score; FPR {fpr:.3f}, FNR {fnr:.3f}")
+    left.set_yticks([])
+    left.legend(loc="upper right")
+    bounds = {
+        "your threshold": audit.bound(threshold),
+        "best threshold": audit.bound("best"),
+        "rank test": audit.bound("ranks"),
+    }
+    values = [bound.epsilon for bound in bounds.values()]
+    colors = [COLORS[0] if bound.valid else "white" for bound in bounds.values()]
+    artists["bars"] = right.barh(range(len(bounds)), values, height=0.6, color=colors, edgecolor="black", linewidth=0.8)
+    right.bar_label(artists["bars"], [f"{value:.2f}" for value in values], padding=3)
+    right.set_yticks(range(len(bounds)), [f"{name}\n{'' if b.valid else 'not '}valid" for name, b in bounds.items()])
+    artists["truth"] = right.axvline(audit.truth, color="black", linestyle="--", label="truth")
+    right.set_xlim(0, 1.25 * max(audit.truth, *values))
+    right.invert_yaxis()
+    right.set_xlabel(r"$\varepsilon$ (dashed: the truth)")
+    return artists
+
+
+def validity(
+    wrong: Axes,
+    tight: Axes,
+    runs: ArrayLike,
+    measured: Mapping[str, tuple[ArrayLike, ArrayLike, bool]],
+    *,
+    alpha: float,
+) -> dict[str, Artist]:
+    """How often each way to bound exceeds the truth, and what share of the truth it finds, against the number of runs.
+
+    Args:
+        wrong, tight: where to draw the two.
+        runs: (k,) runs in all.
+        measured: by the name it is to have in the legend: the shares of audits that were wrong, the mean bound over the
+            truth, (k,) each, and whether it claims to be valid. What does not is drawn hollow and dashed.
+        alpha: the share of wrong audits that is allowed.
+    """
+    x = np.asarray(runs)
+    artists: dict[str, Artist] = {}
+    for (name, (share, found, valid)), color, marker in zip(
+        measured.items(), cycle(COLORS), cycle("osD^vP"), strict=False
+    ):
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4}
+        look |= {"linestyle": "-" if valid else "--", "mfc": color if valid else "white"}
+        label = name if valid else f"{name} (not valid)"
+        (artists[name],) = wrong.plot(x, 100 * np.asarray(share), label=label, **look)
+        tight.plot(x, np.asarray(found), **look)
+    artists["alpha"] = wrong.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
+    tight.axhline(1.0, color="black", linestyle=":", linewidth=0.9)
+    wrong.set_ylabel("audits above the truth (%)")
+    tight.set_ylabel("mean bound / truth")
+    for ax in (wrong, tight):
+        ax.set_xscale("log")
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("runs, both worlds")
     return artists
 
 

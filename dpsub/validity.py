@@ -17,14 +17,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from tqdm.auto import tqdm
 
@@ -77,7 +78,7 @@ class RandomizedResponse:
         return float(np.log(np.exp(self.loss) * (1 - delta) - delta))
 
     def tradeoff(self, fpr: Array) -> Array:
-        return np.maximum(1 - np.exp(self.loss) * fpr, np.exp(-self.loss) * (1 - fpr))
+        return np.asarray(np.maximum(1 - np.exp(self.loss) * fpr, np.exp(-self.loss) * (1 - fpr)))
 
 
 Truth = Gaussian | DPSGD | RandomizedResponse
@@ -90,7 +91,7 @@ def _inverse(truth: Truth) -> tuple[Array, Array]:
     return ndtri(fnr[::-1]), NORMAL_SCORES[::-1]
 
 
-def scores(truth: Truth, bits: Array, rng: np.random.Generator) -> Array:
+def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) -> Array:
     """(runs,) the scores of the strongest attack on runs whose bits these are; higher speaks for z, bit 0."""
     negative = ndtri(rng.random(len(bits)))
     positive = np.interp(negative, *_inverse(truth))  # f is its own inverse
@@ -154,13 +155,14 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
 
 def cells() -> Iterator[Cell]:
     """What the book shows. Each method is asked where what it assumes holds; then "gdp" where it does not."""
-    sampled = {"sample_rate": 0.0625, "steps": 500}
+    sampled = DPSGD(1.0, 0.0625, 500)
     for mu in (0.5, 1.0, 2.0):
         noise = accounting.noise_multiplier(
-            target_epsilon=accounting.gdp_epsilon(mu, DELTA), delta=DELTA, adjacency="substitute", **sampled
-        )
+            target_epsilon=accounting.gdp_epsilon(mu, DELTA), sample_rate=sampled.sample_rate, steps=sampled.steps,
+            delta=DELTA, adjacency="substitute",
+        )  # fmt: skip
         for method in estimators.METHODS:
-            truth = DPSGD(noise, **sampled) if method == "pld" else Gaussian(mu)
+            truth = replace(sampled, noise_multiplier=noise) if method == "pld" else Gaussian(mu)
             for threshold in ("ranks", "split", "fixed", "best"):
                 if threshold == "ranks" and method not in estimators.EXACT:
                     continue
@@ -173,10 +175,10 @@ def cells() -> Iterator[Cell]:
         (rare, "ranks", 5_000, DELTA),
         (rare, float(-ndtri(0.001)), 50_000, 0.05),  # a threshold whose false-positive rate is far below δ
     ]
-    for other, threshold, runs, delta in far:
+    for other, cut, runs, delta in far:
         for method in ("gdp", "dp", "pld"):
             if method != "pld" or isinstance(other, DPSGD):
-                yield Cell(method, threshold, runs, other, delta=delta)
+                yield Cell(method, cut, runs, other, delta=delta)
 
 
 def key(cell: Cell) -> dict[str, Any]:
@@ -185,6 +187,8 @@ def key(cell: Cell) -> dict[str, Any]:
 
 def measured(path: Path) -> dict[str, Any]:
     """What a file holds: where and when it was made, and one row for each cell."""
+    if not path.exists():
+        raise FileNotFoundError(f"no measurements at {path}: make them with python -m dpsub.validity {path}")
     return dict(json.loads(path.read_text()))
 
 
@@ -200,7 +204,7 @@ def run(path: Path, every: Callable[[], Iterator[Cell]] = cells) -> None:
         for cell, row in zip(left, tqdm(pool.map(measure, left), total=len(left)), strict=True):
             rows.append({"cell": key(cell), **row})
             made = {
-                "date": datetime.now(timezone.utc).date().isoformat(),
+                "date": datetime.now(UTC).date().isoformat(),
                 "machine": f"{platform.machine()}, {platform.system()}",
                 "commit": commit.stdout.strip(),
                 "seconds": round(spent + time.monotonic() - start),

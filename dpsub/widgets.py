@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import display
 
-from dpsub import accounting, explorer, figures
+from dpsub import accounting, explorer, figures, game
 
 
 def epsilon_explorer(
@@ -54,3 +56,57 @@ def epsilon_explorer(
         slider.observe(redraw, names="value")
     redraw()
     return ipywidgets.VBox([*sliders.values(), picture])
+
+
+def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidgets.VBox:
+    """Two worlds whose truth is known, a threshold to drag, and a button that counts how often a rule lies.
+
+    Without a kernel, on a page, `game.page` plays the same game.
+
+    Args:
+        runs: one of `game.RUNS`; in each world.
+        mu: one of `game.MU`; how far the worlds are apart.
+        seed: of the first audit.
+    """
+    wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
+    choices = {
+        "runs": ipywidgets.Dropdown(options=game.RUNS, value=runs, description="runs in each world", **wide),
+        "mu": ipywidgets.Dropdown(
+            options=[(f"ε = {accounting.gdp_epsilon(m, game.DELTA):.2f}", m) for m in game.MU], value=mu,
+            description="truth", **wide,
+        ),
+    }  # fmt: skip
+    threshold = ipywidgets.FloatSlider(
+        mu / 2, min=-4, max=6, step=0.05, description="your threshold", continuous_update=False, **wide
+    )
+    again, hundred = ipywidgets.Button(description="another audit"), ipywidgets.Button(description="play 100 times")
+    picture, verdict = ipywidgets.Output(), ipywidgets.HTML()
+    seeds = itertools.count(seed)
+    current: list[game.Audit] = []
+
+    def redraw(_: object = None) -> None:
+        with picture:
+            picture.clear_output(wait=True)
+            fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+            figures.game(left, right, current[0], threshold.value)
+            display(fig)  # type: ignore[no-untyped-call]
+            plt.close(fig)
+
+    def deal(_: object = None) -> None:
+        current[:] = [game.play(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds))]
+        redraw()
+
+    def play_often(_: object = None) -> None:
+        lies = game.count_lies(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds) + 1_000)
+        verdict.value = (
+            f"Of {lies.games} audits, the best threshold's bound was above the truth in {lies.best}, the rank test's "
+            f"in {lies.ranks}; {game.ALPHA * lies.games:.0f} are allowed on average."
+        )
+
+    threshold.observe(redraw, names="value")
+    for choice in choices.values():
+        choice.observe(deal, names="value")
+    again.on_click(deal)
+    hundred.on_click(play_often)
+    deal()
+    return ipywidgets.VBox([*choices.values(), threshold, picture, ipywidgets.HBox([again, hundred]), verdict])

@@ -4,13 +4,17 @@ import contextlib
 import functools
 import http.server
 import itertools
+import re
 import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
-from dpsub import explorer
+from dpsub import explorer, game
+from dpsub.estimators import epsilon_lower_bound
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "_build" / "html"
@@ -123,6 +127,54 @@ def test_it_can_be_read_in_the_dark(page):
     assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]
 
 
+@pytest.fixture
+def table(browser, tmp_path):
+    """The audit game on a page of its own."""
+    body = f"<html data-theme='light'><meta charset='utf-8'><body>{game.page().data}</body></html>"
+    (tmp_path / "index.html").write_text(body)
+    with served(tmp_path) as address:
+        opened = browser.new_page()
+        opened.asked = []
+        opened.on("request", lambda request: opened.asked.append(request.url))
+        opened.goto(address)
+        yield opened
+        opened.close()
+
+
+def bound_shown(page, name):
+    return float(page.locator(f"[data-shown={name}]").inner_text().split()[0])
+
+
+def test_the_game_shows_the_bound_of_the_counts_it_shows(table):
+    for cut in ("0.5", "1.3", "-0.4"):
+        table.locator("[data-input=threshold]").fill(cut)
+        counts = [int(table.locator(f"[data-shown={rate}]").inner_text().split("/")[0]) for rate in ("fpr", "fnr")]
+        scores = np.concatenate([np.arange(1_250) < counts[0], np.arange(1_250) >= counts[1]]).astype(float)
+        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 1_250), delta=game.DELTA, threshold=0.5)
+        assert bound_shown(table, "yours") == pytest.approx(bound.epsilon, abs=0.02)
+        assert bound_shown(table, "best") >= bound_shown(table, "yours")
+        assert bound_shown(table, "best") > bound_shown(table, "ranks") > 2
+
+
+def test_a_hundred_games_count_the_lies(table):
+    before = table.locator("[data-shown=best]").inner_text()
+    table.get_by_text("another audit").click()
+    assert table.locator("[data-shown=best]").inner_text() != before
+    table.locator("[data-input=runs]").focus()
+    table.keyboard.press("ArrowRight")
+    table.get_by_text("play 100 times").click()
+    best, ranks = map(int, re.findall(r"in (\d+)", table.locator("[data-shown=lies]").inner_text()))
+    assert ranks <= binom.ppf(0.9999, 100, 0.05)
+    assert best > ranks
+    assert all(address.startswith("http://127.0.0.1") for address in table.asked)
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_the_game_fits_narrow_and_wide_screens(table, width):
+    table.set_viewport_size({"width": width, "height": 900})
+    assert table.evaluate("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
 def test_the_book_asks_for_nothing_from_elsewhere_and_renders_its_formulas(browser):
     with served(BOOK) as address:
@@ -134,7 +186,7 @@ def test_the_book_asks_for_nothing_from_elsewhere_and_renders_its_formulas(brows
             assert not [url for url in asked if not url.startswith((address, "data:"))], path.name
             formulas = opened.locator("span.math, div.math").count()
             assert opened.locator("mjx-container").count() >= formulas, path.name
-            if opened.locator(".dpsub-explorer").count():
+            if opened.locator("[data-axis=noise_multiplier]").count():
                 opened.locator("[data-axis=noise_multiplier]").fill("3")
                 assert shown(opened, "substitute") == at(noise_multiplier=1.4)["substitute"][0]
             opened.close()

@@ -2,7 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from dpsub import explorer, figures, widgets
+from dpsub import explorer, figures, game, widgets
 from dpsub.estimators import LowerBound
 
 
@@ -14,8 +14,8 @@ def ax():
         plt.close(fig)
 
 
-def bounds(values):
-    return [LowerBound(v, None, None, None, None, "gdp", "gdp", True) for v in values]
+def bounds(values, *, assumes="gdp", valid=True):
+    return [LowerBound(v, None, None, None, None, "gdp", assumes, valid) for v in values]
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -27,6 +27,7 @@ def test_epsilon_against_step_draws_what_it_is_given(ax, repeats):
     assert set(artists) == {"substitute", "add_remove", "S2", "ceiling"}
     np.testing.assert_array_equal(artists["S2"].get_ydata(), np.array([1.0, 2.0]) + (repeats - 1) / 2)
     assert len(ax.lines) == 4 + (repeats if repeats > 1 else 0)
+    assert artists["S2"].get_label() == "crafted gradient (S2), assumes GDP"
     assert ax.get_ylim()[1] > 5.0
 
 
@@ -41,11 +42,17 @@ def test_a_ceiling_far_above_is_a_note(ax):
 def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax):
     artists = figures.worst_case(
         ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, 2.2],
-        audited={"ranks": [[0.9, 1.0, 1.1], [1.9, 2.0, 2.1]], "best": [[1.0, 1.1, 1.2], [2.0, 2.1, 2.2]]},
+        audited={
+            "rank test": [bounds([0.9, 1.9], assumes="mechanism"), bounds([1.1, 2.1], assumes="mechanism")],
+            "best": [bounds([1.0, 2.0], valid=False)] * 2,
+        },
     )  # fmt: skip
-    np.testing.assert_allclose(artists["ranks"][0].get_ydata(), [1.0, 2.0])
+    points, _, (bars,) = artists["rank test"]
+    np.testing.assert_allclose(points.get_ydata(), [1.0, 2.0])
+    np.testing.assert_allclose([segment[:, 1] for segment in bars.get_segments()], [[0.8, 1.2], [1.8, 2.2]])
     assert artists["best"][0].get_markerfacecolor() == "white"
-    assert "not valid" in artists["best"].get_label()
+    assert artists["rank test"].get_label() == "S1, rank test, assumes the mechanism"
+    assert artists["best"].get_label() == "S1, best, assumes GDP; not valid"
 
 
 def test_bars_carry_their_numbers(ax):
@@ -86,7 +93,7 @@ def test_group_privacy_is_drawn_when_given(ax):
 
 def test_what_cannot_be_certified_does_not_break_the_figure(ax):
     figures.worst_case(
-        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, np.inf], audited={"ranks": [[0.9], [1.9]]}
+        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, np.inf], audited={"ranks": [bounds([0.9, 1.9])]}
     )
     assert np.isfinite(ax.get_ylim()).all()
 
@@ -104,3 +111,43 @@ def test_tradeoffs_are_drawn_over_guessing(ax):
     artists = figures.tradeoffs(ax, [0, 0.5, 1], {"substitute": [1, 0.1, 0], "add_remove": [1, 0.3, 0]})
     assert list(artists) == ["guessing", "substitute", "add_remove"]
     np.testing.assert_array_equal(artists["substitute"].get_ydata(), [1, 0.1, 0])
+
+
+def test_validity_is_drawn_against_what_is_allowed():
+    fig, (wrong, tight) = plt.subplots(1, 2)
+    measured = {"ranks": ([0.04, 0.03], [0.7, 0.9], True), "best": ([0.1, 0.2], [0.9, 1.0], False)}
+    artists = figures.validity(wrong, tight, [256, 1_000], measured, alpha=0.05)
+    assert artists["best"].get_label() == "best (not valid)"
+    np.testing.assert_allclose(artists["best"].get_ydata(), [10, 20])
+    np.testing.assert_allclose(artists["alpha"].get_ydata(), 5)
+    np.testing.assert_allclose(tight.lines[0].get_ydata(), [0.7, 0.9])
+    plt.close(fig)
+
+
+def test_the_game_is_drawn_with_its_rates_and_bounds():
+    fig, (left, right) = plt.subplots(1, 2)
+    audit = game.play(runs=1_250, mu=1.0, seed=3)
+    artists = figures.game(left, right, audit, 0.5)
+    fpr, fnr = audit.rates(0.5)
+    assert left.get_xlabel() == f"score; FPR {fpr:.3f}, FNR {fnr:.3f}"
+    widths = [bar.get_width() for bar in artists["bars"]]
+    assert widths == [audit.bound(rule).epsilon for rule in (0.5, "best", "ranks")]
+    plt.close(fig)
+
+
+def test_the_game_widget_deals_and_counts(monkeypatch):
+    drawn = []
+    original = figures.game
+    monkeypatch.setattr(figures, "game", lambda *given: drawn.append(given[2:]) or original(*given))
+    box = widgets.audit_game(runs=125, mu=1.0)
+    runs, truth, threshold, _, buttons, verdict = box.children
+    assert (runs.value, truth.label) == (125, "ε = 4.38")
+    threshold.value = 1.0
+    buttons.children[0].click()
+    buttons.children[1].click()
+    (first, at_start), (same, moved), (second, _) = drawn
+    assert (at_start, moved) == (0.5, 1.0)
+    assert first is same
+    assert (first.with_z != second.with_z).all()
+    lies = game.count_lies(runs=125, mu=1.0, seed=1_002)
+    assert f"above the truth in {lies.best}, the rank test's in {lies.ranks}; 5 are allowed" in verdict.value

@@ -19,8 +19,8 @@ PACKAGE = ROOT / "dpsub"
 FOUNDATION = ["_version", "_checks", "_random", "_dataset"]
 STATISTICS = [
     "_gaussian", "_pairs", "_tradeoff", "_steps", "_grid", "_pld", "_prv", "_sums", "_training", "_curves",
-    "_calibration", "accounting", "_claims", "_beta_tails", "_one_threshold", "_rank_test", "estimators", "validity", "worst_case",
-    "figures", "explorer", "widgets",
+    "_calibration", "accounting", "_claims", "_beta_tails", "_one_threshold", "_rank_test", "estimators",
+    "validity", "worst_case", "game", "figures", "explorer", "widgets",
 ]  # fmt: skip
 BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
 TRAINING = ["dpsgd", "data", "models", "canaries", "trainers", "crafters", "audits"]
