@@ -5,6 +5,7 @@ import nbformat
 import papermill
 import pytest
 import yaml
+from scipy.stats import binom
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
@@ -25,7 +26,14 @@ def execute(name, folder, **parameters):
             key = output.get("metadata", {}).get("scrapbook", {}).get("name")
             if key:
                 glued[key] = output["data"][GLUE + "text/plain"]
-    return {key: float(value.strip("'").replace(",", "")) for key, value in glued.items()}
+    return {key: number for key, value in glued.items() if (number := as_number(value)) is not None}
+
+
+def as_number(text):
+    try:
+        return float(text.strip("'").replace(",", ""))
+    except ValueError:
+        return None
 
 
 @pytest.mark.filterwarnings("default")
@@ -55,6 +63,18 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     assert 0.7 < glued["fig2_lowest"] < glued["fig2_highest"] < 1.05
     assert glued["fig2_ratio_least"] > 1.9
     assert glued["fig2_group_worst"] == pytest.approx(1.323, abs=2e-3)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp_path):
+    glued = execute("estimators", tmp_path, runs=500, audits=60)
+    assert glued["validity_live_ranks"] <= binom.ppf(0.999, 60, 0.05)
+    assert 0.6 < glued["validity_live_ranks_mean"] < 0.95
+    # The worst of so many cells, by chance alone, with probability 0.999.
+    worst = 1 - 0.001 / glued["validity_valid_cells"]
+    assert glued["validity_valid_worst"] <= binom.ppf(worst, 400, 0.05) / 400
+    assert glued["validity_best_worst"] > 0.15
+    assert glued["validity_ranks_50000"] > 0.97
 
 
 @pytest.mark.filterwarnings("default")
