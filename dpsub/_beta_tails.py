@@ -29,7 +29,10 @@ def _breaks(a: NDArray[np.floating], b: NDArray[np.floating]) -> Array:
 
 
 def probability_above(claim: Claim, parameter: float, u: Law, x: Law) -> Array:
-    """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5."""
+    """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5.
+
+    Where f is interpolated, or a law is Beta(½, n), it can be 1e-3.
+    """
     a, b = u[0][:, None], u[1][:, None]
     own = _breaks(*u)
     images = claim.tradeoff(np.sin(_breaks(*x)) ** 2, parameter)

@@ -45,11 +45,19 @@ class ThresholdTest(Protocol):
         ...
 
 
+def clopper_pearson_upper(counts: Counts, trials: int, alpha: float) -> Array:
+    """The upper ends of one-sided exact intervals for a proportion, at confidence 1 − alpha."""
+    if len(counts) > 100:
+        return _of_every_count(trials, alpha)[counts]
+    missed = np.maximum(trials - counts, 1)
+    return np.where(counts < trials, betainccinv(counts + 1.0, missed, alpha), 1.0)
+
+
 @lru_cache(maxsize=64)
-def clopper_pearson_upper(trials: int, alpha: float) -> Array:
-    """The upper ends of one-sided exact intervals for a proportion, for counts from 0 to `trials`."""
-    count = np.arange(trials)
-    upper = np.append(betainccinv(count + 1, trials - count, alpha), 1.0)
+def _of_every_count(trials: int, alpha: float) -> Array:
+    """One table serves all the thresholds of all the steps of an audit."""
+    counts = np.arange(trials)
+    upper = np.append(betainccinv(counts + 1.0, trials - counts, alpha), 1.0)
     upper.setflags(write=False)
     return upper
 
@@ -57,8 +65,8 @@ def clopper_pearson_upper(trials: int, alpha: float) -> Array:
 def rates_upper(errors: Errors, alpha: float) -> tuple[Array, Array]:
     """Clopper–Pearson bounds on FPR and FNR, at alpha/2 each."""
     return (
-        clopper_pearson_upper(errors.negatives, alpha / 2)[errors.false_positives],
-        clopper_pearson_upper(errors.positives, alpha / 2)[errors.false_negatives],
+        clopper_pearson_upper(errors.false_positives, errors.negatives, alpha / 2),
+        clopper_pearson_upper(errors.false_negatives, errors.positives, alpha / 2),
     )
 
 

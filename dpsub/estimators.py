@@ -18,17 +18,13 @@ from dpsub import _checks
 from dpsub._claims import GDP, LEAST_NOISE, ApproximateDP, Array, Claim, MechanismDP
 from dpsub._one_threshold import ClopperPearson, Errors, Katz, Posterior, ThresholdTest, rates_upper
 from dpsub._rank_test import LEAST_RUNS, fixed_ranks, smallest_parameter
-from dpsub._training import Counts
+from dpsub._training import MOST_STEPS, Counts
 
 __all__ = ["LowerBound", "OverRepeats", "epsilon_lower_bound", "max_certifiable_epsilon", "over_repeats"]
 
 METHODS = ("gdp", "dp", "pld", "bayes_gdp", "bayes_dp", "katz")
 RULES = ("ranks", "split", "best")
-EXACT = (
-    "gdp",
-    "dp",
-    "pld",
-)  # hold with probability 1 - alpha where the threshold allows; the rank test goes with these
+EXACT = ("gdp", "dp", "pld")  # whose bounds can hold with probability 1 - alpha; the rank test goes with these
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far beyond
 
 
@@ -144,6 +140,8 @@ def epsilon_lower_bound(
     (True, True)
     """
     columns, in_z, several = _read(scores, bits)
+    if not isinstance(simultaneous, bool | np.bool_):
+        raise ValueError(f"simultaneous must be True or False, got {simultaneous!r}")
     rule = _rule(threshold, method)
     alpha = _alpha(alpha)
     claims = _claims(method, _checks.probability("delta", delta), mechanism, columns.shape[1])
@@ -174,11 +172,7 @@ def max_certifiable_epsilon(
     rule = _rule(threshold, method)
     alpha = _alpha(alpha)
     [claim] = _claims(method, _checks.probability("delta", delta), mechanism, 1)
-    judged = runs // 2 if rule == "split" else runs
-    if rule == "ranks":
-        bits = np.arange(judged) % 2
-        return _bound((1.0 - bits).astype(np.float64), claim, bits == 0, method, rule, alpha).epsilon
-    return _ceiling(claim, method, judged, alpha)
+    return _ceiling(claim, method, rule, runs, alpha)
 
 
 def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
@@ -195,16 +189,20 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     >>> over_repeats([3.0, 4.0, 5.0])
     OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
     """
-    rows = [np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds]
-    shapes = {row.shape for row in rows}
-    if len(shapes) != 1:
-        raise ValueError(f"bounds must be one or more repeats of the same number of steps, got {sorted(shapes)}")
-    stacked = np.stack(rows)
+    expected = "bounds must be a sequence of repeats, each a bound or as many bounds as steps"
+    if isinstance(bounds, str | LowerBound):
+        raise ValueError(f"{expected}, got a single {type(bounds).__name__}")
+    try:
+        stacked = np.stack([np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds])
+    except (TypeError, ValueError):
+        raise ValueError(f"{expected}, got repeats of several shapes, none, or something else") from None
+    if stacked.size == 0 or stacked.ndim > 2 or np.isnan(stacked).any():
+        raise ValueError(f"{expected}, got shape {stacked.shape} with {int(np.isnan(stacked).sum())} NaN")
     error = np.full(stacked.shape[1:], np.nan)
-    if len(rows) > 1:
-        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    if len(stacked) > 1:
+        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
     mean = stacked.mean(axis=0)
-    return OverRepeats(mean, error, len(rows)) if mean.ndim else OverRepeats(float(mean), float(error), len(rows))
+    return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
 
 
 def _epsilons(bounds: Any) -> Any:
@@ -228,15 +226,21 @@ def _read(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_],
         ) from None
     if columns.ndim not in (1, 2) or columns.size == 0:
         raise ValueError(f"scores must have shape (runs,) or (runs, steps), none of them 0, got {columns.shape}")
-    if not np.issubdtype(columns.dtype, np.number) or np.iscomplexobj(columns):
+    if columns.dtype.kind not in "iuf":
         raise ValueError(f"scores must be real numbers, got dtype {columns.dtype}")
     if np.isnan(columns).any():
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
-    worlds = np.asarray(bits)
+    try:
+        worlds = np.asarray(bits)
+        known = bool(np.isin(worlds, (0, 1)).all())
+    except (TypeError, ValueError):
+        raise ValueError("bits must be 0 (trained with z) or 1 (with z_prime), one for each run") from None
     if worlds.shape != columns.shape[:1]:
         raise ValueError(f"bits must have shape {columns.shape[:1]}, one for each run, got {worlds.shape}")
-    if not np.isin(worlds, (0, 1)).all():
-        raise ValueError(f"bits must be 0 (trained with z) or 1 (with z_prime), got {np.unique(worlds)[:5].tolist()}")
+    if not known:
+        raise ValueError(
+            f"bits must be 0 (trained with z) or 1 (with z_prime), got {list(dict.fromkeys(worlds.tolist()))[:5]}"
+        )
     if len(np.unique(worlds)) < 2:
         raise ValueError(f"bits must hold runs of both worlds, got {worlds[0]} only: run more, or check the coin")
     return columns.reshape(len(columns), -1).astype(np.float64), worlds == 0, columns.ndim == 2
@@ -244,14 +248,16 @@ def _read(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_],
 
 def _rule(threshold: str | float, method: str) -> str | float:
     _checks.choice("method", method, METHODS)
-    if isinstance(threshold, str) and threshold not in RULES:
+    if not isinstance(threshold, str):
+        return _checks.real("threshold", threshold)
+    if threshold not in RULES:
         raise ValueError(f"threshold must be one of 'ranks', 'split', 'best' or a number, got {threshold!r}")
     if threshold == "ranks" and method not in EXACT:
         raise ValueError(
             f"threshold 'ranks' goes with the methods {', '.join(map(repr, EXACT))}, got {method!r}: "
             "give 'split', 'best' or a number"
         )
-    return threshold if isinstance(threshold, str) else _checks.real("threshold", threshold)
+    return threshold
 
 
 def _claims(method: str, delta: float, mechanism: Mechanism, columns: int) -> list[Claim]:
@@ -270,10 +276,11 @@ def _claims(method: str, delta: float, mechanism: Mechanism, columns: int) -> li
         )
     _, q = _checks.mechanism(1.0, mechanism["sample_rate"])
     adjacency = _checks.adjacency(mechanism["adjacency"])
+    _checks.no_mask("steps", mechanism["steps"])
     steps = np.atleast_1d(np.asarray(mechanism["steps"])).tolist()
     if len(steps) != columns:
         raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
-    return [MechanismDP(delta, q, _checks.whole("steps", count), adjacency) for count in steps]
+    return [MechanismDP(delta, q, _checks.whole("steps", count, at_most=MOST_STEPS), adjacency) for count in steps]
 
 
 def _bound(
@@ -283,14 +290,11 @@ def _bound(
     cut: float | None
     fpr: float | None = None
     fnr: float | None = None
-    note = "all scores are equal: no threshold parts the worlds" if scores.min() == scores.max() else ""
     if rule == "ranks":
         parameter, cut = 0.0, None
         if len(negatives) >= LEAST_RUNS:
             ranks = fixed_ranks(claim, len(negatives))
             parameter, cut = smallest_parameter(claim, positives, negatives, ranks, alpha)
-        else:
-            note = f"the rank test needs {LEAST_RUNS} runs with z_prime, got {len(negatives)}"
     else:
         test = _test(claim, method)
         if rule == "split":
@@ -312,21 +316,35 @@ def _bound(
         assumes=claim.assumes,
         valid=method in EXACT and rule != "best",
         noise_multiplier=claim.noise_multiplier(parameter) if isinstance(claim, MechanismDP) else None,
-        note=note or _note(claim, method, parameter, epsilon, len(scores), alpha),
+        note=_note(scores, in_z, claim, method, rule, parameter, epsilon, alpha),
     )
 
 
-def _note(claim: Claim, method: str, parameter: float, epsilon: float, runs: int, alpha: float) -> str:
+def _note(
+    scores: Array,
+    in_z: NDArray[np.bool_],
+    claim: Claim,
+    method: str,
+    rule: str | float,
+    parameter: float,
+    epsilon: float,
+    alpha: float,
+) -> str:
+    """Why the bound is 0, or should be doubted."""
     if parameter >= claim.most:
         return f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
     if epsilon > 0:
         return ""
+    if scores.min() == scores.max():
+        return "all scores are equal: no threshold parts the worlds"
+    if rule == "ranks" and (~in_z).sum() < LEAST_RUNS:
+        return f"the rank test needs {LEAST_RUNS} runs with z_prime, got {(~in_z).sum()}"
     if parameter > 0:
         return f"what was refuted leaks nothing beyond delta = {claim.delta:g}"
     if method == "katz":
         return "the ratios do not exceed 1 by more than their error, or there is no error that they could be taken of"
-    if _ceiling(claim, method, runs, alpha) == 0:
-        return f"{runs} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
+    if method != "pld" and _ceiling(claim, method, rule, len(scores), alpha) == 0:
+        return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
     return "the scores refute no claim: the attack is too weak, or the runs are too few"
 
 
@@ -336,13 +354,23 @@ def _test(claim: Claim, method: str) -> ThresholdTest:
     return Posterior(claim) if method.startswith("bayes") else ClopperPearson(claim)
 
 
-def _ceiling(claim: Claim, method: str, runs: int, alpha: float) -> float:
-    """The most that the errors at one threshold can show: there are none in the world of z, and few in that of z′."""
-    test = _test(claim, method)
+def _ceiling(claim: Claim, method: str, rule: str | float, runs: int, alpha: float) -> float:
+    """The most that so many runs can show, half of them in each world: there is no error, or of one kind only."""
+    if rule == "split":
+        runs //= 2
     negatives, positives = max(runs // 2, 1), max(runs - runs // 2, 1)
-    false_positives = np.zeros(1, dtype=np.int64) if test.monotone else np.arange(negatives)
-    errors = Errors(false_positives, negatives, np.zeros_like(false_positives), positives)
-    return claim.epsilon(test.parameter(errors.at(test.strongest(errors, alpha)), alpha))
+    if rule == "ranks":
+        if negatives < LEAST_RUNS:
+            return 0.0
+        ranks = fixed_ranks(claim, negatives)
+        parameter, _ = smallest_parameter(claim, np.ones(positives), np.zeros(negatives), ranks, alpha)
+        return claim.epsilon(parameter)
+    test = _test(claim, method)
+    of_either = np.arange(1 if test.monotone else negatives)
+    none = np.zeros_like(of_either)
+    errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
+    most = 0 if test.monotone else test.strongest(errors, alpha)
+    return claim.epsilon(test.parameter(errors.at(most), alpha))
 
 
 def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Array]:

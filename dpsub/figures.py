@@ -114,7 +114,8 @@ def worst_case(
     for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
         (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
     beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
-    for (name, repeats), shift, color, marker in zip(audited.items(), beside, COLORS, "oD^s", strict=False):
+    color = LOOKS["S1"]["color"]
+    for (name, repeats), shift, marker in zip(audited.items(), beside, cycle("oD^s"), strict=False):
         mean, error, _ = over_repeats(repeats)
         one = repeats[0][0]
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3.5, "linestyle": "none"}

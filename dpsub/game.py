@@ -108,7 +108,7 @@ def tables() -> dict[str, Any]:
     for runs in RUNS:
         few = np.geomspace(1, runs / 2, 40).round()
         counts = np.unique(np.concatenate((np.arange(min(12, runs)), few, runs - few, [runs]))).astype(int)
-        upper = clopper_pearson_upper(runs, ALPHA / 2)[counts]
+        upper = clopper_pearson_upper(counts, runs, ALPHA / 2)
         ranks = fixed_ranks(claim, runs).items()
         answer["runs"].append({
             "runs": runs,

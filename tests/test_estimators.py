@@ -122,7 +122,7 @@ def test_katz_needs_an_error_of_each_kind_it_takes_a_ratio_with():
 
 @pytest.mark.parametrize(("count", "trials", "expected"), [(3, 128, 0.0669663), (0, 1250, 0.00294675), (7, 7, 1.0)])
 def test_clopper_pearson_at_known_points(count, trials, expected):
-    assert clopper_pearson_upper(trials, 0.025)[count] == pytest.approx(expected, abs=1e-6)
+    assert clopper_pearson_upper(np.array([count]), trials, 0.025)[0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_rank_p_value_at_a_known_point():
@@ -345,9 +345,40 @@ def test_repeats_become_a_mean_and_two_standard_errors():
     curves = over_repeats([[bound(1.0), bound(2.0)], [bound(3.0), bound(2.0)]])
     np.testing.assert_allclose([curves.mean, curves.error], [[2, 2], [2, 0]])
     assert np.isnan(over_repeats([[bound(1.0), bound(2.0)]]).error).all()
-    for bad in ([], [[1.0, 2.0], [1.0]]):
-        with pytest.raises(ValueError, match="bounds must be one or more repeats of the same number of steps"):
+    for bad in ([], [[1.0, 2.0], [1.0]], [[], []], [None, 3.0], "345", bound(1.0), [np.nan]):
+        with pytest.raises(ValueError, match="bounds must be a sequence of repeats"):
             over_repeats(bad)
+
+
+def test_noise_beyond_all_accounting_is_no_leak():
+    rng = np.random.default_rng(17)
+    scores, bits = gaussian_scores(rng, 100_000, 0.02)
+    mechanism = {"delta": DELTA, "method": "pld", "steps": 10**9, "adjacency": "substitute"}
+    full = epsilon_lower_bound(scores, bits, sample_rate=1.0, **mechanism)
+    assert full.epsilon == pytest.approx(epsilon_lower_bound(scores, bits, delta=DELTA).epsilon, abs=1e-9)
+    assert MechanismDP(DELTA, 0.5, 10**6, "substitute").epsilon(1e-3) == 0
+
+
+def test_no_number_of_errors_beats_the_ceiling_of_katz():
+    for runs in (10, 11, 40, 41):
+        n0, n1 = runs // 2, runs - runs // 2
+        most = max(
+            bounded(*worlds(fp, n0, fn, n1), "katz", 0.5).epsilon for fp in range(n0 + 1) for fn in range(n1 + 1)
+        )
+        assert max_certifiable_epsilon(runs, delta=DELTA, method="katz", threshold="best") == pytest.approx(most)
+
+
+# The exact curve of one step, from the Neyman–Pearson lemma.
+@pytest.mark.parametrize(("q", "parameter"), [(0.9, 8.7), (0.9, 2.0), (0.999, 5.29), (0.3, 6.0)])
+def test_interpolated_curves_stay_below_the_exact_one(q, parameter):
+    claim = MechanismDP(DELTA, q, 1, "substitute")
+    sigma = claim.noise_multiplier(parameter)
+    x = np.linspace(-8 * sigma - 1, 8 * sigma + 1, 20_001)
+    above = [(1 - q) * norm.sf(x / sigma) + q * norm.sf((x - mean) / sigma) for mean in (-1, 1)]
+    fpr, fnr = (part[(above[0] > 1e-12) & (above[0] < 1 - 1e-12)] for part in (above[0], 1 - above[1]))
+    slack = fnr - claim.tradeoff(fpr, parameter)
+    assert slack.min() > -1e-9
+    assert slack.max() < 6e-5
 
 
 def test_steps_give_one_bound_each_and_share_alpha_only_when_asked():
@@ -449,6 +480,13 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         (SCORES, BITS, {"method": "pld", **SAMPLED, "adjacency": "swap"}, "adjacency must be one of .* got 'swap'"),
         (SCORES, BITS, {"method": "pld", **SAMPLED, "sample_rate": 1.5}, "sample_rate must be > 0 and <= 1, got 1.5"),
         (SCORES, BITS, {"threshold": "median"}, "threshold must be one of 'ranks', 'split', 'best' or a number"),
+        (SCORES, [None, 1, 0, 1], {}, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
+        (SCORES, [[0], [1, 0], 0, 1], {}, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
+        (np.array([1, 2, 3, 4], "m8[s]"), BITS, {}, r"scores must be real numbers, got dtype timedelta64"),
+        (SCORES, BITS, {"threshold": np.array([0.5, 0.6])}, "threshold must be a number, finite, got array"),
+        (SCORES, BITS, {"simultaneous": "no"}, "simultaneous must be True or False, got 'no'"),
+        (SCORES, BITS, {"method": "pld", **SAMPLED, "steps": np.ma.array([5], mask=[1])}, "steps must not be masked"),
+        (SCORES, BITS, {"method": "pld", **SAMPLED, "steps": 10**400}, "steps must be >= 1 and <= 1000000000"),
         (SCORES, BITS, {"threshold": np.nan}, "threshold must be finite, got nan"),
         (SCORES, [0, 1, 0, 1], {"threshold": "split"}, 'threshold "split" needs runs of both worlds'),
     ],
