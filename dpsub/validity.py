@@ -4,7 +4,7 @@ The adversary of every audit here is the strongest that the truth allows: its er
 itself. A run of z′ has a score that is uniform in the false-positive rate; a run of z exceeds a score whose
 false-positive rate is u with probability 1 − f(u).
 
-``python -m dpsub.validity FILE`` measures everything that the book shows, in about an hour and a half on two cores, and
+``python -m dpsub.validity FILE`` measures everything that the book shows, in about an hour on two cores, and
 goes on where it was interrupted.
 """
 
