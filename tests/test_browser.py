@@ -52,18 +52,31 @@ def served(folder):
         server.server_close()
 
 
-@pytest.fixture
-def page(browser, tmp_path):
-    """The explorer on a page of its own, and every address that was asked for."""
-    body = f"<html data-theme='light'><meta charset='utf-8'><body>{explorer.page().data}</body></html>"
-    (tmp_path / "index.html").write_text(body)
-    with served(tmp_path) as address:
+@contextlib.contextmanager
+def on_a_page_of_its_own(html, browser, folder):
+    """A page that remembers every address that it asked for."""
+    (folder / "index.html").write_text(
+        f"<html data-theme='light'><meta charset='utf-8'><body>{html.data}</body></html>"
+    )
+    with served(folder) as address:
         opened = browser.new_page()
         opened.asked = []
         opened.on("request", lambda request: opened.asked.append(request.url))
         opened.goto(address)
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    with on_a_page_of_its_own(explorer.page(), browser, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(browser, tmp_path):
+    with on_a_page_of_its_own(game.page(), browser, tmp_path) as opened:
+        yield opened
 
 
 def shown(page, name):
@@ -125,20 +138,6 @@ def test_it_can_be_read_in_the_dark(page):
     assert looks() == ["rgb(26, 26, 26)", "rgb(255, 255, 255)"]
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]
-
-
-@pytest.fixture
-def table(browser, tmp_path):
-    """The audit game on a page of its own."""
-    body = f"<html data-theme='light'><meta charset='utf-8'><body>{game.page().data}</body></html>"
-    (tmp_path / "index.html").write_text(body)
-    with served(tmp_path) as address:
-        opened = browser.new_page()
-        opened.asked = []
-        opened.on("request", lambda request: opened.asked.append(request.url))
-        opened.goto(address)
-        yield opened
-        opened.close()
 
 
 def bound_shown(page, name):
