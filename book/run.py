@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
+QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 
 
 def parameters(name: str, preset: str) -> dict[str, object]:
@@ -37,6 +38,7 @@ def execute(name: str, preset: str) -> Path:
         target,
         parameters=parameters(name, preset),
         cwd=ROOT,
+        execution_timeout=QUICK_CELL if preset == "quick" else None,
         progress_bar={"desc": name, "unit": "cell"},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )

@@ -234,6 +234,8 @@ def validity(
     tight.set_ylabel("mean bound / truth")
     for ax in (wrong, tight):
         ax.set_xscale("log")
+        ax.set_xticks(x, [f"{count:,}" for count in x.tolist()])
+        ax.minorticks_off()
         ax.set_ylim(bottom=0)
         ax.set_xlabel("runs, both worlds")
     return artists

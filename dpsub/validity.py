@@ -15,7 +15,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from dpsub import accounting, estimators
 from dpsub._claims import Array
 from dpsub._random import stream
 
-__all__ = ["DPSGD", "RUNS", "Cell", "Gaussian", "RandomizedResponse", "measure", "scores"]
+__all__ = ["DPSGD", "RUNS", "Cell", "Gaussian", "RandomizedResponse", "entries", "measure", "measured", "scores"]
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)
@@ -191,6 +191,11 @@ def measured(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"no measurements at {path}: make them with python -m dpsub.validity {path}")
     return dict(json.loads(path.read_text()))
+
+
+def entries(rows: Mapping[str, Iterable[float]]) -> list[str]:
+    """For a table: the percentage of audits that were wrong, and the mean bound over the truth."""
+    return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in zip(rows["share"], rows["mean"], strict=True)]
 
 
 def run(path: Path, every: Callable[[], Iterator[Cell]] = cells) -> None:

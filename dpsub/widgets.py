@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
 import ipywidgets
@@ -80,17 +81,17 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
         mu / 2, min=-4, max=6, step=0.05, description="your threshold", continuous_update=False, **wide
     )
     again, hundred = ipywidgets.Button(description="another audit"), ipywidgets.Button(description="play 100 times")
-    picture, verdict = ipywidgets.Output(), ipywidgets.HTML()
+    picture, verdict = ipywidgets.Image(format="png"), ipywidgets.HTML()
     seeds = itertools.count(seed)
     current: list[game.Audit] = []
 
     def redraw(_: object = None) -> None:
-        with picture:
-            picture.clear_output(wait=True)
-            fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
-            figures.game(left, right, current[0], threshold.value)
-            display(fig)  # type: ignore[no-untyped-call]
-            plt.close(fig)
+        fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+        figures.game(left, right, current[0], threshold.value)
+        png = io.BytesIO()
+        fig.savefig(png, format="png", dpi=110)
+        picture.value = png.getvalue()
+        plt.close(fig)
 
     def deal(_: object = None) -> None:
         current[:] = [game.play(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds))]
