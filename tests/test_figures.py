@@ -141,7 +141,7 @@ def test_the_game_widget_deals_and_counts(monkeypatch):
     monkeypatch.setattr(figures, "game", lambda *given: drawn.append(given[2:]) or original(*given))
     box = widgets.audit_game(runs=125, mu=1.0)
     runs, truth, threshold, picture, buttons, verdict = box.children
-    assert picture.value.startswith(b"\x89PNG")
+    assert bytes(picture.value).startswith(b"\x89PNG")
     assert (runs.value, truth.label) == (125, "ε = 4.38")
     threshold.value = 1.0
     buttons.children[0].click()
