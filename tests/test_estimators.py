@@ -7,7 +7,7 @@ from scipy.special import betaincinv
 from scipy.stats import beta, binom, norm
 
 from dpsub import accounting
-from dpsub._claims import GDP, ApproximateDP, MechanismDP
+from dpsub._claims import GDP, PER_OCTAVE, ApproximateDP, MechanismDP
 from dpsub._one_threshold import clopper_pearson_upper
 from dpsub._rank_test import fixed_ranks, p_value, smallest_parameter
 from dpsub.accounting import gdp_epsilon, gdp_mu
@@ -369,7 +369,7 @@ def test_no_number_of_errors_beats_the_ceiling_of_katz():
 
 
 # The exact curve of one step, from the Neyman–Pearson lemma.
-@pytest.mark.parametrize(("q", "parameter"), [(0.9, 8.7), (0.9, 2.0), (0.999, 5.29), (0.3, 6.0)])
+@pytest.mark.parametrize(("q", "parameter"), [(0.9, 8.7), (0.9, 2.0), (0.999, 2 ** (594.5 / 256)), (0.3, 6.0)])
 def test_interpolated_curves_stay_below_the_exact_one(q, parameter):
     claim = MechanismDP(DELTA, q, 1, "substitute")
     sigma = claim.noise_multiplier(parameter)
@@ -379,6 +379,19 @@ def test_interpolated_curves_stay_below_the_exact_one(q, parameter):
     slack = fnr - claim.tradeoff(fpr, parameter)
     assert slack.min() > -1e-9
     assert slack.max() < 6e-5
+
+
+# At full batch these are Gaussian; elsewhere the curves between the stored ones are themselves only bounded.
+@pytest.mark.parametrize(("q", "steps", "sigma"), [(0.0625, 500, 0.4), (0.5, 20, 0.4), (0.25, 500, 1.7)])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_half_way_between_its_curves_a_claim_adds_nothing_to_the_accountants(q, steps, sigma, adjacency):
+    claim = MechanismDP(DELTA, q, steps, adjacency)
+    place = round(PER_OCTAVE * math.log2(claim.noise_multiplier(1.0) / sigma)) + 0.5
+    parameter = 2 ** (place / PER_OCTAVE)
+    fpr = norm.cdf(np.linspace(-6, 6, 801) + 0.0013)
+    mechanism = {"noise_multiplier": claim.noise_multiplier(parameter), "sample_rate": q, "steps": steps}
+    own = claim.tradeoff(fpr, parameter)
+    assert ((own <= accounting.tradeoff(fpr, **mechanism, adjacency=adjacency)) | (own == 0)).all()
 
 
 def test_steps_give_one_bound_each_and_share_alpha_only_when_asked():
