@@ -18,3 +18,13 @@ def stream(
     coins that it has to guess. `SeedSequence((seed, 0))` is `SeedSequence(seed)`: entropy alone does not part them.
     """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
+
+
+def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit"], block: int = 0) -> int:
+    """A seed for torch: 32 bits, since its CPU generator reads no more of them.
+
+    Blocks of one seed and purpose never share one, as draws of 32 bits each soon would: an odd multiplier permutes
+    the whole numbers modulo 2³².
+    """
+    first = np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose],)).generate_state(1)[0]
+    return (int(first) + block * 0x9E3779B1) % 2**32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,38 +12,59 @@ from numpy.typing import NDArray
 from dpsub import _checks
 
 
+class Record(NamedTuple):
+    """One record: features, shaped like a task's, and a label."""
+
+    x: NDArray[np.float32]
+    y: int
+
+
 @dataclass(frozen=True, eq=False)
 class CanaryPair:
-    """What fills the canary's slot in the two worlds.
+    """What fills the canary's slot in the two worlds: gradients, or records.
 
     Attributes:
-        z, z_prime: (parameters,) float32 for gradients, in the units of max_grad_norm.
+        z, z_prime: gradients, (parameters,) float32 in the units of max_grad_norm, that enter the sum as they are; or
+            records (x, y), whose gradients training computes and clips. Where the slot is empty `z_prime` is 0 beside
+            a gradient and None beside a record.
         slot: which private record gives its place to the canary. It is one of the n that q·n counts.
         scenario: "S2" … "S5".
         adjacency: how the two worlds differ: "substitute" as crafted.
-        score: how the distinguisher scores a model for z. "displacement" is (z/C)·(θ₀ − θ_t).
         details: what the crafter found, for figures and stored results.
+        task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
     """
 
-    z: NDArray[np.float32]
-    z_prime: NDArray[np.float32]
+    z: NDArray[np.float32] | Record
+    z_prime: NDArray[np.float32] | Record | None
     slot: int
     scenario: str
     adjacency: str = "substitute"
-    score: Literal["displacement"] = "displacement"
     details: Mapping[str, float | int | str] = field(default_factory=dict)
+    task: str | None = None
 
     def __post_init__(self) -> None:
         _checks.adjacency(self.adjacency)
-        _checks.choice("score", self.score, ("displacement",))
         object.__setattr__(self, "slot", _checks.whole("slot", self.slot, at_least=0))
-        for name in ("z", "z_prime"):
-            gradient = np.asarray(getattr(self, name), dtype=np.float32)
-            if gradient.ndim != 1 or not np.isfinite(gradient).all():
-                raise ValueError(f"{name} must be a finite vector (parameters,), got shape {gradient.shape}")
-            object.__setattr__(self, name, gradient)
-        if self.adjacency != "substitute" and self.z_prime.any():
-            raise ValueError(f"z_prime must be 0 under {self.adjacency!r}: use pair.against_nothing(adjacency=...)")
+        object.__setattr__(self, "z", _world("z", self.z))
+        if self.z_prime is not None:
+            if isinstance(self.z_prime, tuple) != isinstance(self.z, tuple):
+                raise ValueError("z and z_prime must both be gradients or both be records")
+            object.__setattr__(self, "z_prime", _world("z_prime", self.z_prime))
+        empty = self.z_prime is None or (not isinstance(self.z_prime, Record) and not self.z_prime.any())
+        if empty != (self.adjacency != "substitute"):
+            raise ValueError(
+                f"z_prime must be empty, 0 for a gradient and None for a record, under 'add_remove' and 'zero_out' and "
+                f"only there, got {self.z_prime!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+            )
+
+    @property
+    def score(self) -> str:
+        """How the distinguisher scores a model θ for z.
+
+        "displacement" of gradients: (z/C)·(θ₀ − θ). "logit" of records: logit(z; θ) − logit(z′; θ), where logit is
+        log p/(1 − p) for the probability p of the record's label, and what is absent counts 0.
+        """
+        return "logit" if isinstance(self.z, Record) else "displacement"
 
     def against_nothing(self, *, adjacency: str) -> CanaryPair:
         """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.
@@ -51,4 +72,19 @@ class CanaryPair:
         The slot still has its Poisson coin and still counts in q·n, so that nothing else tells the worlds apart.
         """
         _checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
-        return replace(self, z_prime=np.zeros_like(self.z), adjacency=adjacency)
+        nothing = None if isinstance(self.z, Record) else np.zeros_like(self.z)
+        return replace(self, z_prime=nothing, adjacency=adjacency)
+
+
+def _world(name: str, value: object) -> NDArray[np.float32] | Record:
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise ValueError(f"{name} must be a record (x, y), got {len(value)} values")
+        x = np.asarray(value[0], dtype=np.float32)
+        if not np.isfinite(x).all():
+            raise ValueError(f"{name} must have finite features, got {int((~np.isfinite(x)).sum())} that are not")
+        return Record(x, _checks.whole(f"{name}'s label", value[1], at_least=0))
+    gradient = np.asarray(value, dtype=np.float32)
+    if gradient.ndim != 1 or not np.isfinite(gradient).all():
+        raise ValueError(f"{name} must be a finite vector (parameters,) or a record (x, y), got shape {gradient.shape}")
+    return gradient

@@ -6,15 +6,14 @@ import numpy as np
 import torch
 
 from dpsub import _checks
-from dpsub._random import stream
+from dpsub._random import stream, torch_seed
 from dpsub.canaries import CanaryPair
-from dpsub.data import Task
+from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
-from dpsub.models import Linear
-from dpsub.trainers import Bank
+from dpsub.trainers import Bank, Model
 
 
-def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair:
+def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     r"""S2, the crafted gradient: ±C on the parameter that training moves least, 0 elsewhere.
 
     One model is trained on the task with clipping but without noise; :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`
@@ -35,19 +34,20 @@ def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair
     """
     seed = _checks.whole("seed", seed, at_least=0)
     rng = stream(seed, "crafter")
-    device = torch.device("cpu")
+    check_task(task)
     model.check_fits(task)
-    bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), device=device)
-    generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
+    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
+    bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
 
     travel = torch.zeros_like(bank.theta)
     before = bank.theta.clone()
-    for _ in bank.train(generator, private=False):
+    for _ in bank.train(private=False):
         travel += (bank.theta - before).abs()
         before.copy_(bank.theta)
     if not torch.isfinite(travel).all():
         raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
-    parameter = int(travel.argmin())
+    travelled = model.flat(travel)[0]
+    parameter = int(travelled.argmin())
 
     z = np.zeros(model.parameters, dtype=np.float32)
     z[parameter] = spec.max_grad_norm
@@ -56,5 +56,6 @@ def gradient(task: Task, model: Linear, spec: DPSGD, *, seed: int) -> CanaryPair
         z_prime=-z,
         slot=int(rng.integers(len(task.y_train))),
         scenario="S2",
-        details={"parameter": parameter, "travel": float(travel.flatten()[parameter]), "crafter_seed": seed},
+        task=task.fingerprint,
+        details={"parameter": parameter, "travel": float(travelled[parameter]), "crafter_seed": seed},
     )

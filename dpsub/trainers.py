@@ -2,17 +2,26 @@ r"""DP-SGD and DP-Adam for a bank of models, exactly as Opacus takes each step."
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub.canaries import CanaryPair
+from dpsub._networks import RECORDS_AT_ONCE, Network
+from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task
 from dpsub.dpsgd import DPSGD
 from dpsub.models import Linear
+
+Model = Linear | Network
+
+# About how many numbers a part of one step's computation holds: what a CPU core's cache likes, what fills a GPU. It is
+# not planned from the memory there is, since parts of another size round otherwise: that plans how many blocks train.
+ROOM = {"cpu": 2**20, "cuda": 2**28}
+# Below this sample rate networks compute each model's own batch; above it, all records, those not sampled weighing 0.
+GATHER_BELOW = 0.5
 
 
 class Bank:
@@ -22,78 +31,193 @@ class Bank:
 
     Args:
         model, task, spec: what is trained, on what, how.
-        canary: the pair whose z or z_prime fills the slot; None for none.
         bits: (runs,) 0 for the world of z, 1 for that of z_prime.
-        device: where.
+        generator: where random starts, batches and noise come from, in this order; its device is where it all happens.
+        canary: the pair whose z or z_prime fills the slot; None for none.
+        within_span: train a linear head by plain SGD in the coordinates that its records span, where these are fewer:
+            scores have the same law, and `theta` is in other coordinates (`Linear.within_span`).
+
+    Attributes:
+        theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
+        theta_0: as they were before the first step.
     """
 
     def __init__(
         self,
-        model: Linear,
+        model: Model,
         task: Task,
         spec: DPSGD,
         *,
         bits: NDArray[np.int8],
-        device: torch.device,
+        generator: torch.Generator,
         canary: CanaryPair | None = None,
+        within_span: bool = False,
     ) -> None:
-        self.model, self.spec, self.canary, self.device = model, spec, canary, device
-        self.runs = len(bits)
-        others = np.arange(len(task.y_train))
-        self.expected_batch_size = spec.sample_rate * len(others)
+        self.spec, self.canary, self.generator, self.device = spec, canary, generator, generator.device
+        self.runs, self.room = len(bits), ROOM[self.device.type]
+        worlds = [] if canary is None else [world for world in (canary.z, canary.z_prime) if world is not None]
+        x, y = [task.x_train], [task.y_train]
         if canary is not None:
-            others = np.delete(others, canary.slot)
-        self.inputs = model.inputs(torch.as_tensor(task.x_train[others], device=device))
-        self.labels = torch.as_tensor(task.y_train[others], device=device)
+            x, y = [np.delete(task.x_train, canary.slot, axis=0)], [np.delete(task.y_train, canary.slot)]
+        self.others = len(y[0])
+        self.expected_batch_size = spec.sample_rate * len(task.y_train)
+        for world in worlds:
+            if isinstance(world, Record):
+                x.append(world.x[None])
+                y.append(np.array([world.y]))
+        self.inputs = model.inputs(torch.as_tensor(np.concatenate(x), device=self.device))
+        self.labels = torch.as_tensor(np.concatenate(y), device=self.device)
 
-        self.theta = model.initial(self.runs, device)
+        gradients = [torch.as_tensor(world, device=self.device) for world in worlds if not isinstance(world, Record)]
+        vectors = torch.stack(gradients) if gradients else torch.zeros(0, model.parameters, device=self.device)
+        if within_span and isinstance(model, Linear) and spec.optimizer == "sgd":
+            smaller = model.within_span(self.inputs, vectors)
+            if smaller is not None:
+                model, self.inputs, vectors = smaller
+        self.model: Model = model
+
+        in_world = torch.as_tensor(np.asarray(bits) != 0, device=self.device)
+        self.worlds = torch.stack([~in_world, in_world])
+        # A gradient canary is 0 but in a few places, where it is added and read.
+        self.support = vectors.any(dim=0).nonzero()[:, 0]
+        self.gradients = vectors[:, self.support]
+
+        self.theta = model.initial_parameters(self.runs, generator)
         self.theta_0 = self.theta.clone()
         if spec.optimizer == "adam":
-            self.optimizer: torch.optim.Optimizer = torch.optim.Adam([self.theta], lr=spec.learning_rate)
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam([self.theta], lr=spec.learning_rate, fused=True)
         else:
             self.optimizer = torch.optim.SGD([self.theta], lr=spec.learning_rate)
 
-        if canary is not None:
-            self.z = torch.as_tensor(canary.z, device=device)
-            worlds = torch.stack([self.z, torch.as_tensor(canary.z_prime, device=device)])
-            chosen = worlds[torch.as_tensor(bits, dtype=torch.int64, device=device)]
-            self.slot_gradients = chosen.T.reshape(*model.shape, self.runs)
+    @property
+    def has_record(self) -> bool:
+        return self.canary is not None and isinstance(self.canary.z, Record)
 
-    def step(self, *, sampled: Tensor | None, slot_sampled: Tensor | None, noise: Tensor | None) -> None:
+    def step(
+        self, *, sampled: Tensor | None = None, slot_sampled: Tensor | None = None, noise: Tensor | None = None
+    ) -> None:
         """One step of training with the randomness given.
 
         Args:
-            sampled: (records, runs) bool, which shared records are in each model's batch; None for all.
+            sampled: (n − 1 or, without a canary, n; runs) bool, the other records in each model's batch; None for all.
             slot_sampled: (runs,) bool, whether the slot is; None for always.
             noise: standard normal, shaped like `theta`; None for a step without noise.
         """
         spec = self.spec
-        total = self.model.clipped_sum(self.theta, self.inputs, self.labels, sampled, spec.max_grad_norm)
-        if self.canary is not None:
-            total += self.slot_gradients if slot_sampled is None else self.slot_gradients * slot_sampled
+        if self.has_record:
+            slot = self.worlds[: len(self.inputs) - self.others]
+            slot = slot if slot_sampled is None else slot & slot_sampled
+            everyone = torch.ones(self.others, self.runs, dtype=torch.bool, device=self.device)
+            sampled = torch.cat([everyone if sampled is None else sampled, slot])
+        total = self.model.clipped_sum(
+            self.theta,
+            self.inputs,
+            self.labels,
+            sampled,
+            spec.max_grad_norm,
+            gather=spec.sample_rate < GATHER_BELOW,
+            room=self.room,
+        )
+        if len(self.support):
+            of_world = self.gradients[self.worlds[1].long()]
+            self.model.flat(total)[:, self.support] += (
+                of_world if slot_sampled is None else of_world * slot_sampled[:, None]
+            )
         if noise is not None:
             total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
         self.theta.grad = total.div_(self.expected_batch_size)
         self.optimizer.step()
 
-    def train(self, generator: torch.Generator, *, private: bool = True) -> Iterator[int]:
-        """Train for all steps with fresh randomness, yielding the number of steps taken after each."""
-        q = self.spec.sample_rate
-        noise = torch.empty_like(self.theta) if private else None
+    def advance(self, *, private: bool = True) -> None:
+        """One step with fresh randomness: a coin of probability q for each record, the slot included, then noise."""
+        sampled = slot_sampled = None
+        if self.spec.sample_rate < 1:
+            coins = _coins(self.spec.sample_rate, self.others + 1, self.runs, self.generator)
+            sampled, slot_sampled = coins[:-1], coins[-1]
+        noise = torch.empty_like(self.theta).normal_(generator=self.generator) if private else None
+        self.step(sampled=sampled, slot_sampled=slot_sampled, noise=noise)
+
+    def train(self, *, private: bool = True) -> Iterator[int]:
+        """Train for all steps, yielding the number of steps taken after each."""
         for step in range(1, self.spec.steps + 1):
-            sampled = slot_sampled = None
-            if q < 1:
-                coins = torch.rand(len(self.labels) + 1, self.runs, generator=generator, device=self.device) < q
-                sampled, slot_sampled = coins[:-1], coins[-1]
-            if noise is not None:
-                noise.normal_(generator=generator)
-            self.step(sampled=sampled, slot_sampled=slot_sampled, noise=noise)
+            self.advance(private=private)
             yield step
 
     def scores(self) -> Tensor:
-        """(runs,): how much each model speaks for z, by theory: training descends, so z pushes θ towards −z.
+        """(runs,): how much each model speaks for z, by theory.
 
-        Source: *Beyond Membership*, Algorithm 1, line 23, which prints the opposite sign.
+        Training descends, so a gradient z pushes θ towards −z: (z/C)·(θ₀ − θ). A record is known better by the model
+        that saw it: logit(z; θ) − logit(z′; θ).
+
+        Source: *Beyond Membership*, Algorithm 1, line 23, which prints the opposite sign for gradients.
         """
-        displacement = (self.theta_0 - self.theta).flatten(0, 1)
-        return (self.z / self.spec.max_grad_norm) @ displacement
+        if self.has_record:
+            canaries = slice(self.others, None)
+            logits = _logit(self.model.logits(self.theta, self.inputs[canaries]), self.labels[canaries])
+            return logits[0] - logits[1] if len(logits) > 1 else logits[0]
+        displacement = self.model.flat(self.theta_0 - self.theta)[:, self.support]
+        return displacement @ (self.gradients[0] / self.spec.max_grad_norm)
+
+    def watch_gradient(self) -> Callable[[], Tensor]:
+        """Ask before a step; what is returned gives after it (runs,) the privatised sum's product with z's gradient.
+
+        z's gradient is the canary's own or, of a record, its clipped gradient at the parameters before the step. In
+        units of C²: whoever's slot holds a z of norm C, and is sampled, sees 1 + N(0, σ²) and what the other records
+        add.
+
+        Source: *Tight Auditing of DP ML*, Algorithm 2, the observation O[t].
+        """
+        unit = self.expected_batch_size / self.spec.max_grad_norm**2
+        if not self.has_record:
+            return lambda: self._privatised()[:, self.support] @ self.gradients[0] * unit
+        z = slice(self.others, self.others + 1)
+        direction = self.model.flat(
+            self.model.clipped_sum(self.theta, self.inputs[z], self.labels[z], None, self.spec.max_grad_norm)
+        )
+        return lambda: (self._privatised() * direction).sum(dim=1) * unit
+
+    def _privatised(self) -> Tensor:
+        assert self.theta.grad is not None
+        return self.model.flat(self.theta.grad)
+
+    def accuracy(self, x: Tensor, labels: Tensor, runs: int) -> Tensor:
+        """(runs,) of the first models: the share of these records whose label has the largest logit."""
+        logits = self.model.logits(self.model.first(self.theta, runs), self.model.inputs(x), self.room)
+        return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)
+
+
+def block_size(model: Model) -> int:
+    """How many models train as one block: 128, fewer where the parameters of so many would take over half a GiB.
+
+    Randomness comes in such blocks, so it depends on the model alone, never on the machine.
+    """
+    most = 2**27 // model.parameters
+    return max(1, min(128, 2 ** (most.bit_length() - 1))) if most else 1
+
+
+def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device) -> int:
+    """About the most memory that the training of one block takes."""
+    of_theta = 7 if spec.optimizer == "adam" else 5  # θ, θ₀, the sum, noise, one to spare; Adam's two averages
+    runs, n = block_size(model), len(task.y_train)
+    floats = of_theta * model.parameters * runs + 3 * task.x_train.size + 2 * n * runs
+    return 4 * (floats + 2 * max(ROOM[device.type], RECORDS_AT_ONCE))
+
+
+def _coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
+    """(rows, runs) bool, True with probability q, to the nearest 2⁻³²; a float32 draw would only know 2⁻²⁴."""
+    words = torch.empty((rows * runs + 1) // 2, dtype=torch.int64, device=generator.device)
+    words.random_(-(2**63), None, generator=generator)
+    halves = words.view(torch.int32)[: rows * runs].view(rows, runs)
+    return halves < _threshold(q)
+
+
+def _threshold(q: float) -> int:
+    """Below which a uniform int32 lies with probability q."""
+    return min(round(q * 2**32) - 2**31, 2**31 - 1)
+
+
+def _logit(logits: Tensor, labels: Tensor) -> Tensor:
+    """(records, classes, runs) → (records, runs): log p/(1 − p) of each record's label, without forming p."""
+    own = labels[:, None, None].expand(-1, 1, logits.shape[2])
+    others = logits.scatter(1, own, -torch.inf).logsumexp(dim=1)
+    return logits.gather(1, own)[:, 0] - others

@@ -1,14 +1,16 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest, norm
+from scipy.stats import ks_2samp, kstest, norm
 
-from dpsub import DPSGD, accounting, audit, crafters, data, models
-from dpsub.audits import BLOCK
+from dpsub import DPSGD, CanaryPair, _devices, accounting, audit, audits, crafters, data, models
 from dpsub.estimators import epsilon_lower_bound
 
+BLOCK = 128
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=1.0, steps=40, learning_rate=0.01)
 
 
@@ -48,6 +50,148 @@ def test_same_seed_same_numbers_whatever_the_number_of_blocks(task, model, canar
     assert one.equals(more.isel(run=slice(0, BLOCK)))
     assert not np.array_equal(more.score[:BLOCK], more.score[BLOCK : 2 * BLOCK])
     assert not np.array_equal(one.score, run(BLOCK, seed=2).score)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+def test_same_numbers_however_many_threads_train(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    task = data.from_arrays(rng.random((10, 1, 16, 16)), rng.integers(0, 10, 10), num_classes=10)
+    if name == "linear":
+        task = data.digits(n_train=100)
+    model = getattr(models, name)(task)
+    spec = replace(SPEC, steps=3, sample_rate=0.4)
+    pair = crafters.gradient(task, model, spec, seed=0)
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(audit(task, model, pair, spec, runs=2 * BLOCK + 3, device="cpu", progress=False))
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert results[0].equals(results[1])
+    assert results[0].equals(results[2])
+
+
+def test_metrics_are_observed_beside_the_scores(task, model, canary):
+    arguments = {"runs": BLOCK + 5, "observe_every": 20, "device": "cpu", "progress": False}
+    plain = audit(task, model, canary, SPEC, **arguments)
+    assert set(plain.data_vars) == {"score", "bit"}
+    result = audit(task, model, canary, SPEC, metrics=("accuracy", "weights", "gradient", "accuracy"), **arguments)
+    assert result.accuracy.dims == ("measured", "step")
+    assert result.measured.values.tolist() == list(range(8))
+    assert result.gradient.shape == (BLOCK + 5, 2)
+    assert result.weights.shape == (BLOCK + 5, model.parameters)
+    assert result.bit.equals(plain.bit)
+
+    x, y = torch.as_tensor(task.x_test), torch.as_tensor(task.y_test)
+    for run in (0, 7):
+        module = model.module(result.weights.values[run])
+        accuracy = (module(x).argmax(dim=1) == y).float().mean()
+        assert float(result.accuracy[run, -1]) == pytest.approx(float(accuracy), abs=1e-6)
+    parameter = canary.details["parameter"]
+    np.testing.assert_allclose(result.score[:, -1], -result.weights[:, parameter], atol=1e-6)
+    for bit, sign in ((0, 1), (1, -1)):
+        seen = result.gradient.values[result.bit.values == bit]
+        assert abs(seen.mean() - sign) < 4.5 * SPEC.noise_multiplier / np.sqrt(seen.size) + 0.2
+
+
+def test_a_record_canary_is_audited(task, model):
+    spec = replace(SPEC, noise_multiplier=0.5, learning_rate=1.0)
+    record = CanaryPair((task.x_train[3], 1), (task.x_train[3], 2), 3, "S4")
+    for pair in (record, record.against_nothing(adjacency="add_remove")):
+        result = audit(task, model, pair, spec, runs=200, observe_every=40, device="cpu", progress=False)
+        promised = accounting.epsilon(**spec.mechanism, delta=1e-5, adjacency=pair.adjacency)
+        assert 0.3 < epsilon_lower_bound(result.score[:, 0], result.bit, delta=1e-5).epsilon < promised
+        assert result.attrs["adjacency"] == pair.adjacency
+
+
+@pytest.mark.parametrize("kind", ["mlp", "convnet"])
+def test_networks_are_audited(kind):
+    rng = np.random.default_rng(0)
+    task = data.from_arrays(rng.random((20, 1, 16, 16)), rng.integers(0, 10, 20), num_classes=10)
+    model = getattr(models, kind)(task)
+    spec = DPSGD(2.0, 1.0, 0.5, 4, 0.01, "adam")
+    pair = crafters.gradient(task, model, spec, seed=0)
+    result = audit(task, model, pair, spec, runs=150, observe_every=4, device="cpu", progress=False)
+    promised = accounting.epsilon(**spec.mechanism, delta=1e-5, adjacency="substitute")
+    assert 0 < epsilon_lower_bound(result.score[:, 0], result.bit, delta=1e-5).epsilon < promised
+    assert "random start" in result.attrs["model"]
+
+
+def test_precision_is_float32_unless_asked_otherwise_and_is_put_back(task, model, canary, monkeypatch):
+    seen = []
+    step = audits.Bank.advance
+
+    def advance(self):
+        seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        step(self)
+
+    monkeypatch.setattr(audits.Bank, "advance", advance)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        for precision in ("highest", "high"):
+            result = audit(task, model, canary, SPEC, runs=1, device="cpu", matmul_precision=precision, progress=False)
+            assert result.attrs["matmul_precision"] == precision
+            assert set(seen) == {(precision, precision == "high")}
+            assert torch.get_float32_matmul_precision() == "medium"
+            seen.clear()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, monkeypatch):
+    spec = replace(SPEC, steps=2)
+    needed = audits.block_bytes(model, task, spec, torch.device("cpu"))
+    monkeypatch.setattr(_devices, "free_bytes", lambda device: 3.5 * needed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    assert audits._workers(task, model, spec, torch.device("cpu")) == 3
+    monkeypatch.setattr(_devices, "free_bytes", lambda device: needed - 1)
+    with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
+        audit(task, model, canary, spec, runs=4, device="cpu", progress=False)
+
+
+MEMORY = """
+import resource
+import numpy as np, psutil, torch
+from dpsub import DPSGD, data, models
+from dpsub.trainers import Bank, block_bytes
+
+rng = np.random.default_rng(0)
+task = data.from_arrays(rng.random((2_000, *{shape})), rng.integers(0, 100, 2_000), num_classes=100)
+model, spec, device = models.{kind}(task), DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}), torch.device("cpu")
+before = psutil.Process().memory_info().rss
+bank = Bank(model, task, spec, bits=np.zeros(128, np.int8), generator=torch.Generator())
+bank.advance()
+used = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(used / block_bytes(model, task, spec, device))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "q", "optimizer"),
+    [("mlp", (600,), 0.25, "adam"), ("linear", (768,), 1.0, "sgd"), ("convnet", (1, 28, 28), 0.02, "sgd")],
+)
+def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer):
+    code = MEMORY.format(kind=kind, shape=shape, q=q, optimizer=optimizer)
+    share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    assert 0.2 < share < 1
+
+
+def test_an_interrupt_stops_every_block_soon(task, model, canary, monkeypatch):
+    steps = []
+    advance = audits.Bank.advance
+
+    def interrupted(self):
+        steps.append(1)
+        if len(steps) == 30:
+            raise KeyboardInterrupt
+        advance(self)
+
+    monkeypatch.setattr(audits.Bank, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        audit(task, model, canary, replace(SPEC, steps=1_000), runs=10 * BLOCK, device="cpu", progress=False)
+    assert len(steps) < 500
 
 
 def test_progress_is_shown_only_when_wanted(task, model, canary, capsys):
@@ -100,6 +244,10 @@ def test_a_sampled_audit_draws_its_batches(task, model):
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
         ({"model": models.Linear(3, 10)}, "model must fit the task"),
+        ({"metrics": "accuracy"}, r"metrics must be a sequence of names, got 'accuracy': write \('accuracy',\)"),
+        ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'gradient', 'weights', got 'loss'"),
+        ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
+        ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
     ],
 )
 def test_bad_input_is_named(task, model, canary, change, message):
@@ -117,6 +265,32 @@ def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, cana
         audit(task, model, replace(canary, slot=100), SPEC, runs=4, progress=False)
 
 
+def test_a_task_that_was_changed_is_refused_before_training(task, model, canary):
+    def changed(**parts):
+        return replace(task, **parts)
+
+    broken = task.x_train.copy()
+    broken[5, 2] = np.nan
+    labels = np.where(np.arange(100) == 4, 10, task.y_train)
+    for bad, message in (
+        (changed(x_train=broken), "x_train must be finite, got 1 values that are not"),
+        (changed(y_train=labels), "y_train must be labels from 0 to 9, got 10"),
+        (changed(y_train=task.y_train - 1), "y_train must be whole numbers from 0 to"),
+        (changed(x_test=task.x_test[:, :5]), "x_test must have records of shape"),
+        (changed(x_train=task.x_train + 1), "canary must be crafted for this task"),
+        (data.digits(n_train=100, seed=1), "model must fit the task|canary must be crafted for this task"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            audit(bad, model, canary, SPEC, runs=4, progress=False)
+    none_to_test = changed(x_test=task.x_test[:0], y_test=task.y_test[:0])
+    with pytest.raises(ValueError, match='metrics must not name "accuracy" for a task without test records'):
+        audit(none_to_test, model, canary, SPEC, runs=4, metrics=("accuracy",), progress=False)
+    for record in ((task.x_train[0, :5], 1), (task.x_train[0], 10)):
+        pair = CanaryPair(record, (task.x_train[0], 1), 3, "S4")
+        with pytest.raises(ValueError, match="canary.z must be a record like the task's"):
+            audit(task, model, pair, SPEC, runs=4, progress=False)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_cuda_that_is_absent_is_refused(task, model, canary):
     with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
@@ -127,3 +301,24 @@ def test_training_that_diverges_is_said_so(task, model, canary):
     wild = replace(SPEC, learning_rate=1e30, max_grad_norm=1e30)
     with pytest.raises(ValueError, match="spec must be such that training does not diverge"):
         audit(task, model, canary, wild, runs=4, device="cpu", progress=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+def test_a_gpu_audits_the_same_law_and_repeats_itself(name):
+    rng = np.random.default_rng(0)
+    task = data.from_arrays(rng.random((10, 1, 16, 16)), rng.integers(0, 10, 10), num_classes=10)
+    if name == "linear":
+        task = data.digits(n_train=100)
+    model = getattr(models, name)(task)
+    spec = replace(SPEC, steps=5, sample_rate=0.4, noise_multiplier=2.0)
+    pair = crafters.gradient(task, model, spec, seed=0)
+
+    def run(device):
+        return audit(task, model, pair, spec, runs=1_000, observe_every=5, device=device, progress=False)
+
+    here, there = run("cpu"), run("cuda")
+    assert there.equals(run("cuda"))
+    for bit in (0, 1):
+        both = [result.score.values[result.bit.values == bit, -1] for result in (here, there)]
+        assert ks_2samp(*both).pvalue > 1e-3

@@ -40,6 +40,18 @@ def test_a_pair_against_nothing_keeps_z_and_says_its_adjacency():
         pair.against_nothing(adjacency="substitute")
 
 
+def test_a_pair_of_records_is_scored_by_their_logits():
+    x = np.ones((1, 2, 2))
+    pair = CanaryPair(z=(x, 3), z_prime=(x, np.int64(4)), slot=1, scenario="S4")
+    assert pair.score == "logit"
+    assert pair.z.x.dtype == np.float32
+    assert pair.z_prime.y == 4
+    alone = pair.against_nothing(adjacency="add_remove")
+    assert alone.z_prime is None
+    assert alone.z.y == 3
+    assert CanaryPair(z=np.ones(3), z_prime=-np.ones(3), slot=1, scenario="S2").score == "displacement"
+
+
 def test_numbers_are_stored_as_what_they_are():
     spec = DPSGD(**{**GOOD, "steps": 4.0, "noise_multiplier": np.float32(2)})
     assert type(spec.steps) is int
@@ -55,8 +67,16 @@ def test_infinite_counts_are_named():
     ("change", "message"),
     [
         ({"adjacency": "foo"}, "adjacency must be one of"),
-        ({"adjacency": "add_remove"}, "z_prime must be 0 under 'add_remove'"),
-        ({"score": "foo"}, "score must be one of"),
+        (
+            {"adjacency": "add_remove"},
+            "z_prime must be empty, 0 for a gradient and None for a record",
+        ),
+        ({"z_prime": [0.0, 0.0]}, "z_prime must be empty, .* and only there, got .* under 'substitute'"),
+        ({"z_prime": None}, "z_prime must be empty, .* and only there, got None under 'substitute'"),
+        ({"z_prime": ([1.0, 0.0], 3)}, "z and z_prime must both be gradients or both be records"),
+        ({"z": ([1.0, 0.0],)}, r"z must be a record \(x, y\), got 1 values"),
+        ({"z": ([1.0, float("nan")], 3)}, "z must have finite features, got 1 that are not"),
+        ({"z": ([1.0, 0.0], -3)}, "z's label must be >= 0, got -3"),
         ({"slot": -1}, "slot must be >= 0, got -1"),
         ({"z": np.ones((2, 2))}, "z must be a finite vector"),
     ],

@@ -1,0 +1,377 @@
+"""Banks of networks with hidden layers: every model has activations of its own, so each is a matrix in a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_weight
+
+from dpsub.data import Task
+
+OPACUS_EPS = 1e-6  # Opacus clips by C / (norm + 1e-6); so does this
+# Sums over records run in parts of a size that depends on shapes alone: parts of another size would round otherwise.
+RECORDS_AT_ONCE = 2**24
+
+WeightedSum = Callable[[Tensor, Tensor], None]
+
+
+class Layer(Protocol):
+    """A layer of R models: activations are (records, runs, *features), or (records, 1, *features) where shared."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def floats(self) -> int:
+        """Numbers that one record of one model takes in a pass, to plan memory by."""
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor: ...
+
+    def module(self) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """weight (outputs, inputs), bias (outputs)."""
+
+    inputs: int
+    outputs: int
+
+    @property
+    def parameters(self) -> int:
+        return (self.inputs + 1) * self.outputs
+
+    @property
+    def fan_in(self) -> int:
+        return self.inputs
+
+    @property
+    def floats(self) -> int:
+        return self.inputs + 3 * self.outputs
+
+    def _weight(self, theta: Tensor) -> Tensor:
+        return theta[:, : -self.outputs].view(-1, self.outputs, self.inputs)
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        by_run = inputs.transpose(0, 1).expand(len(theta), -1, -1)
+        bias = theta[:, None, -self.outputs :]
+        return torch.baddbmm(bias, by_run, self._weight(theta).transpose(1, 2)).transpose(0, 1)
+
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
+        """The squared norms of the records' gradients, (records, runs), and what sums the gradients with weights.
+
+        A record's gradient is the outer product of its input, with 1 for the bias, and its output gradient: the norm
+        is the product of theirs.
+        """
+
+        def weighted_sum(weights: Tensor, total: Tensor) -> None:
+            weighted = (outputs * weights[..., None]).transpose(0, 1)
+            by_run = inputs.transpose(0, 1).expand(len(total), -1, -1)
+            self._weight(total).baddbmm_(weighted.transpose(1, 2), by_run)
+            total[:, -self.outputs :] += weighted.sum(dim=1)
+
+        return ((inputs * inputs).sum(dim=2) + 1) * (outputs * outputs).sum(dim=2), weighted_sum
+
+    def module(self) -> nn.Module:
+        return nn.Linear(self.inputs, self.outputs)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """weight (channels_out, channels_in, kernel, kernel), bias (channels_out); images of size × size."""
+
+    channels_in: int
+    channels_out: int
+    kernel: int
+    padding: int
+    size: int
+
+    @property
+    def parameters(self) -> int:
+        return (self.fan_in + 1) * self.channels_out
+
+    @property
+    def fan_in(self) -> int:
+        return self.channels_in * self.kernel**2
+
+    @property
+    def size_out(self) -> int:
+        return self.size + 2 * self.padding - self.kernel + 1
+
+    @property
+    def floats(self) -> int:
+        return self.channels_in * self.size**2 + 5 * self.channels_out * self.size_out**2 + 2 * self.parameters
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        return self.channels_out, self.channels_in, self.kernel, self.kernel
+
+    def _weight(self, theta: Tensor) -> Tensor:
+        return theta[:, : -self.channels_out].view(-1, *self._shape)
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        groups = inputs.shape[1]  # 1 where the models share the images: then one convolution serves them all
+        weight, bias = self._weight(theta).flatten(0, 1), theta[:, -self.channels_out :].flatten()
+        images = functional.conv2d(inputs.flatten(1, 2), weight, bias, padding=self.padding, groups=groups)
+        return images.view(len(inputs), len(theta), self.channels_out, self.size_out, self.size_out)
+
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
+        """As of `Dense`, but by forming the gradients: over shared positions a norm does not factor."""
+        records, runs = outputs.shape[:2]
+        images = inputs.expand(-1, runs, -1, -1, -1).reshape(1, -1, self.size, self.size)
+        weight = conv2d_weight(  # type: ignore[no-untyped-call]
+            images,
+            (records * runs * self.channels_out, *self._shape[1:]),
+            outputs.reshape(1, -1, self.size_out, self.size_out),
+            padding=self.padding,
+            groups=records * runs,
+        )
+        weight, bias = weight.view(records, runs, -1), outputs.sum(dim=(3, 4))
+
+        def weighted_sum(weights: Tensor, total: Tensor) -> None:
+            by_run = weights.T[:, None]
+            total[:, : -self.channels_out] += torch.bmm(by_run, weight.transpose(0, 1))[:, 0]
+            total[:, -self.channels_out :] += torch.bmm(by_run, bias.transpose(0, 1))[:, 0]
+
+        return (weight * weight).sum(dim=2) + (bias * bias).sum(dim=2), weighted_sum
+
+    def module(self) -> nn.Module:
+        return nn.Conv2d(self.channels_in, self.channels_out, self.kernel, padding=self.padding)
+
+
+@dataclass(frozen=True)
+class Activation:
+    name: str
+
+    parameters = floats = 0
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        return torch.tanh(inputs) if self.name == "tanh" else torch.relu(inputs)
+
+    def module(self) -> nn.Module:
+        return nn.Tanh() if self.name == "tanh" else nn.ReLU()
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    parameters = floats = 0
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        pooled = functional.max_pool2d(inputs.flatten(0, 1), 2)
+        return pooled.view(*inputs.shape[:2], *pooled.shape[1:])
+
+    def module(self) -> nn.Module:
+        return nn.MaxPool2d(2)
+
+
+@dataclass(frozen=True)
+class Flatten:
+    parameters = floats = 0
+
+    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        return inputs.flatten(2)
+
+    def module(self) -> nn.Module:
+        return nn.Flatten()
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bank of networks with cross-entropy loss; `torch.nn.Sequential`'s order of parameters, flattened.
+
+    The parameters of R models are one tensor (runs, parameters).
+
+    Attributes:
+        name: "mlp" or "convnet".
+        input_shape: of one record.
+        classes: how many.
+        layers: in order; a Dense is the last.
+        initial: "random", each model by PyTorch's default, or "fixed" and a checksum: see `starting_from`.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    layers: tuple[Layer, ...] = field(repr=False)
+    initial: str = "random"
+    theta_0: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.input_shape))
+        return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
+
+    def check_fits(self, task: Task) -> None:
+        if task.x_train.shape[1:] != self.input_shape or task.num_classes != self.classes:
+            raise ValueError(f"model must fit the task, {task!r}, got {self!r}")
+
+    def starting_from(self, theta_0: ArrayLike) -> Network:
+        """The same network, every model of the bank starting from these parameters.
+
+        Args:
+            theta_0: (parameters,) finite numbers, in the order of `module().parameters()`.
+
+        Raises:
+            ValueError: if there are not so many, or one is not finite.
+        """
+        start = np.array(theta_0, dtype=np.float32)
+        if start.shape != (self.parameters,) or not np.isfinite(start).all():
+            raise ValueError(f"theta_0 must be {self.parameters} finite numbers, got shape {start.shape}")
+        return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
+
+    def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
+        """(runs, parameters): U(−1/√fan_in, 1/√fan_in), weights and biases, as PyTorch starts both kinds of layer."""
+        if self.theta_0 is not None:
+            return torch.as_tensor(self.theta_0, device=generator.device).repeat(runs, 1)
+        theta = torch.empty(runs, self.parameters, device=generator.device)
+        for layer, part in self._parts(theta):
+            if isinstance(layer, Dense | Conv):
+                bound = 1 / math.sqrt(layer.fan_in)
+                part.copy_(torch.empty_like(part).uniform_(-bound, bound, generator=generator))
+        return theta
+
+    def flat(self, theta: Tensor) -> Tensor:
+        """(runs, parameters), a view."""
+        return theta
+
+    def first(self, theta: Tensor, runs: int) -> Tensor:
+        return theta[:runs]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def module(self, parameters: ArrayLike | None = None) -> nn.Module:
+        """One model of the bank as a `torch.nn.Sequential`, with the parameters given or PyTorch's random ones."""
+        module = nn.Sequential(*(layer.module() for layer in self.layers))
+        if parameters is not None:
+            # A copy, since the module's parameters become views of it.
+            vector = torch.as_tensor(parameters, dtype=torch.float32).clone()
+            nn.utils.vector_to_parameters(vector, module.parameters())
+        return module
+
+    def logits(self, theta: Tensor, inputs: Tensor, room: int = RECORDS_AT_ONCE) -> Tensor:
+        """(records, classes, runs)."""
+        out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
+        for runs, records in self._parts_of(len(theta), len(inputs), room):
+            values = inputs[records, None]
+            for layer, part in self._parts(theta[runs]):
+                values = layer.forward(part, values)
+            out[records, :, runs] = values.transpose(1, 2)
+        return out
+
+    def clipped_sum(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        sampled: Tensor | None,
+        max_grad_norm: float,
+        *,
+        gather: bool = False,
+        room: int = RECORDS_AT_ONCE,
+    ) -> Tensor:
+        """The sum of the sampled records' clipped gradients, shaped like `theta`.
+
+        Args:
+            theta: (runs, parameters).
+            inputs: (n, *input_shape).
+            labels: (n,).
+            sampled: (n, runs) bool, or None for the full batch.
+            max_grad_norm: C.
+            gather: compute only what is sampled, in each model's own batch. It pays where the batches are small.
+            room: about how many numbers a part of the computation may hold. Other parts, other
+                rounding.
+        """
+        total = torch.zeros_like(theta)
+        if sampled is not None and gather:
+            records, sampled = _batches(sampled)
+            labels, inputs = labels[records], _Gathered(inputs, records)  # type: ignore[assignment]
+        else:
+            labels, inputs = labels[:, None], inputs[:, None]
+        for runs, batch in self._parts_of(len(theta), len(labels), room):
+            own = slice(None) if labels.shape[1] == 1 else runs
+            self._add_clipped(
+                total[runs],
+                theta[runs],
+                inputs[batch, own],
+                labels[batch, own],
+                None if sampled is None else sampled[batch, runs],
+                max_grad_norm,
+            )
+        return total
+
+    def _add_clipped(
+        self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
+    ) -> None:
+        seen: list[Tensor] = []
+        before: list[Tensor] = []
+        with torch.enable_grad():
+            for layer, part in self._parts(theta):
+                if layer.parameters:
+                    seen.append(values.detach())
+                values = layer.forward(part, values)
+                if layer.parameters:
+                    # Differentiating by the first layer's outputs, not its weights: no gradient of a sum is formed.
+                    values = values if before else values.detach().requires_grad_()
+                    before.append(values)
+        with torch.no_grad():
+            error = torch.softmax(values, dim=2)
+            error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
+        errors = [*torch.autograd.grad(values, before[:-1], error), error] if before[1:] else [error]
+
+        layers = [(layer, part) for layer, part in self._parts(total) if isinstance(layer, Dense | Conv)]
+        gradients = [
+            layer.gradients(*pair) for (layer, _), pair in zip(layers, zip(seen, errors, strict=True), strict=True)
+        ]
+        squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
+        weights = (max_grad_norm / (squared.sqrt_() + OPACUS_EPS)).clamp_(max=1.0)
+        if sampled is not None:
+            weights = weights * sampled
+        for (_, part), (_, weighted_sum) in zip(layers, gradients, strict=True):
+            weighted_sum(weights, part)
+
+    def _parts(self, theta: Tensor) -> Iterator[tuple[Layer, Tensor]]:
+        """Each layer with its columns of `theta`."""
+        return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
+
+    def _parts_of(self, runs: int, records: int, room: int) -> Iterator[tuple[slice, slice]]:
+        floats = sum(layer.floats for layer in self.layers)
+        batch = min(max(1, RECORDS_AT_ONCE // floats), max(1, records))
+        models = max(1, min(runs, room // (batch * floats)))
+        for first in range(0, runs, models):
+            for start in range(0, records, batch):
+                yield slice(first, min(first + models, runs)), slice(start, min(start + batch, records))
+
+
+class _Gathered:
+    """Records that are fetched only as they are asked for: all models' batches at once would not fit."""
+
+    def __init__(self, inputs: Tensor, records: Tensor) -> None:
+        self.inputs, self.records = inputs, records
+
+    def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
+        return self.inputs[self.records[key]]
+
+
+def _batches(sampled: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, runs) bool → each model's batch, (size, runs): indices of records, and whether the place is taken."""
+    pairs = sampled.T.nonzero()
+    counts = sampled.sum(dim=0)
+    size = max(1, int(counts.max()))
+    ends = counts.cumsum(0)
+    place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
+    records = torch.zeros(size, sampled.shape[1], dtype=torch.int64, device=sampled.device)
+    records[place, pairs[:, 0]] = pairs[:, 1]
+    return records, torch.arange(size, device=sampled.device)[:, None] < counts
