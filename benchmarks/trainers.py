@@ -1,53 +1,171 @@
-"""A bank of linear heads on digits against Opacus, one model at a time, as the papers' code trains them."""
+"""Banks against Opacus, one model at a time: models·steps per second on the same work, in one run, as ratios.
+
+`python benchmarks/trainers.py [--device cuda] [--rounds 3]`. "Published" is the loop of the papers' code, PrivacyEngine
+with its DataLoader; "lean" hands tensors straight to GradSampleModule and DPOptimizer. The floor is the time that the
+matrix products of the sampled records and the normals alone would take, at rates measured here.
+"""
 
 from __future__ import annotations
 
+import argparse
+import statistics
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 
+import numpy as np
 import torch
-from opacus import GradSampleModule
+from opacus import GradSampleModule, PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
+from dpsub._networks import Conv, Dense
+from dpsub.trainers import Model
 
-STEPS, RUNS = 50, 256
+
+def random_task(n: int, shape: tuple[int, ...], classes: int) -> dpsub.data.Task:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, *shape)) / np.prod(shape) ** 0.5
+    return dpsub.data.from_arrays(x, rng.integers(0, classes, n), num_classes=classes)
 
 
-def with_opacus(task, spec, runs: int) -> None:
-    """The lean loop: Opacus's per-record gradients and optimizer, without a data loader, at full batch."""
-    x, y = torch.as_tensor(task.x_train), torch.as_tensor(task.y_train)
-    for _ in range(runs):
-        module = GradSampleModule(nn.Linear(x.shape[1], task.num_classes))
-        optimizer = DPOptimizer(
-            torch.optim.SGD(module.parameters(), lr=spec.learning_rate),
-            noise_multiplier=spec.noise_multiplier,
-            max_grad_norm=spec.max_grad_norm,
-            expected_batch_size=len(y),
-        )
-        for _ in range(spec.steps):
-            optimizer.zero_grad(set_to_none=True)
+def optimizer_for(module: nn.Module, spec: dpsub.DPSGD) -> torch.optim.Optimizer:
+    return {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[spec.optimizer](module.parameters(), spec.learning_rate)
+
+
+def published(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, steps: int, device: torch.device) -> None:
+    data = TensorDataset(torch.as_tensor(task.x_train, device=device), torch.as_tensor(task.y_train, device=device))
+    module = model.module().to(device)
+    module, optimizer, loader = PrivacyEngine().make_private(
+        module=module,
+        optimizer=optimizer_for(module, spec),
+        data_loader=DataLoader(data, batch_size=int(spec.sample_rate * len(data))),
+        noise_multiplier=spec.noise_multiplier,
+        max_grad_norm=spec.max_grad_norm,
+        poisson_sampling=spec.sample_rate < 1,
+    )
+    taken = 0
+    while taken < steps:
+        for x, y in loader:
+            optimizer.zero_grad()
             nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
+            taken += 1
+            if taken == steps:
+                break
+
+
+def lean(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, steps: int, device: torch.device) -> None:
+    x, y = torch.as_tensor(task.x_train, device=device), torch.as_tensor(task.y_train, device=device)
+    module = GradSampleModule(model.module().to(device))
+    optimizer = DPOptimizer(
+        optimizer_for(module, spec),
+        noise_multiplier=spec.noise_multiplier,
+        max_grad_norm=spec.max_grad_norm,
+        expected_batch_size=spec.sample_rate * len(y),
+    )
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        batch = torch.rand(len(y), device=device) < spec.sample_rate if spec.sample_rate < 1 else slice(None)
+        nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+        optimizer.step()
+
+
+def bank(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, runs: int, device: torch.device) -> None:
+    z = np.zeros(model.parameters, dtype=np.float32)
+    z[0] = spec.max_grad_norm
+    canary = dpsub.CanaryPair(z, -z, slot=0, scenario="S2")
+    dpsub.audit(task, model, canary, spec, runs=runs, observe_every=spec.steps, device=device.type, progress=False)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def flop_a_record(model) -> int:
+    """Forward, the gradient by the weights, and by the inputs of all layers but the first."""
+    if isinstance(model, dpsub.models.Linear):
+        return 4 * (model.features + 1) * model.classes
+    layers = [layer for layer in model.layers if isinstance(layer, Dense | Conv)]
+    products = [
+        2 * layer.inputs * layer.outputs
+        if isinstance(layer, Dense)
+        else 2 * layer.fan_in * layer.channels_out * layer.size_out**2
+        for layer in layers
+    ]
+    return 3 * sum(products) - products[0]
+
+
+def rates(device: torch.device) -> tuple[float, float]:
+    """FLOP and normals a second: a product like a block's, and normals as torch draws them (on a CPU, on one core)."""
+    left, right = torch.randn(1000, 768, device=device), torch.randn(768, 2560, device=device)
+    normals = torch.empty(2**24, device=device)
+    product, draw = (lambda: [left @ right for _ in range(10)]), normals.normal_
+    times = [[seconds(work, device) for _ in range(6)][1:] for work in (product, draw)]
+    return 20 * left.numel() * right.shape[1] / min(times[0]), normals.numel() / min(times[1])
+
+
+def cases() -> Iterator[tuple[str, dpsub.data.Task, Model, dpsub.DPSGD]]:
+    task = random_task(500, (768,), 10)
+    for q in (1.0, 0.25, 0.0625):
+        yield f"CIFAR-10 head, q = {q:g}", task, dpsub.models.linear(task), dpsub.DPSGD(20, 2, q, 100, 1e-3)
+    task = random_task(2_000, (600,), 100)
+    for q in (0.25, 0.0625):
+        spec = dpsub.DPSGD(5, 5, q, 10, 1.8e-3, "adam")
+        yield f"Purchase100 MLP, n = 2000, q = {q:g}", task, dpsub.models.mlp(task), spec
+    task = random_task(500, (1, 28, 28), 10)
+    for q in (1.0, 0.25):
+        yield f"MNIST ConvNet, n = 500, q = {q:g}", task, dpsub.models.convnet(task), dpsub.DPSGD(5, 1, q, 4, 0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    warnings.filterwarnings("ignore")
+    gemm, normal = rates(device)
+    threads = torch.get_num_threads()
+    print(f"{device}, {threads} threads: {gemm / 1e9:.0f} GFLOP/s in products, {normal / 1e6:.0f} million normals/s")
+    print(
+        "medians of",
+        arguments.rounds,
+        "rounds, microseconds a model and step; ratios: how many times the bank is as fast",
+    )
+    print(f"{'':36}{'published':>10}{'lean':>8}{'bank':>8}{'floor':>8}{'published':>12}{'lean':>8}{'of floor':>10}")
+    for name, task, model, spec in cases():
+        runs = 128 * (2 * threads if device.type == "cpu" else 8)
+        if not isinstance(model, dpsub.models.Linear) and device.type == "cpu":
+            runs = 128 * threads
+
+        loops: dict[str, tuple[Callable[[], None], int]] = {
+            "published": (partial(published, task, model, spec, spec.steps, device), spec.steps),
+            "lean": (partial(lean, task, model, spec, spec.steps, device), spec.steps),
+            "bank": (partial(bank, task, model, spec, runs, device), runs * spec.steps),
+        }
+        published(task, model, spec, 2, device)
+        lean(task, model, spec, 2, device)
+        bank(task, model, spec, 8, device)
+        taken: dict[str, list[float]] = {loop: [] for loop in loops}
+        for _ in range(arguments.rounds):
+            for loop, (work, units) in loops.items():
+                taken[loop].append(1e6 * seconds(work, device) / units)
+        median = {loop: statistics.median(times) for loop, times in taken.items()}
+        floor = 1e6 * (spec.sample_rate * len(task.y_train) * flop_a_record(model) / gemm + model.parameters / normal)
+        print(
+            f"{name:36}{median['published']:10.0f}{median['lean']:8.0f}{median['bank']:8.1f}{floor:8.1f}"
+            f"{median['published'] / median['bank']:11.1f}×{median['lean'] / median['bank']:7.1f}×"
+            f"{median['bank'] / floor:9.2f}×"
+        )
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    task = dpsub.data.digits()
-    model = dpsub.models.linear(task)
-    spec = dpsub.DPSGD(22.4, 2.0, 1.0, STEPS, 1e-3)
-    canary = dpsub.crafters.gradient(task, model, spec, seed=0)
-
-    def bank(runs: int) -> None:
-        dpsub.audit(task, model, canary, spec, runs=runs, observe_every=STEPS, progress=False)
-
-    with_opacus(task, spec, runs=1)
-    bank(RUNS)
-    start = time.perf_counter()
-    with_opacus(task, spec, runs=8)
-    opacus = (time.perf_counter() - start) / 8 / STEPS
-    start = time.perf_counter()
-    bank(4 * RUNS)
-    own = (time.perf_counter() - start) / (4 * RUNS) / STEPS
-    print(f"a step of a model: Opacus {1e6 * opacus:.0f} µs, bank {1e6 * own:.1f} µs, {opacus / own:.0f} times as fast")
+    main()

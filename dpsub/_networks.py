@@ -20,6 +20,8 @@ from dpsub.data import Task
 OPACUS_EPS = 1e-6  # Opacus clips by C / (norm + 1e-6); so does this
 # Sums over records run in parts of a size that depends on shapes alone: parts of another size would round otherwise.
 RECORDS_AT_ONCE = 2**24
+# From so many on, oneDNN's grouped convolutions beat products with the patches, which must be laid out for them.
+MANY_CHANNELS = 16
 
 WeightedSum = Callable[[Tensor, Tensor], None]
 
@@ -127,15 +129,8 @@ class Conv:
     def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
         """As of `Dense`, but by forming the gradients: over shared positions a norm does not factor."""
         records, runs = outputs.shape[:2]
-        images = inputs.expand(-1, runs, -1, -1, -1).reshape(1, -1, self.size, self.size)
-        weight = conv2d_weight(  # type: ignore[no-untyped-call]
-            images,
-            (records * runs * self.channels_out, *self._shape[1:]),
-            outputs.reshape(1, -1, self.size_out, self.size_out),
-            padding=self.padding,
-            groups=records * runs,
-        )
-        weight, bias = weight.view(records, runs, -1), outputs.sum(dim=(3, 4))
+        weight = self._by_record(inputs, outputs).view(records, runs, -1)
+        bias = outputs.sum(dim=(3, 4))
 
         def weighted_sum(weights: Tensor, total: Tensor) -> None:
             by_run = weights.T[:, None]
@@ -143,6 +138,24 @@ class Conv:
             total[:, -self.channels_out :] += torch.bmm(by_run, bias.transpose(0, 1))[:, 0]
 
         return (weight * weight).sum(dim=2) + (bias * bias).sum(dim=2), weighted_sum
+
+    def _by_record(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """Each record's and model's gradient by the weight, flattened together."""
+        records, runs = outputs.shape[:2]
+        if inputs.device.type == "cpu" and self.channels_in >= MANY_CHANNELS:
+            weight: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+                inputs.reshape(1, -1, self.size, self.size),
+                (records * runs * self.channels_out, *self._shape[1:]),
+                outputs.reshape(1, -1, self.size_out, self.size_out),
+                padding=self.padding,
+                groups=records * runs,
+            )
+            return weight
+        # Where the models share the images, a record's patches meet all their gradients in one product.
+        padded = functional.pad(inputs.flatten(0, 1), (self.padding,) * 4)
+        windows = padded.unfold(2, self.kernel, 1).unfold(3, self.kernel, 1).permute(0, 1, 4, 5, 2, 3)
+        patches = windows.reshape(len(padded), self.fan_in, -1)
+        return torch.bmm(outputs.reshape(len(padded), -1, self.size_out**2), patches.transpose(1, 2))
 
     def module(self) -> nn.Module:
         return nn.Conv2d(self.channels_in, self.channels_out, self.kernel, padding=self.padding)

@@ -200,7 +200,7 @@ def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device) -> 
     of_theta = 7 if spec.optimizer == "adam" else 5  # θ, θ₀, the sum, noise, one to spare; Adam's two averages
     runs, n = block_size(model), len(task.y_train)
     floats = of_theta * model.parameters * runs + 3 * task.x_train.size + 2 * n * runs
-    return 4 * (floats + 2 * max(ROOM[device.type], RECORDS_AT_ONCE))
+    return 4 * (floats + 4 * max(ROOM[device.type], RECORDS_AT_ONCE))
 
 
 def _coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:

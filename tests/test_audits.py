@@ -157,6 +157,7 @@ import numpy as np, psutil, torch
 from dpsub import DPSGD, data, models
 from dpsub.trainers import Bank, block_bytes
 
+torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 task = data.from_arrays(rng.random((2_000, *{shape})), rng.integers(0, 100, 2_000), num_classes=100)
 model, spec, device = models.{kind}(task), DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}), torch.device("cpu")
@@ -175,7 +176,7 @@ print(used / block_bytes(model, task, spec, device))
 def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer):
     code = MEMORY.format(kind=kind, shape=shape, q=q, optimizer=optimizer)
     share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-    assert 0.2 < share < 1
+    assert 0.1 < share < 1
 
 
 def test_an_interrupt_stops_every_block_soon(task, model, canary, monkeypatch):
