@@ -6,7 +6,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow lint types notebooks book bench explorer clean
+.PHONY: help quickstart test test-slow test-gpu lint types notebooks book bench explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -25,6 +25,9 @@ test: $(READY)  ## the tests, without the slow ones
 
 test-slow: $(READY)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(READY)  ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu -n 0
 
 lint: $(READY)  ## ruff, codespell, and notebooks without outputs
 	$(BIN)/ruff check .

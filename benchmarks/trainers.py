@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
 from dpsub._networks import Conv, Dense
-from dpsub.trainers import Model
+from dpsub.models import Model
 
 
 def random_task(n: int, shape: tuple[int, ...], classes: int) -> dpsub.data.Task:
@@ -135,11 +135,7 @@ def main() -> None:
     gemm, normal = rates(device)
     threads = torch.get_num_threads()
     print(f"{device}, {threads} threads: {gemm / 1e9:.0f} GFLOP/s in products, {normal / 1e6:.0f} million normals/s")
-    print(
-        "medians of",
-        arguments.rounds,
-        "rounds, microseconds a model and step; ratios: how many times the bank is as fast",
-    )
+    print(f"medians of {arguments.rounds} rounds: microseconds a model and step; how many times as fast the bank is")
     print(f"{'':36}{'published':>10}{'lean':>8}{'bank':>8}{'floor':>8}{'published':>12}{'lean':>8}{'of floor':>10}")
     for name, task, model, spec in cases():
         runs = 128 * (2 * threads if device.type == "cpu" else 8)

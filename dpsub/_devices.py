@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -28,29 +29,40 @@ def device(name: str) -> torch.device:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had without pushing anything out; a container's limit counts."""
+    """Memory that can be had without pushing anything out; a container's limit (cgroup v2) counts."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free = psutil.virtual_memory().available
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        free = min(free, max(0, int(most) - int(used.read_text())))
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.max").exists() and (most := (group / "memory.max").read_text().strip()) != "max":
+        held = int((group / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+        free = min(free, max(0, int(most) - held + int(cached[1] if cached else 0)))
     return free
 
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Products in float32 as asked for; convolutions follow, which CUDA would otherwise round to TF32 by default."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+    """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be."""
+    backends: Any = torch.backends
+    coarse = {"highest": "ieee", "high": "tf32", "medium": "tf32"}[precision]
+    on_cpu = "bf16" if precision == "medium" else coarse
+    wanted: list[tuple[Any, str, object]] = [
+        (backends.cuda.matmul, "fp32_precision", coarse),
+        (backends.cudnn.conv, "fp32_precision", coarse),
+        (backends.mkldnn.matmul, "fp32_precision", on_cpu),
+        (backends.mkldnn.conv, "fp32_precision", on_cpu),
+        (backends.cudnn, "deterministic", True),
+    ]
+    before = [getattr(switch, name) for switch, name, _ in wanted]
     try:
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=precision != "highest"
-        ):
-            yield
+        for switch, name, value in wanted:
+            setattr(switch, name, value)
+        yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        for (switch, name, _), value in zip(wanted, before, strict=True):
+            setattr(switch, name, value)
 
 
 def side_by_side(work: Callable[[int, Event], T], count: int, workers: int) -> Generator[tuple[int, T]]:

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from dpsub.data import Task
-
 OPACUS_EPS = 1e-6  # Opacus clips by C / (norm + 1e-6); so does this
 # Sums over records run in parts of a size that depends on shapes alone: parts of another size would round otherwise.
 RECORDS_AT_ONCE = 2**24
@@ -142,7 +140,7 @@ class Conv:
     def _by_record(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """Each record's and model's gradient by the weight, flattened together."""
         records, runs = outputs.shape[:2]
-        if inputs.device.type == "cpu" and self.channels_in >= MANY_CHANNELS:
+        if inputs.shape[1] == runs and inputs.device.type == "cpu" and self.channels_in >= MANY_CHANNELS:
             weight: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
                 inputs.reshape(1, -1, self.size, self.size),
                 (records * runs * self.channels_out, *self._shape[1:]),
@@ -204,7 +202,7 @@ class Network:
     The parameters of R models are one tensor (runs, parameters).
 
     Attributes:
-        name: "mlp" or "convnet".
+        name: what it is, with all that its shape does not tell; stored with every audit.
         input_shape: of one record.
         classes: how many.
         layers: in order; a Dense is the last.
@@ -226,10 +224,6 @@ class Network:
         shape = "×".join(map(str, self.input_shape))
         return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
 
-    def check_fits(self, task: Task) -> None:
-        if task.x_train.shape[1:] != self.input_shape or task.num_classes != self.classes:
-            raise ValueError(f"model must fit the task, {task!r}, got {self!r}")
-
     def starting_from(self, theta_0: ArrayLike) -> Network:
         """The same network, every model of the bank starting from these parameters.
 
@@ -241,7 +235,10 @@ class Network:
         """
         start = np.array(theta_0, dtype=np.float32)
         if start.shape != (self.parameters,) or not np.isfinite(start).all():
-            raise ValueError(f"theta_0 must be {self.parameters} finite numbers, got shape {start.shape}")
+            wrong = int((~np.isfinite(start)).sum())
+            raise ValueError(
+                f"theta_0 must be {self.parameters} finite numbers, got shape {start.shape} and {wrong} not finite"
+            )
         return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
@@ -270,7 +267,7 @@ class Network:
         module = nn.Sequential(*(layer.module() for layer in self.layers))
         if parameters is not None:
             # A copy, since the module's parameters become views of it.
-            vector = torch.as_tensor(parameters, dtype=torch.float32).clone()
+            vector = flat_parameters(parameters, self.parameters).clone()
             nn.utils.vector_to_parameters(vector, module.parameters())
         return module
 
@@ -376,6 +373,13 @@ class _Gathered:
 
     def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
         return self.inputs[self.records[key]]
+
+
+def flat_parameters(parameters: ArrayLike, count: int) -> Tensor:
+    vector = torch.as_tensor(parameters, dtype=torch.float32)
+    if vector.shape != (count,):
+        raise ValueError(f"parameters must have shape ({count},), got {tuple(vector.shape)}")
+    return vector
 
 
 def _batches(sampled: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@ r"""Algorithm 1: craft, train by the thousand, score."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from threading import Event
@@ -20,7 +20,8 @@ from dpsub._random import stream, torch_seed
 from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
-from dpsub.trainers import Bank, Model, block_bytes, block_size
+from dpsub.models import Model, check_fits
+from dpsub.trainers import Bank, block_bytes, block_size
 
 METRICS = {
     "accuracy": "share of the test records that the model labels rightly",
@@ -56,7 +57,7 @@ def audit(
         task, model, canary, spec: on what, what, which pair of worlds, how.
         runs: R ≥ 1, in all.
         observe_every: score every so many steps, and at the last step always.
-        metrics: what else to observe. "accuracy", on the test set, of the first 8 runs at the observed steps.
+        metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
             "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
             the steps (`Bank.watch_gradient`). "weights", the parameters of all runs after the last step, in the order
             of `model.flat`. With "accuracy" or "weights" a linear head trains in all its coordinates instead of those
@@ -84,6 +85,7 @@ def audit(
 
     Source: *Beyond Membership*, Algorithm 1.
     """
+    _check_fit(task, model, canary, spec)
     runs = _checks.whole("runs", runs)
     observe_every = _checks.whole("observe_every", observe_every)
     if observe_every > spec.steps:
@@ -92,11 +94,12 @@ def audit(
     seed = _checks.whole("seed", seed, at_least=0)
     where = _devices.device(device)
     _checks.choice("matmul_precision", matmul_precision, _devices.PRECISIONS)
-    _check_fit(task, model, canary, spec)
 
     size = block_size(model)
     starts = range(0, runs, size)
     observed = sorted({*range(observe_every, spec.steps + 1, observe_every), spec.steps})
+
+    workers = _workers(task, model, spec, where, min(runs, size))
 
     def train(block: int, stop: Event) -> Block:
         count = min(size, runs - starts[block])
@@ -106,7 +109,7 @@ def audit(
     with (
         tqdm(total=runs, unit="model", desc=f"{canary.scenario} on {task.name}", disable=not progress) as bar,
         _devices.matmul_precision(matmul_precision),
-        closing(_devices.side_by_side(train, len(starts), _workers(task, model, spec, where))) as results,
+        closing(_devices.side_by_side(train, len(starts), workers)) as results,
     ):
         for block, result in results:
             blocks[block] = result
@@ -114,9 +117,10 @@ def audit(
 
     names = blocks[0]
     found = {name: np.concatenate([blocks[i][name] for i in sorted(blocks) if name in blocks[i]]) for name in names}
-    if not all(np.isfinite(values).all() for values in found.values()):
-        wrong = int((~np.isfinite(found["score"])).sum())
-        raise ValueError(f"spec must be such that training does not diverge: {wrong} scores are not finite")
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            wrong = f"{int((~np.isfinite(values)).sum())} numbers of {name!r} are not finite"
+            raise ValueError(f"spec must be such that training does not diverge: {wrong}")
 
     attrs = {
         "scenario": canary.scenario,
@@ -128,10 +132,12 @@ def audit(
         **asdict(spec),
         "runs": runs,
         "observe_every": observe_every,
+        "metrics": " ".join(metrics),
         "seed": seed,
         "block_size": size,
         "slot": canary.slot,
-        **canary.details,
+        "canary_fingerprint": canary.fingerprint,
+        **{f"canary_{name}": value for name, value in canary.details.items()},
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
         "matmul_precision": matmul_precision,
     }
@@ -182,12 +188,12 @@ def _train_block(
     return {"bit": bits, **found}
 
 
-def _workers(task: Task, model: Model, spec: DPSGD, device: torch.device) -> int:
-    """How many blocks train side by side: a thread each, as many as the memory holds."""
-    needed, free = block_bytes(model, task, spec, device), _devices.free_bytes(device)
+def _workers(task: Task, model: Model, spec: DPSGD, device: torch.device, runs: int) -> int:
+    """How many blocks of so many runs train side by side: a thread each, as many as the memory holds."""
+    needed, free = block_bytes(model, task, spec, device, runs), _devices.free_bytes(device)
     if needed > free:
         raise ValueError(
-            f"model and task must fit the memory: a block of {block_size(model)} models of {model.parameters} "
+            f"model and task must fit the memory: a block of {runs} models of {model.parameters} "
             f"parameters on {len(task.y_train)} records takes about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} "
             f"GiB are free on {device}: free some, or use a smaller model, fewer records or a larger device"
         )
@@ -195,8 +201,8 @@ def _workers(task: Task, model: Model, spec: DPSGD, device: torch.device) -> int
 
 
 def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
-    if isinstance(metrics, str):
-        raise ValueError(f"metrics must be a sequence of names, got {metrics!r}: write ({metrics!r},)")
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise ValueError(f'metrics must be a sequence of names, got {metrics!r}; for one, ("accuracy",)')
     chosen = tuple(dict.fromkeys(_checks.choice("metrics", name, tuple(METRICS)) for name in metrics))
     if "accuracy" in chosen and not len(task.y_test):
         raise ValueError('metrics must not name "accuracy" for a task without test records: give x_test and y_test')
@@ -205,13 +211,20 @@ def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
 
 def _check_fit(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> None:
     check_task(task)
-    model.check_fits(task)
+    check_fits(model, task)
+    for name, value, kind in (("canary", canary, CanaryPair), ("spec", spec, DPSGD)):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be a dpsub.{kind.__name__}, got a {type(value).__name__}")
     if canary.task is not None and canary.task != task.fingerprint:
         raise ValueError(
             f"canary must be crafted for this task, {task!r}: its private records are others; craft it anew"
         )
     if not 0 <= canary.slot < len(task.y_train):
         raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
+
+    def norm(gradient: NDArray[np.float32]) -> float:
+        return float(np.linalg.norm(gradient.astype(np.float64)))
+
     for name, world in (("z", canary.z), ("z_prime", canary.z_prime)):
         if isinstance(world, Record):
             if world.x.shape != task.x_train.shape[1:] or world.y >= task.num_classes:
@@ -221,7 +234,7 @@ def _check_fit(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> Non
                 )
         elif world is not None and world.shape != (model.parameters,):
             raise ValueError(f"canary.{name} must have shape ({model.parameters},) for {model!r}, got {world.shape}")
-        elif world is not None and not np.linalg.norm(world) <= spec.max_grad_norm * (1 + 1e-6):
+        elif world is not None and not norm(world) <= spec.max_grad_norm * (1 + 1e-6):
             raise ValueError(
-                f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {np.linalg.norm(world):g}"
+                f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {norm(world):g}"
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +51,18 @@ class CanaryPair:
             if isinstance(self.z_prime, tuple) != isinstance(self.z, tuple):
                 raise ValueError("z and z_prime must both be gradients or both be records")
             object.__setattr__(self, "z_prime", _world("z_prime", self.z_prime))
-        empty = self.z_prime is None or (not isinstance(self.z_prime, Record) and not self.z_prime.any())
-        if empty != (self.adjacency != "substitute"):
+        nothing = None if isinstance(self.z, Record) else 0
+        z_prime: Any = self.z_prime
+        empty = z_prime is None if isinstance(self.z, Record) else not np.any(z_prime)
+        if empty != (self.adjacency != "substitute") or (self.z_prime is None) > isinstance(self.z, Record):
             raise ValueError(
-                f"z_prime must be empty, 0 for a gradient and None for a record, under 'add_remove' and 'zero_out' and "
-                f"only there, got {self.z_prime!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+                f"z_prime must be empty, {nothing} beside such a z, under 'add_remove' and 'zero_out' and only there, "
+                f"got {self.z_prime!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
+        if not isinstance(self.z, Record) and not self.z.any():
+            raise ValueError("z must not be 0: a model's score is how far it moved against z")
+        if not isinstance(self.z, Record) and np.array_equal(self.z, z_prime):
+            raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
 
     @property
     def score(self) -> str:
@@ -65,6 +72,16 @@ class CanaryPair:
         log p/(1 − p) for the probability p of the record's label, and what is absent counts 0.
         """
         return "logit" if isinstance(self.z, Record) else "displacement"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with either world or the slot."""
+        digest = sha256(repr((self.slot, self.adjacency)).encode())
+        for world in (self.z, self.z_prime):
+            x, y = world if isinstance(world, Record) else (world, None)
+            digest.update(repr(None if x is None else (x.shape, y)).encode())
+            digest.update(b"" if x is None else x.astype("<f4").tobytes())
+        return digest.hexdigest()[:16]
 
     def against_nothing(self, *, adjacency: str) -> CanaryPair:
         """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.
@@ -80,11 +97,23 @@ def _world(name: str, value: object) -> NDArray[np.float32] | Record:
     if isinstance(value, tuple):
         if len(value) != 2:
             raise ValueError(f"{name} must be a record (x, y), got {len(value)} values")
-        x = np.asarray(value[0], dtype=np.float32)
-        if not np.isfinite(x).all():
-            raise ValueError(f"{name} must have finite features, got {int((~np.isfinite(x)).sum())} that are not")
-        return Record(x, _checks.whole(f"{name}'s label", value[1], at_least=0))
-    gradient = np.asarray(value, dtype=np.float32)
-    if gradient.ndim != 1 or not np.isfinite(gradient).all():
-        raise ValueError(f"{name} must be a finite vector (parameters,) or a record (x, y), got shape {gradient.shape}")
+        return Record(_array(f"{name}'s features", value[0]), _checks.whole(f"{name}'s label", value[1], at_least=0))
+    gradient = _array(name, value)
+    if gradient.ndim != 1:
+        raise ValueError(f"{name} must be a vector (parameters,) or a record, the tuple (x, y), got {gradient.shape}")
     return gradient
+
+
+def _array(name: str, value: Any) -> NDArray[np.float32]:
+    """A copy, so that what the caller does to the original does not change the canary."""
+    _checks.no_mask(name, value)
+    try:
+        wide = np.asarray(value)
+        finite = np.isfinite(wide).all() and not np.iscomplexobj(wide)
+        with np.errstate(over="ignore"):
+            array = wide.astype(np.float32) if finite else wide
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be real numbers; a record is a tuple (x, y); got {value!r}") from None
+    if not finite or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite real numbers that float32 can hold, got {value!r}")
+    return array

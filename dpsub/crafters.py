@@ -6,11 +6,13 @@ import numpy as np
 import torch
 
 from dpsub import _checks
+from dpsub._devices import matmul_precision
 from dpsub._random import stream, torch_seed
 from dpsub.canaries import CanaryPair
 from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
-from dpsub.trainers import Bank, Model
+from dpsub.models import Model, check_fits
+from dpsub.trainers import Bank
 
 
 def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
@@ -35,15 +37,16 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     seed = _checks.whole("seed", seed, at_least=0)
     rng = stream(seed, "crafter")
     check_task(task)
-    model.check_fits(task)
+    check_fits(model, task)
     generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
     bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
 
     travel = torch.zeros_like(bank.theta)
     before = bank.theta.clone()
-    for _ in bank.train(private=False):
-        travel += (bank.theta - before).abs()
-        before.copy_(bank.theta)
+    with matmul_precision("highest"):
+        for _ in bank.train(private=False):
+            travel += (bank.theta - before).abs()
+            before.copy_(bank.theta)
     if not torch.isfinite(travel).all():
         raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
     travelled = model.flat(travel)[0]

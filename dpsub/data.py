@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -39,7 +38,7 @@ class Task:
     num_classes: int
     name: str
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any private record, so that a canary can say which task it is for."""
         digest = sha256(repr((self.x_train.shape, self.num_classes)).encode())
@@ -92,11 +91,21 @@ def from_arrays(
 
 
 def check_task(task: Task) -> None:
-    """Refuse what `from_arrays` would, in a task that was made or changed by hand, before long work starts."""
+    """Refuse what `from_arrays` would not have made, in a task made or changed by hand, before long work starts."""
+    if not isinstance(task, Task):
+        raise ValueError(f"task must be a Task, of dpsub.data.from_arrays for one, got a {type(task).__name__}")
     for part in ("train", "aux", "test"):
         x, y = getattr(task, f"x_{part}"), getattr(task, f"y_{part}")
+        for name, values, dtype in ((f"x_{part}", x, np.float32), (f"y_{part}", y, np.int64)):
+            if not isinstance(values, np.ndarray) or values.dtype != dtype:
+                got = getattr(values, "dtype", type(values).__name__)
+                raise ValueError(
+                    f"{name} must be an array of {dtype.__name__}, got {got}: dpsub.data.from_arrays converts it"
+                )
         _features(f"x_{part}", x, task.x_train.shape[1:])
         _labels(f"y_{part}", y, len(x))
+        if part == "train" and len(x) < 2:
+            raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
         if y.max(initial=0) >= task.num_classes:
             raise ValueError(f"y_{part} must be labels from 0 to {task.num_classes - 1}, got {y.max()}")
 

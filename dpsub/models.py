@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +12,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from dpsub import _checks
-from dpsub._networks import OPACUS_EPS, RECORDS_AT_ONCE, Activation, Conv, Dense, Flatten, Layer, MaxPool, Network
+from dpsub._networks import (
+    OPACUS_EPS,
+    RECORDS_AT_ONCE,
+    Activation,
+    Conv,
+    Dense,
+    Flatten,
+    Layer,
+    MaxPool,
+    Network,
+    flat_parameters,
+)
 from dpsub.data import Task
 
 
@@ -27,9 +38,9 @@ class Linear:
     features: int
     classes: int
 
-    def check_fits(self, task: Task) -> None:
-        if task.x_train.shape[1:] != (self.features,) or task.num_classes != self.classes:
-            raise ValueError(f"model must fit the task, {task!r}, got {self!r}")
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.features,)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,7 +69,7 @@ class Linear:
         """One model of the bank as a `torch.nn.Linear`, with the parameters given or zeros."""
         module = nn.Linear(self.features, self.classes)
         vector = np.zeros(self.parameters) if parameters is None else parameters
-        theta = torch.as_tensor(vector, dtype=torch.float32).view(self.shape)
+        theta = flat_parameters(vector, self.parameters).view(self.shape)
         module.load_state_dict({"weight": theta[:-1].T, "bias": theta[-1]})
         return module
 
@@ -134,6 +145,17 @@ class Linear:
         return small, inside, moved.flatten(1)
 
 
+Model = Linear | Network
+
+
+def check_fits(model: Model, task: Task) -> None:
+    """Refuse a model of another input shape or number of classes."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be made by dpsub.models, linear(task) for one, got a {type(model).__name__}")
+    if task.x_train.shape[1:] != model.input_shape or task.num_classes != model.classes:
+        raise ValueError(f"model must fit the task, {task!r}, got {model!r}")
+
+
 def linear(task: Task) -> Linear:
     """A linear head on the task's features: (d + 1) · num_classes parameters, θ₀ = 0.
 
@@ -144,7 +166,7 @@ def linear(task: Task) -> Linear:
     return Linear(features=task.x_train.shape[1], classes=task.num_classes)
 
 
-def mlp(task: Task, hidden: Sequence[int] = (128,), *, activation: str = "tanh") -> Network:
+def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
     """A fully connected network, each model with a random start of its own.
 
     Args:
@@ -158,7 +180,7 @@ def mlp(task: Task, hidden: Sequence[int] = (128,), *, activation: str = "tanh")
 
     Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
     """
-    if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
+    if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not (hidden := tuple(hidden)):
         raise ValueError(f"hidden must be the hidden layers' widths, one or more, got {hidden!r}; without any: linear")
     _checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
@@ -167,7 +189,8 @@ def mlp(task: Task, hidden: Sequence[int] = (128,), *, activation: str = "tanh")
     for inputs, outputs in pairwise(widths):
         layers += [Dense(inputs, outputs), Activation(activation)]
     layers.append(Dense(widths[-1], task.num_classes))
-    return Network("mlp", shape, task.num_classes, tuple(layers))
+    name = " ".join(["mlp", "-".join(map(str, widths[1:])), activation])
+    return Network(name, shape, task.num_classes, tuple(layers))
 
 
 # Convolutions as (channels, kernel, padding, whether a 2 × 2 maximum follows), and the hidden layer's width.
@@ -198,7 +221,9 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
     _checks.choice("size", size, ("auto", *CONVNETS))
     _checks.choice("activation", activation, ("tanh", "relu"))
     channels, pixels = shape[0], shape[1]
-    convolutions, width = CONVNETS[("large" if pixels >= 32 else "small") if size == "auto" else size]
+    if size == "auto":
+        size = "large" if pixels >= 32 else "small"
+    convolutions, width = CONVNETS[size]
     layers: list[Layer] = []
     for outputs, kernel, padding, pooled in convolutions:
         convolution = Conv(channels, outputs, kernel, padding, pixels)
@@ -208,4 +233,4 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
         if pixels < 1:
             raise ValueError(f"task must have larger images for this network, got {shape[1]} × {shape[2]} pixels")
     layers += [Flatten(), Dense(channels * pixels**2, width), Activation(activation), Dense(width, task.num_classes)]
-    return Network("convnet", shape, task.num_classes, tuple(layers))
+    return Network(f"convnet {size} {activation}", shape, task.num_classes, tuple(layers))

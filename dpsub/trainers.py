@@ -2,6 +2,7 @@ r"""DP-SGD and DP-Adam for a bank of models, exactly as Opacus takes each step."
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -9,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub._networks import RECORDS_AT_ONCE, Network
+from dpsub._networks import RECORDS_AT_ONCE
 from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task
 from dpsub.dpsgd import DPSGD
-from dpsub.models import Linear
-
-Model = Linear | Network
+from dpsub.models import Linear, Model
 
 # About how many numbers a part of one step's computation holds: what a CPU core's cache likes, what fills a GPU. It is
 # not planned from the memory there is, since parts of another size round otherwise: that plans how many blocks train.
@@ -27,7 +26,8 @@ GATHER_BELOW = 0.5
 class Bank:
     """R models in training: n − 1 shared records and, in the slot, the canary of each model's own world.
 
-    Without a canary all n records are shared: the reference models that adversaries train for themselves.
+    Without a canary all n records are shared: the reference models that adversaries train for themselves. A step is
+    DPOptimizer's with expected_batch_size = q·n. (PrivacyEngine rounds that down to a whole number.)
 
     Args:
         model, task, spec: what is trained, on what, how.
@@ -195,11 +195,14 @@ def block_size(model: Model) -> int:
     return max(1, min(128, 2 ** (most.bit_length() - 1))) if most else 1
 
 
-def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device) -> int:
-    """About the most memory that the training of one block takes."""
+def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int) -> int:
+    """About the most memory that the training of so many models as one block takes."""
     of_theta = 7 if spec.optimizer == "adam" else 5  # θ, θ₀, the sum, noise, one to spare; Adam's two averages
-    runs, n = block_size(model), len(task.y_train)
-    floats = of_theta * model.parameters * runs + 3 * task.x_train.size + 2 * n * runs
+    x, coins = task.x_train.size, len(task.y_train) * runs
+    linear = isinstance(model, Linear)
+    copies_of_x = 12 if linear else 3  # a span is found in float64
+    per_coin = 2 if linear or spec.sample_rate >= GATHER_BELOW else 2 + 12 * spec.sample_rate  # indices of batches
+    floats = of_theta * model.parameters * runs + copies_of_x * x + math.ceil(per_coin * coins)
     return 4 * (floats + 4 * max(ROOM[device.type], RECORDS_AT_ONCE))
 
 

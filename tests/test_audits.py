@@ -42,6 +42,20 @@ def test_dataset_has_scores_bits_and_what_made_them(task, model, canary):
     assert result.attrs["version_torch"] == torch.__version__
 
 
+def test_what_changes_the_numbers_changes_the_attributes(task, model, canary):
+    def attrs(model=model, canary=canary, **options):
+        return audit(task, model, canary, SPEC, runs=1, device="cpu", progress=False, **options).attrs
+
+    first = attrs()
+    assert first == attrs()
+    assert first != attrs(metrics=("accuracy",))
+    assert first != attrs(canary=replace(canary, z=-canary.z, z_prime=canary.z))
+    assert attrs(canary=replace(canary, details={"seed": 99}))["seed"] == 0
+    record = CanaryPair((task.x_train[3], 1), (task.x_train[3], 2), 3, "S4")
+    others = [models.mlp(task, (3,)), models.mlp(task, (3,), activation="relu"), models.mlp(task, (3, 1))]
+    assert len({attrs(other, record)["model"] for other in others}) == 3
+
+
 def test_same_seed_same_numbers_whatever_the_number_of_blocks(task, model, canary):
     def run(runs, seed=1):
         return audit(task, model, canary, SPEC, runs=runs, observe_every=20, seed=seed, device="cpu", progress=False)
@@ -120,64 +134,79 @@ def test_networks_are_audited(kind):
 
 
 def test_precision_is_float32_unless_asked_otherwise_and_is_put_back(task, model, canary, monkeypatch):
-    seen = []
-    step = audits.Bank.advance
+    backends, seen = torch.backends, []
 
-    def advance(self):
-        seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
-        step(self)
+    def state():
+        switches = (backends.mkldnn.matmul, backends.mkldnn.conv, backends.cuda.matmul, backends.cudnn.conv)
+        return (*(switch.fp32_precision for switch in switches), backends.cudnn.deterministic)
 
+    def advance(bank, **options):
+        seen.append(state())
+        original(bank, **options)
+
+    original = audits.Bank.advance
     monkeypatch.setattr(audits.Bank, "advance", advance)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        for precision in ("highest", "high"):
-            result = audit(task, model, canary, SPEC, runs=1, device="cpu", matmul_precision=precision, progress=False)
-            assert result.attrs["matmul_precision"] == precision
-            assert set(seen) == {(precision, precision == "high")}
-            assert torch.get_float32_matmul_precision() == "medium"
-            seen.clear()
-    finally:
-        torch.set_float32_matmul_precision(before)
+    before = state()
+    for precision, expected in (
+        ("highest", ("ieee", "ieee", "ieee", "ieee", True)),
+        ("high", ("tf32", "tf32", "tf32", "tf32", True)),
+        ("medium", ("bf16", "bf16", "tf32", "tf32", True)),
+    ):
+        result = audit(task, model, canary, SPEC, runs=1, device="cpu", matmul_precision=precision, progress=False)
+        assert result.attrs["matmul_precision"] == precision
+        assert set(seen) == {expected}
+        assert state() == before
+        seen.clear()
+    crafters.gradient(task, model, SPEC, seed=0)
+    assert set(seen) == {("ieee", "ieee", "ieee", "ieee", True)}
+    assert state() == before
 
 
 def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, monkeypatch):
     spec = replace(SPEC, steps=2)
-    needed = audits.block_bytes(model, task, spec, torch.device("cpu"))
+    needed = audits.block_bytes(model, task, spec, torch.device("cpu"), 128)
     monkeypatch.setattr(_devices, "free_bytes", lambda device: 3.5 * needed)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert audits._workers(task, model, spec, torch.device("cpu")) == 3
+    assert audits._workers(task, model, spec, torch.device("cpu"), 128) == 3
     monkeypatch.setattr(_devices, "free_bytes", lambda device: needed - 1)
     with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
-        audit(task, model, canary, spec, runs=4, device="cpu", progress=False)
+        audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
 
 
 MEMORY = """
 import re, pathlib
 import numpy as np, psutil, torch
-from dpsub import DPSGD, data, models
+from dpsub import DPSGD, CanaryPair, data, models
 from dpsub.trainers import Bank, block_bytes
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
-task = data.from_arrays(rng.random((2_000, *{shape})), rng.integers(0, 100, 2_000), num_classes=100)
+task = data.from_arrays(rng.random({shape}), rng.integers(0, 100, {shape}[0]), num_classes=100)
 model, spec, device = models.{kind}(task), DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}), torch.device("cpu")
 before = psutil.Process().memory_info().rss
-bank = Bank(model, task, spec, bits=np.zeros(128, np.int8), generator=torch.Generator())
+bits, generator = np.zeros({runs}, np.int8), torch.Generator()
+z = np.eye(1, model.parameters, dtype=np.float32)[0]
+bank = Bank(model, task, spec, bits=bits, generator=generator, canary=CanaryPair(z, -z, 0, "S2"), within_span=True)
 bank.advance()
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())
 used = 1024 * int(peak[1]) - before
-print(used / block_bytes(model, task, spec, device))
+print(used / block_bytes(model, task, spec, device, {runs}))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux keeps them")
 @pytest.mark.parametrize(
-    ("kind", "shape", "q", "optimizer"),
-    [("mlp", (600,), 0.25, "adam"), ("linear", (768,), 1.0, "sgd"), ("convnet", (1, 28, 28), 0.02, "sgd")],
+    ("kind", "shape", "q", "optimizer", "runs"),
+    [
+        ("mlp", (2_000, 600), 0.25, "adam", 128),
+        ("mlp", (100_000, 2), 0.45, "sgd", 16),
+        ("linear", (2_000, 768), 1.0, "sgd", 128),
+        ("linear", (2_000, 8_000), 1.0, "sgd", 4),
+        ("convnet", (2_000, 1, 28, 28), 0.02, "sgd", 16),
+    ],
 )
-def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer):
-    code = MEMORY.format(kind=kind, shape=shape, q=q, optimizer=optimizer)
+def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer, runs):
+    code = MEMORY.format(kind=kind, shape=shape, q=q, optimizer=optimizer, runs=runs)
     share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
     assert 0.1 < share < 1
 
@@ -248,7 +277,12 @@ def test_a_sampled_audit_draws_its_batches(task, model):
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
         ({"model": models.Linear(3, 10)}, "model must fit the task"),
-        ({"metrics": "accuracy"}, r"metrics must be a sequence of names, got 'accuracy': write \('accuracy',\)"),
+        ({"metrics": "accuracy"}, "metrics must be a sequence of names, got 'accuracy'; for one, "),
+        ({"metrics": None}, "metrics must be a sequence of names, got None"),
+        ({"task": None}, "task must be a Task, of dpsub.data.from_arrays for one, got a NoneType"),
+        ({"model": torch.nn.Linear(2, 2)}, "model must be made by dpsub.models, .* got a Linear"),
+        ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
+        ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
         ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'gradient', 'weights', got 'loss'"),
         ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
         ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
@@ -281,11 +315,19 @@ def test_a_task_that_was_changed_is_refused_before_training(task, model, canary)
         (changed(y_train=labels), "y_train must be labels from 0 to 9, got 10"),
         (changed(y_train=task.y_train - 1), "y_train must be whole numbers from 0 to"),
         (changed(x_test=task.x_test[:, :5]), "x_test must have records of shape"),
+        (changed(x_train=task.x_train.astype(np.float64)), "x_train must be an array of float32, got float64"),
+        (changed(y_train=task.y_train.tolist()), "y_train must be an array of int64, got list"),
+        (changed(x_train=task.x_train[:1], y_train=task.y_train[:1]), "x_train must hold at least 2 records, got 1"),
         (changed(x_train=task.x_train + 1), "canary must be crafted for this task"),
         (data.digits(n_train=100, seed=1), "model must fit the task|canary must be crafted for this task"),
     ):
         with pytest.raises(ValueError, match=message):
             audit(bad, model, canary, SPEC, runs=4, progress=False)
+    edited = changed(x_train=task.x_train.copy())
+    audit(edited, model, canary, SPEC, runs=1, progress=False)
+    edited.x_train[3, 0] += 1
+    with pytest.raises(ValueError, match="canary must be crafted for this task"):
+        audit(edited, model, canary, SPEC, runs=1, progress=False)
     none_to_test = changed(x_test=task.x_test[:0], y_test=task.y_test[:0])
     with pytest.raises(ValueError, match='metrics must not name "accuracy" for a task without test records'):
         audit(none_to_test, model, canary, SPEC, runs=4, metrics=("accuracy",), progress=False)

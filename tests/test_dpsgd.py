@@ -52,6 +52,14 @@ def test_a_pair_of_records_is_scored_by_their_logits():
     assert CanaryPair(z=np.ones(3), z_prime=-np.ones(3), slot=1, scenario="S2").score == "displacement"
 
 
+def test_a_pair_keeps_copies():
+    x, z = np.ones(2, np.float32), np.ones(3, np.float32)
+    pairs = CanaryPair((x, 0), (x, 1), 0, "S4"), CanaryPair(z, -z, 0, "S2")
+    before = [pair.fingerprint for pair in pairs]
+    x[:], z[:] = np.nan, np.nan
+    assert [pair.fingerprint for pair in pairs] == before
+
+
 def test_numbers_are_stored_as_what_they_are():
     spec = DPSGD(**{**GOOD, "steps": 4.0, "noise_multiplier": np.float32(2)})
     assert type(spec.steps) is int
@@ -69,16 +77,25 @@ def test_infinite_counts_are_named():
         ({"adjacency": "foo"}, "adjacency must be one of"),
         (
             {"adjacency": "add_remove"},
-            "z_prime must be empty, 0 for a gradient and None for a record",
+            "z_prime must be empty, 0 beside such a z",
         ),
         ({"z_prime": [0.0, 0.0]}, "z_prime must be empty, .* and only there, got .* under 'substitute'"),
         ({"z_prime": None}, "z_prime must be empty, .* and only there, got None under 'substitute'"),
         ({"z_prime": ([1.0, 0.0], 3)}, "z and z_prime must both be gradients or both be records"),
         ({"z": ([1.0, 0.0],)}, r"z must be a record \(x, y\), got 1 values"),
-        ({"z": ([1.0, float("nan")], 3)}, "z must have finite features, got 1 that are not"),
+        ({"z": ([1.0, float("nan")], 3)}, "z's features must be finite real numbers"),
+        ({"z": [1.0, float("inf")]}, "z must be finite real numbers"),
+        ({"z": [1.0, 1e39]}, "z must be finite real numbers that float32 can hold"),
+        ({"z": [1.0, 1j]}, "z must be finite real numbers"),
+        ({"z": "hello"}, "z must be real numbers"),
+        ({"z": [[1.0, 2.0], 3]}, r"z must be real numbers; a record is a tuple \(x, y\)"),
+        ({"z": np.ma.masked_array([1.0, 2.0], [True, False])}, "z must not be masked"),
+        ({"z": [0.0, 0.0]}, "z must not be 0"),
+        ({"z": [-1.0, 0.0]}, "z_prime must differ from z"),
+        ({"z_prime": None, "adjacency": "add_remove"}, "z_prime must be empty, 0 beside such a z"),
         ({"z": ([1.0, 0.0], -3)}, "z's label must be >= 0, got -3"),
         ({"slot": -1}, "slot must be >= 0, got -1"),
-        ({"z": np.ones((2, 2))}, "z must be a finite vector"),
+        ({"z": np.ones((2, 2))}, r"z must be a vector \(parameters,\) or a record"),
     ],
 )
 def test_a_pair_that_is_not_what_it_says_is_refused(change, message):

@@ -23,7 +23,7 @@ STATISTICS = [
     "validity", "worst_case", "game", "figures", "explorer", "widgets",
 ]  # fmt: skip
 BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
-TRAINING = ["dpsgd", "data", "_networks", "models", "canaries", "trainers", "crafters", "_devices", "audits"]
+TRAINING = ["dpsgd", "data", "_networks", "models", "canaries", "trainers", "_devices", "crafters", "audits"]
 
 
 def imported(path):

@@ -21,6 +21,7 @@ MODELS = {
     "deep relu mlp": (TASKS["digits"], models.mlp(TASKS["digits"], (20, 15, 12), activation="relu")),
     "mlp on images": (TASKS["colour"], models.mlp(TASKS["colour"], (11,))),
     "convnet": (TASKS["grey"], models.convnet(TASKS["grey"])),
+    "convnet of many channels": (images(16, 16), models.convnet(images(16, 16))),
     "large convnet": (TASKS["colour"], models.convnet(TASKS["colour"], size="large", activation="relu")),
 }
 every_model = pytest.mark.parametrize(("task", "model"), MODELS.values(), ids=MODELS)
@@ -214,4 +215,4 @@ def test_bad_input_is_named(make, message):
 @every_model
 def test_a_task_of_another_shape_is_refused(task, model):
     with pytest.raises(ValueError, match="model must fit the task"):
-        model.check_fits(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))
+        models.check_fits(model, data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))

@@ -100,6 +100,20 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_accuracy"] > 0.5
 
 
+@pytest.mark.filterwarnings("default")
+def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
+    glued = execute(
+        "bank_training", tmp_path, runs=256, n_train=60, hidden_units=8, steps=30, opacus_steps=5, device="cpu"
+    )
+    assert glued["bank_difference"] < 1e-5
+    assert glued["bank_add_remove"] < glued["bank_substitute"]
+    assert 0.4 * glued["bank_substitute"] < glued["bank_adam_last"] < 1.05 * glued["bank_substitute"]
+    assert glued["bank_sgd_last"] == pytest.approx(glued["bank_sgd_watched"], rel=0.05)
+    assert glued["bank_record"] < glued["bank_substitute"]
+    assert glued["bank_ratio"] > 1
+    assert glued["bank_shift"] < 0.2
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text())["cells"]
