@@ -95,7 +95,7 @@ def flop_a_record(model) -> int:
         return 4 * (model.features + 1) * model.classes
     layers = [layer for layer in model.layers if isinstance(layer, Dense | Conv)]
     products = [
-        2 * layer.inputs * layer.outputs
+        2 * layer.features_in * layer.features_out
         if isinstance(layer, Dense)
         else 2 * layer.fan_in * layer.channels_out * layer.size_out**2
         for layer in layers

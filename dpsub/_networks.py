@@ -41,29 +41,29 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """weight (outputs, inputs), bias (outputs)."""
+    """weight (features_out, features_in), bias (features_out)."""
 
-    inputs: int
-    outputs: int
+    features_in: int
+    features_out: int
 
     @property
     def parameters(self) -> int:
-        return (self.inputs + 1) * self.outputs
+        return (self.features_in + 1) * self.features_out
 
     @property
     def fan_in(self) -> int:
-        return self.inputs
+        return self.features_in
 
     @property
     def floats(self) -> int:
-        return self.inputs + 3 * self.outputs
+        return self.features_in + 3 * self.features_out
 
     def _weight(self, theta: Tensor) -> Tensor:
-        return theta[:, : -self.outputs].view(-1, self.outputs, self.inputs)
+        return theta[:, : -self.features_out].view(-1, self.features_out, self.features_in)
 
     def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
         by_run = inputs.transpose(0, 1).expand(len(theta), -1, -1)
-        bias = theta[:, None, -self.outputs :]
+        bias = theta[:, None, -self.features_out :]
         return torch.baddbmm(bias, by_run, self._weight(theta).transpose(1, 2)).transpose(0, 1)
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
@@ -77,12 +77,12 @@ class Dense:
             weighted = (outputs * weights[..., None]).transpose(0, 1)
             by_run = inputs.transpose(0, 1).expand(len(total), -1, -1)
             self._weight(total).baddbmm_(weighted.transpose(1, 2), by_run)
-            total[:, -self.outputs :] += weighted.sum(dim=1)
+            total[:, -self.features_out :] += weighted.sum(dim=1)
 
         return ((inputs * inputs).sum(dim=2) + 1) * (outputs * outputs).sum(dim=2), weighted_sum
 
     def module(self) -> nn.Module:
-        return nn.Linear(self.inputs, self.outputs)
+        return nn.Linear(self.features_in, self.features_out)
 
 
 @dataclass(frozen=True)
@@ -301,8 +301,7 @@ class Network:
             sampled: (n, runs) bool, or None for the full batch.
             max_grad_norm: C.
             gather: compute only what is sampled, in each model's own batch. It pays where the batches are small.
-            room: about how many numbers a part of the computation may hold. Other parts, other
-                rounding.
+            room: about how many numbers a part of the computation may hold; other parts round otherwise.
         """
         total = torch.zeros_like(theta)
         if sampled is not None and gather:
@@ -325,26 +324,26 @@ class Network:
     def _add_clipped(
         self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
     ) -> None:
-        seen: list[Tensor] = []
-        before: list[Tensor] = []
+        fed: list[Tensor] = []
+        preactivations: list[Tensor] = []
         with torch.enable_grad():
             for layer, part in self._parts(theta):
                 if layer.parameters:
-                    seen.append(values.detach())
+                    fed.append(values.detach())
                 values = layer.forward(part, values)
                 if layer.parameters:
                     # Differentiating by the first layer's outputs, not its weights: no gradient of a sum is formed.
-                    values = values if before else values.detach().requires_grad_()
-                    before.append(values)
+                    values = values if preactivations else values.detach().requires_grad_()
+                    preactivations.append(values)
         with torch.no_grad():
             error = torch.softmax(values, dim=2)
             error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
-        errors = [*torch.autograd.grad(values, before[:-1], error), error] if before[1:] else [error]
+        hidden = preactivations[:-1]
+        errors = [*(torch.autograd.grad(values, hidden, error) if hidden else ()), error]
 
         layers = [(layer, part) for layer, part in self._parts(total) if isinstance(layer, Dense | Conv)]
-        gradients = [
-            layer.gradients(*pair) for (layer, _), pair in zip(layers, zip(seen, errors, strict=True), strict=True)
-        ]
+        pairs = zip(fed, errors, strict=True)
+        gradients = [layer.gradients(*pair) for (layer, _), pair in zip(layers, pairs, strict=True)]
         squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
         weights = (max_grad_norm / (squared.sqrt_() + OPACUS_EPS)).clamp_(max=1.0)
         if sampled is not None:

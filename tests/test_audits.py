@@ -200,7 +200,6 @@ print(used / block_bytes(model, task, spec, device, {runs}))
     [
         ("mlp", (2_000, 600), 0.25, "adam", 128),
         ("mlp", (100_000, 2), 0.45, "sgd", 16),
-        ("linear", (2_000, 768), 1.0, "sgd", 128),
         ("linear", (2_000, 8_000), 1.0, "sgd", 4),
         ("convnet", (2_000, 1, 28, 28), 0.02, "sgd", 16),
     ],
