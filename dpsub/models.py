@@ -149,7 +149,12 @@ Model = Linear | Network
 
 
 def check_fits(model: Model, task: Task) -> None:
-    """Refuse a model of another input shape or number of classes."""
+    """Refuse a model of another input shape or number of classes, before long work starts."""
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(
+            f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: "
+            "torch.set_default_dtype(torch.float32)"
+        )
     if not isinstance(model, Model):
         raise ValueError(f"model must be made by dpsub.models, linear(task) for one, got a {type(model).__name__}")
     if task.x_train.shape[1:] != model.input_shape or task.num_classes != model.classes:

@@ -198,10 +198,10 @@ print(used / block_bytes(model, task, spec, device, {runs}))
 @pytest.mark.parametrize(
     ("kind", "shape", "q", "optimizer", "runs"),
     [
-        ("mlp", (2_000, 600), 0.25, "adam", 128),
+        pytest.param("mlp", (2_000, 600), 0.25, "adam", 128, marks=pytest.mark.slow),
         ("mlp", (100_000, 2), 0.45, "sgd", 16),
         ("linear", (2_000, 8_000), 1.0, "sgd", 4),
-        ("convnet", (2_000, 1, 28, 28), 0.02, "sgd", 16),
+        pytest.param("convnet", (2_000, 1, 28, 28), 0.02, "sgd", 16, marks=pytest.mark.slow),
     ],
 )
 def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer, runs):
@@ -334,6 +334,17 @@ def test_a_task_that_was_changed_is_refused_before_training(task, model, canary)
         pair = CanaryPair(record, (task.x_train[0], 1), 3, "S4")
         with pytest.raises(ValueError, match="canary.z must be a record like the task's"):
             audit(task, model, pair, SPEC, runs=4, progress=False)
+
+
+def test_another_default_dtype_is_refused(task, model, canary):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match="torch's default dtype must be float32, in which banks train"):
+            audit(task, model, canary, SPEC, runs=4, progress=False)
+        with pytest.raises(ValueError, match="torch's default dtype must be float32"):
+            crafters.gradient(task, model, SPEC, seed=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

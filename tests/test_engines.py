@@ -65,7 +65,7 @@ SETTINGS = {
 
 
 @given(**SETTINGS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_the_engines_agree(sigma, q, steps, delta, adjacency):
     agree(sigma, q, steps, delta, adjacency)
 
