@@ -59,8 +59,8 @@ def audit(
         observe_every: score every so many steps, and at the last step always.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
             "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
-            the steps (`Bank.watch_gradient`). "weights", the parameters of all runs after the last step, in the order
-            of `model.flat`. With "accuracy" or "weights" a linear head trains in all its coordinates instead of those
+            the steps (`Bank.watch_gradient`). "weights", the parameters of all runs after the last step, each a
+            vector that `model.module(parameters)` makes a `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates instead of those
             that the records span (`Linear.within_span`): the numbers are others, of the same law.
         seed: runs come in blocks (`block_size` in the attributes; it depends on the model alone), each with a stream
             of its own: the same numbers on the same kind of device, with the same versions and arguments, however
@@ -98,7 +98,6 @@ def audit(
     size = block_size(model)
     starts = range(0, runs, size)
     observed = sorted({*range(observe_every, spec.steps + 1, observe_every), spec.steps})
-
     workers = _workers(task, model, spec, where, min(runs, size))
 
     def train(block: int, stop: Event) -> Block:
