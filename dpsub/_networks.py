@@ -224,21 +224,19 @@ class Network:
         shape = "×".join(map(str, self.input_shape))
         return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
 
-    def starting_from(self, theta_0: ArrayLike) -> Network:
+    def starting_from(self, theta_0: ArrayLike | Tensor) -> Network:
         """The same network, every model of the bank starting from these parameters.
 
         Args:
-            theta_0: (parameters,) finite numbers, in the order of `module().parameters()`.
+            theta_0: (parameters,) finite numbers, array or tensor, in the order of `module().parameters()`, which
+                `torch.nn.utils.parameters_to_vector` flattens.
 
         Raises:
             ValueError: if there are not so many, or one is not finite.
         """
-        start = np.array(theta_0, dtype=np.float32)
-        if start.shape != (self.parameters,) or not np.isfinite(start).all():
-            wrong = int((~np.isfinite(start)).sum())
-            raise ValueError(
-                f"theta_0 must be {self.parameters} finite numbers, got shape {start.shape} and {wrong} not finite"
-            )
+        start = flat_parameters("theta_0", theta_0, self.parameters).numpy()
+        if not np.isfinite(start).all():
+            raise ValueError(f"theta_0 must be finite, got {int((~np.isfinite(start)).sum())} numbers that are not")
         return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
@@ -262,12 +260,11 @@ class Network:
     def inputs(self, x: Tensor) -> Tensor:
         return x
 
-    def module(self, parameters: ArrayLike | None = None) -> nn.Module:
+    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Sequential`, with the parameters given or PyTorch's random ones."""
         module = nn.Sequential(*(layer.module() for layer in self.layers))
         if parameters is not None:
-            # A copy, since the module's parameters become views of it.
-            vector = flat_parameters(parameters, self.parameters).clone()
+            vector = flat_parameters("parameters", parameters, self.parameters)
             nn.utils.vector_to_parameters(vector, module.parameters())
         return module
 
@@ -374,10 +371,17 @@ class _Gathered:
         return self.inputs[self.records[key]]
 
 
-def flat_parameters(parameters: ArrayLike, count: int) -> Tensor:
-    vector = torch.as_tensor(parameters, dtype=torch.float32)
+def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
+    """A float32 copy: a module's parameters may become views of it."""
+    try:
+        vector = torch.tensor(np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, np.float32))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"{name} must be a vector of {count} numbers, as torch.nn.utils.parameters_to_vector(module.parameters()) "
+            f"makes one, got a {type(values).__name__}"
+        ) from None
     if vector.shape != (count,):
-        raise ValueError(f"parameters must have shape ({count},), got {tuple(vector.shape)}")
+        raise ValueError(f"{name} must have shape ({count},), got {tuple(vector.shape)}")
     return vector
 
 

@@ -59,9 +59,10 @@ def audit(
         observe_every: score every so many steps, and at the last step always.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
             "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
-            the steps (`Bank.watch_gradient`). "weights", the parameters of all runs after the last step, each a
-            vector that `model.module(parameters)` makes a `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates instead of those
-            that the records span (`Linear.within_span`): the numbers are others, of the same law.
+            the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
+            parameters of all runs after the last step, each a vector that `model.module(parameters)` makes a
+            `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates instead of
+            those that the records span (`Linear.within_span`): the numbers are others, of the same law.
         seed: runs come in blocks (`block_size` in the attributes; it depends on the model alone), each with a stream
             of its own: the same numbers on the same kind of device, with the same versions and arguments, however
             many threads or whatever memory there are.
@@ -75,7 +76,8 @@ def audit(
     Returns:
         `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; `step`, the number
         of steps taken; `accuracy` (measured, step), with the runs that were measured as its coordinate; `gradient`
-        (run, step); `weights` (run, parameter). The attributes say everything that is needed to run it again.
+        (run, step); `weights` (run, parameter). The attributes say what made it: parameters, seed and
+        versions, and checksums of task, canary and fixed start to know these by.
 
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in

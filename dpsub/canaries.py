@@ -29,7 +29,7 @@ class CanaryPair:
             records (x, y), whose gradients training computes and clips. Where the slot is empty `z_prime` is 0 beside
             a gradient and None beside a record.
         slot: which private record gives its place to the canary. It is one of the n that q·n counts.
-        scenario: "S2" … "S5".
+        scenario: what figures and results call the attack: "S2" … "S5", the papers', or a name of your own.
         adjacency: how the two worlds differ: "substitute" as crafted.
         details: what the crafter found, for figures and stored results.
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
@@ -61,7 +61,7 @@ class CanaryPair:
             )
         if not isinstance(self.z, Record) and not self.z.any():
             raise ValueError("z must not be 0: a model's score is how far it moved against z")
-        if not isinstance(self.z, Record) and np.array_equal(self.z, z_prime):
+        if _same(self.z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
 
     @property
@@ -91,6 +91,12 @@ class CanaryPair:
         _checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
         nothing = None if isinstance(self.z, Record) else np.zeros_like(self.z)
         return replace(self, z_prime=nothing, adjacency=adjacency)
+
+
+def _same(z: Any, z_prime: Any) -> bool:
+    if isinstance(z, Record):
+        return z_prime is not None and np.array_equal(z.x, z_prime.x) and z.y == z_prime.y
+    return np.array_equal(z, z_prime)
 
 
 def _world(name: str, value: object) -> NDArray[np.float32] | Record:

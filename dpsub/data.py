@@ -21,7 +21,7 @@ class Task:
     """Records to train on, an auxiliary set that is never trained on, and a test set.
 
     Attributes:
-        x_train: (n, d) float32; the private records, the canary's slot included.
+        x_train: (n, d) float32, or images (n, channels, height, width); the private records, the slot included.
         y_train: (n,) int64, in 0 … num_classes − 1.
         x_aux, y_aux: records of the same kind that an adversary may use.
         x_test, y_test: records to measure accuracy on.
@@ -65,7 +65,7 @@ def from_arrays(
     """A task from your own arrays.
 
     Args:
-        x_train: (n, d), n ≥ 2; finite numbers, converted to float32.
+        x_train: (n, d), or images (n, channels, height, width), n ≥ 2; finite numbers, converted to float32.
         y_train: (n,) whole numbers from 0.
         x_aux, y_aux, x_test, y_test: records of the same shape; empty if not given.
         num_classes: at least 2; by default one more than the largest label.

@@ -65,11 +65,11 @@ class Linear:
         """(n, features) → (n, features + 1): the records with the constant that the bias multiplies."""
         return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
-    def module(self, parameters: ArrayLike | None = None) -> nn.Module:
+    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Linear`, with the parameters given or zeros."""
         module = nn.Linear(self.features, self.classes)
         vector = np.zeros(self.parameters) if parameters is None else parameters
-        theta = flat_parameters(vector, self.parameters).view(self.shape)
+        theta = flat_parameters("parameters", vector, self.parameters).view(self.shape)
         module.load_state_dict({"weight": theta[:-1].T, "bias": theta[-1]})
         return module
 
@@ -180,6 +180,10 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
             network has the paper's 89,828 parameters.
         activation: "tanh" or "relu".
 
+    Returns:
+        A bank; `starting_from(theta_0)` starts all its models at the same parameters, `module(parameters)` makes a
+        `torch.nn.Module` of one, and `parameters` counts them.
+
     Raises:
         ValueError: if a width is not a positive whole number, or an argument is out of range.
 
@@ -213,6 +217,9 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
         size: "small", two convolutions of 16 and 32 channels (25,386 parameters on MNIST); "large", six of 32 to 128
             (550,570 on CIFAR-10); "auto", large from 32 pixels on.
         activation: "tanh" or "relu".
+
+    Returns:
+        A bank, as `mlp` does.
 
     Raises:
         ValueError: if the records are not square images, or too small.

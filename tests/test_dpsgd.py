@@ -92,6 +92,7 @@ def test_infinite_counts_are_named():
         ({"z": np.ma.masked_array([1.0, 2.0], [True, False])}, "z must not be masked"),
         ({"z": [0.0, 0.0]}, "z must not be 0"),
         ({"z": [-1.0, 0.0]}, "z_prime must differ from z"),
+        ({"z": ([1.0], 2), "z_prime": ([1.0], 2)}, "z_prime must differ from z"),
         ({"z_prime": None, "adjacency": "add_remove"}, "z_prime must be empty, 0 beside such a z"),
         ({"z": ([1.0, 0.0], -3)}, "z's label must be >= 0, got -3"),
         ({"slot": -1}, "slot must be >= 0, got -1"),

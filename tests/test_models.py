@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import nn
 
 from dpsub import DPSGD, data, models
@@ -150,8 +151,22 @@ def test_a_bank_may_start_where_it_is_told():
     np.testing.assert_allclose(theta, np.tile(start, (2, 1)), atol=1e-7)
     assert repr(told) != repr(model.starting_from(-start)), "what is stored must tell starts apart"
     for wrong in (start[:-1], np.full(model.parameters, np.nan)):
-        with pytest.raises(ValueError, match=f"theta_0 must be {model.parameters} finite numbers"):
+        with pytest.raises(ValueError, match="theta_0 must (have shape|be finite)"):
             model.starting_from(wrong)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_parameters_may_come_as_anything_flat(name):
+    _, model = MODELS[name]
+    vector = torch.linspace(-1, 1, model.parameters, requires_grad=True)
+    for given in (vector, vector.detach().numpy(), xr.DataArray(vector.detach().numpy()), vector.tolist()):
+        flat = nn.utils.parameters_to_vector(model.module(given).parameters()).detach()
+        np.testing.assert_allclose(np.sort(flat), vector.detach(), atol=1e-6)
+    for wrong in (model.module(), model.module().state_dict(), list(model.module().parameters()), "abc"):
+        with pytest.raises(ValueError, match=f"parameters must be a vector of {model.parameters} numbers, as torch"):
+            model.module(wrong)
+    with pytest.raises(ValueError, match=r"parameters must have shape \(.*,\), got"):
+        model.module(vector[:-1])
 
 
 @pytest.mark.parametrize("rows", [0, 2])

@@ -110,6 +110,7 @@ def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
     assert 0.4 * glued["bank_substitute"] < glued["bank_adam_last"] < 1.05 * glued["bank_substitute"]
     assert glued["bank_sgd_last"] == pytest.approx(glued["bank_sgd_watched"], rel=0.05)
     assert glued["bank_record"] < glued["bank_substitute"]
+    assert glued["bank_conv_module"] == pytest.approx(glued["bank_conv_audit"])
     assert glued["bank_ratio"] > 1
     assert glued["bank_shift"] < 0.2
 
