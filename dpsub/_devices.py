@@ -16,7 +16,7 @@ import torch
 from dpsub import _checks
 
 T = TypeVar("T")
-PRECISIONS = ("highest", "high", "medium")
+PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA, on a CPU
 
 
 def device(name: str) -> torch.device:
@@ -46,11 +46,10 @@ def free_bytes(device: torch.device) -> int:
 def matmul_precision(precision: str) -> Iterator[None]:
     """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be."""
     backends: Any = torch.backends
-    coarse = {"highest": "ieee", "high": "tf32", "medium": "tf32"}[precision]
-    on_cpu = "bf16" if precision == "medium" else coarse
+    on_cuda, on_cpu = PRECISIONS[precision]
     wanted: list[tuple[Any, str, object]] = [
-        (backends.cuda.matmul, "fp32_precision", coarse),
-        (backends.cudnn.conv, "fp32_precision", coarse),
+        (backends.cuda.matmul, "fp32_precision", on_cuda),
+        (backends.cudnn.conv, "fp32_precision", on_cuda),
         (backends.mkldnn.matmul, "fp32_precision", on_cpu),
         (backends.mkldnn.conv, "fp32_precision", on_cpu),
         (backends.cudnn, "deterministic", True),

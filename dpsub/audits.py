@@ -95,7 +95,7 @@ def audit(
     metrics = _metrics(metrics, task)
     seed = _checks.whole("seed", seed, at_least=0)
     where = _devices.device(device)
-    _checks.choice("matmul_precision", matmul_precision, _devices.PRECISIONS)
+    _checks.choice("matmul_precision", matmul_precision, tuple(_devices.PRECISIONS))
 
     size = block_size(model)
     starts = range(0, runs, size)

@@ -26,8 +26,8 @@ class CanaryPair:
 
     Attributes:
         z, z_prime: gradients, (parameters,) float32 in the units of max_grad_norm, that enter the sum as they are; or
-            records (x, y), whose gradients training computes and clips. Where the slot is empty `z_prime` is 0 beside
-            a gradient and None beside a record.
+            records (x, y), whose gradients training computes and clips. z_prime=None leaves the slot empty; beside a
+            gradient it is kept as 0.
         slot: which private record gives its place to the canary. It is one of the n that q·n counts.
         scenario: what figures and results call the attack: "S2" … "S5", the papers', or a name of your own.
         adjacency: how the two worlds differ: "substitute" as crafted.
@@ -46,22 +46,24 @@ class CanaryPair:
     def __post_init__(self) -> None:
         _checks.adjacency(self.adjacency)
         object.__setattr__(self, "slot", _checks.whole("slot", self.slot, at_least=0))
-        object.__setattr__(self, "z", _world("z", self.z))
-        if self.z_prime is not None:
-            if isinstance(self.z_prime, tuple) != isinstance(self.z, tuple):
+        z, z_prime, given = _world("z", self.z), self.z_prime, self.z_prime
+        if z_prime is not None:
+            z_prime = _world("z_prime", z_prime)
+            if isinstance(z_prime, Record) != isinstance(z, Record):
                 raise ValueError("z and z_prime must both be gradients or both be records")
-            object.__setattr__(self, "z_prime", _world("z_prime", self.z_prime))
-        nothing = None if isinstance(self.z, Record) else 0
-        z_prime: Any = self.z_prime
-        empty = z_prime is None if isinstance(self.z, Record) else not np.any(z_prime)
-        if empty != (self.adjacency != "substitute") or (self.z_prime is None) > isinstance(self.z, Record):
+        elif not isinstance(z, Record):
+            z_prime = np.zeros_like(z)
+        object.__setattr__(self, "z", z)
+        object.__setattr__(self, "z_prime", z_prime)
+        empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
+        if empty != (self.adjacency != "substitute"):
             raise ValueError(
-                f"z_prime must be empty, {nothing} beside such a z, under 'add_remove' and 'zero_out' and only there, "
-                f"got {self.z_prime!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+                f"z_prime must be empty, None or a gradient of 0, under 'add_remove' and 'zero_out' and only there, "
+                f"got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
-        if not isinstance(self.z, Record) and not self.z.any():
+        if not isinstance(z, Record) and not z.any():
             raise ValueError("z must not be 0: a model's score is how far it moved against z")
-        if _same(self.z, z_prime):
+        if _same(z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
 
     @property
@@ -89,8 +91,7 @@ class CanaryPair:
         The slot still has its Poisson coin and still counts in q·n, so that nothing else tells the worlds apart.
         """
         _checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
-        nothing = None if isinstance(self.z, Record) else np.zeros_like(self.z)
-        return replace(self, z_prime=nothing, adjacency=adjacency)
+        return replace(self, z_prime=None, adjacency=adjacency)
 
 
 def _same(z: Any, z_prime: Any) -> bool:

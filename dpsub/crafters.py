@@ -60,5 +60,5 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
         slot=int(rng.integers(len(task.y_train))),
         scenario="S2",
         task=task.fingerprint,
-        details={"parameter": parameter, "travel": float(travelled[parameter]), "crafter_seed": seed},
+        details={"parameter": parameter, "travel": float(travelled[parameter]), "seed": seed},
     )

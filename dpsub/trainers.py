@@ -16,8 +16,9 @@ from dpsub.data import Task
 from dpsub.dpsgd import DPSGD
 from dpsub.models import Linear, Model
 
-# About how many numbers a part of one step's computation holds: what a CPU core's cache likes, what fills a GPU. It is
-# not planned from the memory there is, since parts of another size round otherwise: that plans how many blocks train.
+# About how many numbers a part of one step's computation holds: what a CPU core's cache likes, and, not measured yet,
+# what should fill a GPU. It is not planned from the memory there is, since parts of another size round otherwise: that
+# plans how many blocks train.
 ROOM = {"cpu": 2**20, "cuda": 2**28}
 # Below this sample rate networks compute each model's own batch; above it, all records, those not sampled weighing 0.
 GATHER_BELOW = 0.5
@@ -81,6 +82,8 @@ class Bank:
         # A gradient canary is 0 but in a few places, where it is added and read.
         self.support = vectors.any(dim=0).nonzero()[:, 0]
         self.gradients = vectors[:, self.support]
+        self.slot_gradients = self.gradients[in_world.long()] if gradients else self.gradients
+        self.everyone = torch.ones(self.others, self.runs, dtype=torch.bool, device=self.device)
 
         self.theta = model.initial_parameters(self.runs, generator)
         self.theta_0 = self.theta.clone()
@@ -107,8 +110,7 @@ class Bank:
         if self.has_record:
             slot = self.worlds[: len(self.inputs) - self.others]
             slot = slot if slot_sampled is None else slot & slot_sampled
-            everyone = torch.ones(self.others, self.runs, dtype=torch.bool, device=self.device)
-            sampled = torch.cat([everyone if sampled is None else sampled, slot])
+            sampled = torch.cat([self.everyone if sampled is None else sampled, slot])
         total = self.model.clipped_sum(
             self.theta,
             self.inputs,
@@ -119,10 +121,10 @@ class Bank:
             room=self.room,
         )
         if len(self.support):
-            of_world = self.gradients[self.worlds[1].long()]
-            self.model.flat(total)[:, self.support] += (
-                of_world if slot_sampled is None else of_world * slot_sampled[:, None]
+            slot_gradients = (
+                self.slot_gradients if slot_sampled is None else self.slot_gradients * slot_sampled[:, None]
             )
+            self.model.flat(total)[:, self.support] += slot_gradients
         if noise is not None:
             total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
         self.theta.grad = total.div_(self.expected_batch_size)
@@ -192,7 +194,7 @@ def block_size(model: Model) -> int:
     Randomness comes in such blocks, so it depends on the model alone, never on the machine.
     """
     most = 2**27 // model.parameters
-    return max(1, min(128, 2 ** (most.bit_length() - 1))) if most else 1
+    return 1 << max(0, min(7, most.bit_length() - 1))
 
 
 def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int) -> int:
