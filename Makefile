@@ -1,12 +1,13 @@
 PYTHON ?= python3
 PRESET ?= quick
+DEVICE ?= auto
 BIN := .venv/bin
 READY := .venv/.ready
 # Threads that wait by spinning slow a busy machine down many times over.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-gpu lint types notebooks book bench explorer clean
+.PHONY: help quickstart test test-slow test-gpu lint types notebooks book pages rerun bench explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -14,11 +15,11 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'dpsub needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,cluster,dev]'
 	touch $@
 
 quickstart: $(READY)  ## audit 2,500 models on digits and show the result (half a minute after installing)
-	$(BIN)/python book/run.py quickstart --preset $(PRESET) --show
+	$(BIN)/python book/run.py quickstart --show
 
 test: $(READY)  ## the tests, without the slow ones
 	$(BIN)/python -m pytest
@@ -38,10 +39,16 @@ lint: $(READY)  ## ruff, codespell, and notebooks without outputs
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
-notebooks: $(READY)  ## execute every notebook with PRESET=quick|paper
-	$(BIN)/python book/run.py --preset $(PRESET)
+notebooks: $(READY)  ## execute every notebook with the quick preset, keeping no audits
+	$(BIN)/python book/run.py
 
-book: notebooks  ## execute the notebooks and build the book into _build/html
+rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in results/
+	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results results/$(PRESET)
+
+pages: $(READY)  ## build the book into _build/html from the notebooks as they were last executed
+	$(BIN)/python book/build.py
+
+book: notebooks  ## execute the notebooks and build the book
 	$(BIN)/python book/build.py
 
 bench: $(READY)  ## benchmarks against peers, as ratios

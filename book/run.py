@@ -1,14 +1,19 @@
-"""Execute the notebooks with papermill, each with the parameters of a preset.
+"""Execute the notebooks with papermill, each with the parameters of a preset, and say what came of each.
 
-run.py [NOTEBOOK ...] [--preset quick|paper] [--show]
+run.py [NOTEBOOK ...] [--preset quick|laptop|paper] [--device auto|cpu|cuda] [--results FOLDER] [--show]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import papermill
@@ -20,29 +25,107 @@ EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 
 
-def parameters(name: str, preset: str) -> dict[str, object]:
-    """What a preset changes of the notebook's own defaults."""
+class Outcome(NamedTuple):
+    """What came of one notebook: it ran, or all its audits were there to be read, or it failed."""
+
+    what: str
+    seconds: float
+    trained: int
+    read: int
+    error: str = ""
+
+
+def known_parameters(name: str) -> set[str]:
+    """The names in a notebook's parameters cell."""
+    cells = nbformat.read(SOURCES / f"{name}.ipynb", as_version=4).cells
+    source = "\n".join(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
+    return {line.split("=")[0].strip() for line in source.splitlines() if "=" in line}
+
+
+def parameters(name: str, preset: str, device: str, results: Path | None) -> dict[str, object]:
+    """What a preset changes of the notebook's own defaults, and where it trains and keeps its audits."""
     path = SOURCES / "params" / preset / f"{name}.yaml"
     if not path.exists():
         presets = sorted(p.name for p in (SOURCES / "params").iterdir())
         raise SystemExit(f"no parameters for {name} in the preset {preset!r}; there are {', '.join(presets)}")
-    return yaml.safe_load(path.read_text()) or {}
+    found = yaml.safe_load(path.read_text()) or {}
+    common = {} if device == "auto" else {"device": device}
+    common |= {} if results is None else {"results": os.fspath(results / name)}
+    return found | {key: value for key, value in common.items() if key in known_parameters(name)}
 
 
-def execute(name: str, preset: str) -> Path:
+def execute(name: str, preset: str, device: str = "auto", results: Path | None = None) -> Path:
     """Execute one notebook into _build/executed; what it raises is shown and passed on."""
     target = EXECUTED / f"{name}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     papermill.execute_notebook(
         SOURCES / f"{name}.ipynb",
         target,
-        parameters=parameters(name, preset),
+        parameters=parameters(name, preset, device, results),
         cwd=ROOT,
         execution_timeout=QUICK_CELL if preset == "quick" else None,
         progress_bar={"desc": name, "unit": "cell"},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )
     return target
+
+
+def stored_models(folder: Path) -> int:
+    """How many models are in the stores of this folder."""
+    if not folder.exists():
+        return 0
+    from dpsub import audits
+
+    found = 0
+    for store in folder.glob("*.zarr"):
+        with suppress(ValueError):  # the notebook that meets it will say what is wrong
+            found += audits.status(store).stored
+    return found
+
+
+def rerun(name: str, preset: str, device: str, results: Path | None) -> Outcome:
+    """Execute one notebook; what it raises is shown, and the next one can still run."""
+    before = stored_models(results / name) if results else 0
+    begin, error = time.monotonic(), ""
+    try:
+        execute(name, preset, device, results)
+    except papermill.PapermillExecutionError as raised:
+        print(raised, file=sys.stderr)
+        error = f"{raised.ename}: {raised.evalue}".splitlines()[0]
+    except KeyboardInterrupt:
+        error = "KeyboardInterrupt"
+    after = stored_models(results / name) if results else 0
+    what = "failed" if error else "read" if after and after == before else "ran"
+    return Outcome(what, time.monotonic() - begin, after - before, before, error)
+
+
+def keep(outcome: Outcome, name: str, results: Path, device: str, commit: str) -> None:
+    """Note what a notebook cost beside its stores, unless it only read them."""
+    if outcome.what != "ran":
+        return
+    path = results / "runs.json"
+    runs = json.loads(path.read_text()) if path.exists() else {}
+    runs[name] = {
+        "seconds": round(outcome.seconds),
+        "models trained": outcome.trained,
+        "models read": outcome.read,
+        "device": device,
+        "commit": commit,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n")
+
+
+def machine(device: str) -> tuple[str, str]:
+    """The device that notebooks train on, in words, and the commit that they train with."""
+    import torch
+
+    from dpsub import _devices, _plans
+
+    made = _plans.made_on(_devices.device(device))
+    cores = f"{torch.get_num_threads()} cores" if made.device == "cpu" else "1 GPU"
+    return f"{made.device}, {cores}", made.commit
 
 
 def tagged_text(path: Path, tag: str) -> str:
@@ -56,23 +139,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", help="names without .ipynb; all by default")
     parser.add_argument("--preset", default="quick")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--results", type=Path, help="folder to keep audits in, to go on with and to read again")
     parser.add_argument("--show", action="store_true", help="print what the notebooks' tables say")
     arguments = parser.parse_args()
     names = arguments.notebooks or sorted(path.stem for path in SOURCES.glob("*.ipynb"))
     for name in names:
         if not (SOURCES / f"{name}.ipynb").exists():
             raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
-        start = time.monotonic()
-        try:
-            target = execute(name, arguments.preset)
-        except papermill.PapermillExecutionError as error:
-            print(error, file=sys.stderr)
-            return 1
-        where = target.relative_to(ROOT)
-        if arguments.show:
-            print(f"\n{tagged_text(target, 'table')}\n")
-        print(f"{name}: {time.monotonic() - start:.0f} s, executed notebook in {where}")
-    return 0
+        parameters(name, arguments.preset, arguments.device, arguments.results)
+    try:
+        device, commit = machine(arguments.device)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+
+    outcomes: dict[str, Outcome] = {}
+    for name in names:
+        outcomes[name] = rerun(name, arguments.preset, arguments.device, arguments.results)
+        if outcomes[name].error.startswith("KeyboardInterrupt"):
+            print(f"interrupted in {name}; the same command goes on from there", file=sys.stderr)
+            break
+        if arguments.results:
+            keep(outcomes[name], name, arguments.results, device, commit)
+        if arguments.show and not outcomes[name].error:
+            print(f"\n{tagged_text(EXECUTED / f'{name}.ipynb', 'table')}\n")
+
+    total = sum(outcome.seconds for outcome in outcomes.values())
+    print(f"\n{arguments.preset} on {device}, commit {commit}: {total:,.0f} s; executed notebooks in _build/executed/")
+    for name, outcome in outcomes.items():
+        models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if arguments.results else ""
+        print(f"  {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
+    return int(len(outcomes) < len(names) or any(outcome.error for outcome in outcomes.values()))
 
 
 if __name__ == "__main__":

@@ -12,22 +12,30 @@ from numpy.typing import ArrayLike
 
 from dpsub._version import __version__
 
+LONG_NAMES = {
+    "score": "score, higher speaks for z",
+    "bit": "0: trained with z, 1: with z_prime",
+    "accuracy": "share of the test records that the model labels rightly",
+    "gradient": "privatised sum times z's gradient, in units of max_grad_norm squared",
+    "weights": "parameters after the last step",
+}
+
 
 def build(
     score: ArrayLike, bit: ArrayLike, observed: Sequence[int], *, libraries: Sequence[str] = (), **attrs: object
 ) -> xr.Dataset:
     """score (run, step) and bit (run,), with the attributes given and the versions that made them."""
-    versions = {"python": platform.python_version(), "dpsub": __version__}
-    versions |= {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
     return xr.Dataset(
         {
-            "score": (
-                ("run", "step"),
-                np.asarray(score, dtype=np.float32),
-                {"long_name": "score, higher speaks for z"},
-            ),
-            "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": "0: trained with z, 1: with z_prime"}),
+            "score": (("run", "step"), np.asarray(score, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
+            "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
         },
         coords={"step": np.asarray(observed, dtype=np.int64)},
-        attrs={**attrs, **{f"version_{name}": version for name, version in versions.items()}},
+        attrs={**attrs, **{f"version_{name}": version for name, version in versions(*libraries).items()}},
     )
+
+
+def versions(*libraries: str) -> dict[str, str]:
+    """Of Python, dpsub, NumPy, SciPy and the libraries named."""
+    found = {"python": platform.python_version(), "dpsub": __version__}
+    return found | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}

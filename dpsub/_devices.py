@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from threading import Event
+from tempfile import gettempdir
+from threading import Condition, Event, Lock
 from typing import Any, TypeVar
 
 import psutil
@@ -15,12 +18,22 @@ import torch
 
 from dpsub import _checks
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+S = TypeVar("S")
 T = TypeVar("T")
+_turn, _claiming = Condition(), Lock()
+_inside: list[tuple[str, list[object]]] = []
+_taken: list[object] = []
+NAMES = ("auto", "cpu", "cuda")
 PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA, on a CPU
 
 
 def device(name: str) -> torch.device:
-    _checks.choice("device", name, ("auto", "cpu", "cuda"))
+    _checks.choice("device", name, NAMES)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -44,28 +57,71 @@ def free_bytes(device: torch.device) -> int:
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be."""
+    """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be.
+
+    The switches are the process's: whoever is first in turns them, whoever is last out turns them back, and who wants
+    another precision waits.
+    """
+    with _turn:
+        _turn.wait_for(lambda: all(other == precision for other, _ in _inside))
+        switches = _switches(precision)
+        before = _inside[0][1] if _inside else [getattr(switch, name) for switch, name, _ in switches]
+        _inside.append((precision, before))
+        for switch, name, value in switches:
+            setattr(switch, name, value)
+    try:
+        yield
+    finally:
+        with _turn:
+            _inside.pop()
+            if not _inside:
+                for (switch, name, _), value in zip(switches, before, strict=True):
+                    setattr(switch, name, value)
+            _turn.notify_all()
+
+
+def _switches(precision: str) -> list[tuple[Any, str, object]]:
     backends: Any = torch.backends
     on_cuda, on_cpu = PRECISIONS[precision]
-    wanted: list[tuple[Any, str, object]] = [
+    return [
         (backends.cuda.matmul, "fp32_precision", on_cuda),
         (backends.cudnn.conv, "fp32_precision", on_cuda),
         (backends.mkldnn.matmul, "fp32_precision", on_cpu),
         (backends.mkldnn.conv, "fp32_precision", on_cpu),
         (backends.cudnn, "deterministic", True),
     ]
-    before = [getattr(switch, name) for switch, name, _ in wanted]
-    try:
-        for switch, name, value in wanted:
-            setattr(switch, name, value)
-        yield
-    finally:
-        for (switch, name, _), value in zip(wanted, before, strict=True):
-            setattr(switch, name, value)
 
 
-def side_by_side(work: Callable[[int, Event], T], count: int, workers: int) -> Generator[tuple[int, T]]:
-    """`work(0)` to `work(count - 1)`, numbered, as they finish, `workers` at a time with one torch thread each.
+def own_device(name: str) -> torch.device:
+    """A worker's device: one that no other worker of this machine has taken, where there are several GPUs.
+
+    What is taken is locked for as long as the process lives, so that one which takes a dead worker's place finds it.
+    """
+    with _claiming:
+        return _claimed(name)
+
+
+@cache
+def _claimed(name: str) -> torch.device:
+    where = device(name)
+    if where.type == "cpu" or torch.cuda.device_count() == 1 or fcntl is None:
+        return where
+    for index in range(torch.cuda.device_count()):
+        path = Path(gettempdir()) / f"dpsub-{os.getuid()}-{torch.cuda.get_device_properties(index).uuid}.lock"
+        lock = open(path, "ab")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _taken.append(lock)
+        return torch.device("cuda", index)
+    count = torch.cuda.device_count()
+    raise RuntimeError(f"client must have one worker for each GPU of a machine, {count} of them, got more")
+
+
+def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:
+    """Each piece with what `work` makes of it, as they finish, `workers` at a time with one torch thread each.
 
     One thread a piece keeps cores busy that a single piece would leave idle (normals are drawn on one core), and makes
     the results independent of how many cores there are. Leaving early, by an error or Ctrl-C, sets the event that each
@@ -75,7 +131,7 @@ def side_by_side(work: Callable[[int, Event], T], count: int, workers: int) -> G
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        futures = {pool.submit(work, i, stop): i for i in range(count)}
+        futures = {pool.submit(work, piece, stop): piece for piece in pieces}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
     finally:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5}
+_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6}
 
 
 def stream(
@@ -28,3 +28,13 @@ def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit"], block: i
     """
     first = np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose],)).generate_state(1)[0]
     return (int(first) + block * 0x9E3779B1) % 2**32
+
+
+def repeat_seeds(seed: int, repeats: int) -> list[int]:
+    """A seed for each repeat: the first is `seed` itself, the others are spawned from it, whole numbers below 2⁵³.
+
+    >>> repeat_seeds(0, 2)[0]
+    0
+    """
+    spawned = [np.random.SeedSequence(seed, spawn_key=(_PURPOSES["repeat"], i)) for i in range(1, repeats)]
+    return [seed, *(int(child.generate_state(1, np.uint64)[0]) >> 11 for child in spawned)]

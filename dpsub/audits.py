@@ -2,49 +2,50 @@ r"""Algorithm 1: craft, train by the thousand, score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import asdict
+import os
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
-from torch import Tensor
 from tqdm.auto import tqdm
 
-from dpsub import _checks, _dataset, _devices
-from dpsub._random import stream, torch_seed
+from dpsub import _checks, _cluster, _devices, _random
+from dpsub._plans import Arrays, Made, Memory, Plan, Shard, joined, made_on, train_shard, workers
 from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
 from dpsub.models import Model, check_fits
-from dpsub.trainers import Bank, block_bytes, block_size
 
-METRICS = {
-    "accuracy": "share of the test records that the model labels rightly",
-    "gradient": "privatised sum times z's gradient, in units of max_grad_norm squared",
-    "weights": "parameters after the last step",
-}
-ACCURACY_RUNS = 8
+if TYPE_CHECKING:
+    from dpsub._stores import Store
 
-Block = dict[str, NDArray[Any]]
+METRICS = ("accuracy", "gradient", "weights")
 
 
 def audit(
     task: Task,
     model: Model,
-    canary: CanaryPair,
+    canary: CanaryPair | Sequence[CanaryPair],
     spec: DPSGD,
     *,
     runs: int,
     observe_every: int = 1,
+    repeats: int = 1,
     metrics: Sequence[str] = (),
     seed: int = 0,
     device: str = "auto",
     matmul_precision: str = "highest",
+    store: str | os.PathLike[str] | None = None,
+    repair: bool = False,
+    allow_mix: bool = False,
+    client: Any = None,
     progress: bool = True,
 ) -> xr.Dataset:
     r"""Train `runs` models, each with z or z′ in the slot by a fair coin, and score them along the way.
@@ -54,9 +55,13 @@ def audit(
     probability q at each step by a coin of the same law in both.
 
     Args:
-        task, model, canary, spec: on what, what, which pair of worlds, how.
-        runs: R ≥ 1, in all.
+        task, model, canary, spec: on what, what, which pair of worlds, how. One canary serves all repeats; a sequence
+            of as many as there are repeats is for canaries that were crafted anew, each with its seed of
+            `repeat_seeds`. The attributes say which (`canary_crafted`).
+        runs: R ≥ 1, in all, of each repeat.
         observe_every: score every so many steps, and at the last step always.
+        repeats: audits of their own, with seeds spawned from `seed` (`repeat_seeds`, and `seeds` in the attributes),
+            the first with `seed` itself.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
             "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
             the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
@@ -65,157 +70,281 @@ def audit(
             those that the records span (`Linear.within_span`): the numbers are others, of the same law.
         seed: runs come in blocks (`block_size` in the attributes; it depends on the model alone), each with a stream
             of its own: the same numbers on the same kind of device, with the same versions and arguments, however
-            many threads or whatever memory there are.
+            many threads, workers or interruptions, or whatever memory there are.
         device: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, as many blocks train side by side as torch
             may use threads, one thread each.
         matmul_precision: "highest" is float32. "high" and "medium" let a device that can multiply in TF32 or bfloat16,
             which is faster and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
             for, though what the audit finds may hardly change.
+        store: a folder to keep the audit in, by custom `….zarr`. What is finished is written there at once, in shards
+            of whole blocks; the same call goes on from what is there, or reads it if nothing is missing, on any device.
+            `xarray.open_zarr` opens it, `status` says how far it is, and one process at a time may write it (`flock`,
+            which some network file systems do not know). Numbers that differ by rounding from the stored ones, as a
+            noise multiplier or a canary may that was computed on another machine, count as the same, and the stored
+            ones are used.
+        repair: train again what is damaged in the store. Without it, damage is an error.
+        allow_mix: go on with a store that was begun on another kind of device, or with another version of torch or
+            dpsub, and record both. The law stays, the numbers are those of no one machine.
+        client: a `dask.distributed.Client`, or a scheduler's address: its workers train the shards, with one torch
+            thread to each of their threads and one GPU to each worker; this process alone writes. A worker that dies
+            costs the shards that it was training.
         progress: show a progress bar.
 
     Returns:
         `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; `step`, the number
         of steps taken; `accuracy` (measured, step), with the runs that were measured as its coordinate; `gradient`
-        (run, step); `weights` (run, parameter). The attributes say what made it: parameters, seed and
-        versions, and checksums of task, canary and fixed start to know these by.
+        (run, step); `weights` (run, parameter). With repeats > 1, each with a leading `repeat`. The attributes say
+        what made it: parameters, seed and versions, and checksums of task, canary and fixed start to know these by; of
+        a stored audit also commit, wall time and the devices that took part.
 
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in
             0 … num_classes − 1, if model or canary do not fit the task, if a gradient canary is longer than
             max_grad_norm, so that the accountants' promise would not cover it, or if the memory does not suffice for
-            one block; after it, if training diverged.
+            one block; if the store is something else's folder, another audit, damaged, of another format or kind of
+            device; after some training, if it diverged.
+        OSError: with the path, if the store cannot be written or another process is writing it. ConnectionError, one of
+            them, if no scheduler answers. What was stored before stays.
+        KeyboardInterrupt: on Ctrl-C, once what is being written is written.
 
     Source: *Beyond Membership*, Algorithm 1.
     """
-    _check_fit(task, model, canary, spec)
+    plan = _plan(task, model, canary, spec, runs, observe_every, repeats, metrics, seed, matmul_precision)
+    _checks.choice("device", device, _devices.NAMES)
+    place: Memory | Store = Memory(plan)
+    if store is not None:
+        if not isinstance(store, str | os.PathLike):
+            raise ValueError(f"store must be a path, got {store!r}")
+        from dpsub._stores import Store  # zarr takes a quarter of a second to import
+
+        place = Store(Path(store), plan, repair=repair)
+    if place.missing:
+        try:
+            _train(place, device, client, allow_mix, progress)
+        except KeyboardInterrupt:
+            if store is None:
+                raise
+            total = plan.runs * plan.repeats
+            done = total - sum(shard.stop - shard.start for shard in place.missing)
+            raise KeyboardInterrupt(
+                f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
+            ) from None
+    elif not isinstance(place, Memory):
+        place.mend()
+    return place.dataset()
+
+
+class Status(NamedTuple):
+    """How far a stored audit is.
+
+    Attributes:
+        store: its folder.
+        audit: what it audits, in words.
+        models: how many there will be, over all repeats.
+        stored: how many there are, whole.
+        damaged: files that are not what was written, and what is wrong with each.
+        being_written: whether a process is at it, as far as the file system can tell.
+        device, commit: that the shards come from, all of them.
+        wall_seconds: of the sessions that wrote them, each up to its last shard.
+    """
+
+    store: Path
+    audit: str
+    models: int
+    stored: int
+    damaged: dict[str, str]
+    being_written: bool
+    device: str
+    commit: str
+    wall_seconds: float
+
+    @property
+    def complete(self) -> bool:
+        return self.stored == self.models and not self.damaged
+
+    def __str__(self) -> str:
+        state = "complete" if self.complete else "being written" if self.being_written else "not complete"
+        made = f", {self.wall_seconds:,.0f} s on {self.device}, commit {self.commit}" if self.stored else ""
+        damaged = "".join(f"\n  damaged: {name} {problem}" for name, problem in self.damaged.items())
+        return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models, {state}{made}{damaged}"
+
+
+def status(store: str | os.PathLike[str]) -> Status:
+    """How far a stored audit is, and whether all of it is what was written (every checksum is computed again).
+
+    Raises:
+        ValueError: if there is no audit in this folder.
+    """
+    from dpsub._contents import Contents
+    from dpsub._stores import is_taken
+
+    path = Path(store)
+    contents = Contents(path)
+    if contents.attributes is None:
+        raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
+    about, made = contents.attributes, [entry.made for entry in contents.entries.values()]
+    return Status(
+        store=path,
+        audit=f"{about.get('scenario', '?')} on {about.get('task', '?')}",
+        models=about.get("runs", 0) * about.get("repeats", 1),
+        stored=contents.models,
+        damaged=contents.damaged,
+        being_written=is_taken(path),
+        device=joined(each.device for each in made),
+        commit=joined(each.commit for each in made),
+        wall_seconds=contents.wall_seconds,
+    )
+
+
+def repeat_seeds(seed: int, repeats: int) -> list[int]:
+    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`, the first of them `seed` itself.
+
+    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat by itself. To craft the canary anew for each:
+    `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
+
+    >>> repeat_seeds(7, 1)
+    [7]
+    """
+    return _random.repeat_seeds(_checks.whole("seed", seed, at_least=0), _checks.whole("repeats", repeats))
+
+
+def _train(place: Memory | Store, device: str, client: Any, allow_mix: bool, progress: bool) -> None:
+    """Train what is missing, here or on a cluster, and put it in its place."""
+    with ExitStack() as stack:
+        if client is None:
+            where = _devices.device(device)
+            at_once = workers(place.plan, where)
+            expected = [made_on(where)]
+        else:
+            client = stack.enter_context(_cluster.connected(client))
+            expected = _cluster.kinds(client, device)
+        for made in expected:
+            _check_kind(place.made, made, allow_mix)
+        stack.enter_context(place.writing())
+        plan, missing = place.plan, place.missing
+        if client is None:
+            trained = _trained_here(plan, missing, where, at_once)
+        else:
+            trained = _cluster.trained(client, plan, missing, device)
+        bars = stack.enter_context(_Bars(plan, missing, progress))
+        if not expected:
+            bars.models.set_postfix_str("waiting for workers")
+        for shard, arrays, made in stack.enter_context(closing(trained)):
+            _check_kind(place.made, made, allow_mix)
+            place.write(shard, arrays, made)
+            bars.count(shard)
+
+
+def _trained_here(
+    plan: Plan, shards: list[Shard], device: torch.device, at_once: int
+) -> Generator[tuple[Shard, Arrays, Made]]:
+    def train(shard: Shard, stop: Event) -> tuple[Arrays, Made]:
+        begin = time.monotonic()
+        arrays = train_shard(plan, shard, device, stop)
+        return arrays, made_on(device, time.monotonic() - begin)
+
+    with (
+        _devices.matmul_precision(plan.matmul_precision),
+        closing(_devices.side_by_side(train, shards, at_once)) as results,
+    ):
+        for shard, (arrays, made) in results:
+            yield shard, arrays, made
+
+
+class _Bars:
+    """Models per second and the time left; where there are repeats, a second bar that counts them."""
+
+    def __init__(self, plan: Plan, missing: list[Shard], progress: bool) -> None:
+        self._left = [sum(shard.repeat == repeat for shard in missing) for repeat in range(plan.repeats)]
+        done, total = self._left.count(0), plan.runs * plan.repeats
+        self._repeats = tqdm(
+            total=plan.repeats, initial=done, unit=" repeats", desc="repeats", disable=not progress or plan.repeats == 1
+        )
+        self.models = tqdm(
+            total=total,
+            initial=total - sum(shard.stop - shard.start for shard in missing),
+            unit=" models",
+            desc=f"{plan.canaries[0].scenario} on {plan.task.name}",
+            disable=not progress,
+        )
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.models.close()
+        self._repeats.close()
+
+    def count(self, shard: Shard) -> None:
+        self.models.set_postfix_str("", refresh=False)
+        self.models.update(shard.stop - shard.start)
+        self._left[shard.repeat] -= 1
+        self._repeats.update(self._left[shard.repeat] == 0)
+
+
+def _check_kind(others: list[Made], made: Made, allow_mix: bool) -> None:
+    for other in others:
+        if other.kind != made.kind and not allow_mix:
+            told = "".join(f"\n  {name}: {other.kind[name]}, now {value}" for name, value in made.kind.items())
+            raise ValueError(
+                f"device and versions must be those that the other shards come from:{told}\n"
+                "use these, or audit(..., allow_mix=True), which records both: numbers are the same for one kind only"
+            )
+
+
+def _plan(
+    task: Task,
+    model: Model,
+    canary: CanaryPair | Sequence[CanaryPair],
+    spec: DPSGD,
+    runs: int,
+    observe_every: int,
+    repeats: int,
+    metrics: Sequence[str],
+    seed: int,
+    matmul_precision: str,
+) -> Plan:
+    check_task(task)
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    repeats = _checks.whole("repeats", repeats)
+    canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
+    for each in canaries:
+        _check_canary(task, model, each, spec)
+    if isinstance(canary, Sequence) and len(canaries) != repeats:
+        raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
+    if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
+        raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
     runs = _checks.whole("runs", runs)
     observe_every = _checks.whole("observe_every", observe_every)
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
-    metrics = _metrics(metrics, task)
-    seed = _checks.whole("seed", seed, at_least=0)
-    where = _devices.device(device)
-    _checks.choice("matmul_precision", matmul_precision, tuple(_devices.PRECISIONS))
-
-    size = block_size(model)
-    starts = range(0, runs, size)
-    observed = sorted({*range(observe_every, spec.steps + 1, observe_every), spec.steps})
-    workers = _workers(task, model, spec, where, min(runs, size))
-
-    def train(block: int, stop: Event) -> Block:
-        count = min(size, runs - starts[block])
-        return _train_block(task, model, canary, spec, count, observed, metrics, seed, block, where, stop)
-
-    blocks: dict[int, Block] = {}
-    with (
-        tqdm(total=runs, unit="model", desc=f"{canary.scenario} on {task.name}", disable=not progress) as bar,
-        _devices.matmul_precision(matmul_precision),
-        closing(_devices.side_by_side(train, len(starts), workers)) as results,
-    ):
-        for block, result in results:
-            blocks[block] = result
-            bar.update(len(result["bit"]))
-
-    names = blocks[0]
-    found = {name: np.concatenate([blocks[i][name] for i in sorted(blocks) if name in blocks[i]]) for name in names}
-    for name, values in found.items():
-        if not np.isfinite(values).all():
-            wrong = f"{int((~np.isfinite(values)).sum())} numbers of {name!r} are not finite"
-            raise ValueError(f"spec must be such that training does not diverge: {wrong}")
-
-    attrs = {
-        "scenario": canary.scenario,
-        "adjacency": canary.adjacency,
-        "task": task.name,
-        "task_fingerprint": task.fingerprint,
-        "n": len(task.y_train),
-        "model": repr(model),
-        **asdict(spec),
-        "runs": runs,
-        "observe_every": observe_every,
-        "metrics": " ".join(metrics),
-        "seed": seed,
-        "block_size": size,
-        "slot": canary.slot,
-        "canary_fingerprint": canary.fingerprint,
-        **{f"canary_{name}": value for name, value in canary.details.items()},
-        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
-        "matmul_precision": matmul_precision,
-    }
-    dataset = _dataset.build(found["score"], found["bit"], observed, libraries=("torch",), **attrs)
-    dims = {"accuracy": ("measured", "step"), "gradient": ("run", "step"), "weights": ("run", "parameter")}
-    for name in metrics:
-        dataset[name] = (dims[name], found[name], {"long_name": METRICS[name]})
-    return dataset.assign_coords(measured=np.arange(len(found["accuracy"]))) if "accuracy" in metrics else dataset
-
-
-def _train_block(
-    task: Task,
-    model: Model,
-    canary: CanaryPair,
-    spec: DPSGD,
-    runs: int,
-    observed: list[int],
-    metrics: tuple[str, ...],
-    seed: int,
-    block: int,
-    device: torch.device,
-    stop: Event,
-) -> Block:
-    bits = stream(seed, "audit", block).integers(0, 2, block_size(model), dtype=np.int8)[:runs]
-    generator = torch.Generator(device).manual_seed(torch_seed(seed, "audit", block))
-    everywhere = "accuracy" in metrics or "weights" in metrics
-    bank = Bank(model, task, spec, bits=bits, generator=generator, canary=canary, within_span=not everywhere)
-    measured = min(ACCURACY_RUNS, runs) if "accuracy" in metrics and block == 0 else 0
-    x_test = torch.as_tensor(task.x_test if measured else task.x_test[:0], device=device)
-    y_test = torch.as_tensor(task.y_test, device=device)
-
-    seen: dict[str, list[Tensor]] = {"score": [], "gradient": [], "accuracy": []}
-    due = set(observed)
-    for step in range(1, spec.steps + 1):
-        if stop.is_set():
-            break
-        gradient = bank.watch_gradient() if "gradient" in metrics and step in due else None
-        bank.advance()
-        if step in due:
-            seen["score"].append(bank.scores())
-            if gradient is not None:
-                seen["gradient"].append(gradient())
-            if measured:
-                seen["accuracy"].append(bank.accuracy(x_test, y_test, measured))
-    found: Block = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in seen.items() if values}
-    if "weights" in metrics:
-        found["weights"] = model.flat(bank.theta).cpu().numpy()
-    return {"bit": bits, **found}
-
-
-def _workers(task: Task, model: Model, spec: DPSGD, device: torch.device, runs: int) -> int:
-    """How many blocks of so many runs train side by side: a thread each, as many as the memory holds."""
-    needed, free = block_bytes(model, task, spec, device, runs), _devices.free_bytes(device)
-    if needed > free:
-        raise ValueError(
-            f"model and task must fit the memory: a block of {runs} models of {model.parameters} "
-            f"parameters on {len(task.y_train)} records takes about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} "
-            f"GiB are free on {device}: free some, or use a smaller model, fewer records or a larger device"
-        )
-    return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)
+    return Plan(
+        task=task,
+        model=model,
+        canaries=canaries,
+        spec=spec,
+        runs=runs,
+        observe_every=observe_every,
+        metrics=_metrics(metrics, task),
+        seeds=tuple(repeat_seeds(seed, repeats)),
+        matmul_precision=_checks.choice("matmul_precision", matmul_precision, tuple(_devices.PRECISIONS)),
+    )
 
 
 def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ValueError(f'metrics must be a sequence of names, got {metrics!r}; for one, ("accuracy",)')
-    chosen = tuple(dict.fromkeys(_checks.choice("metrics", name, tuple(METRICS)) for name in metrics))
+    chosen = tuple(dict.fromkeys(_checks.choice("metrics", name, METRICS) for name in metrics))
     if "accuracy" in chosen and not len(task.y_test):
         raise ValueError('metrics must not name "accuracy" for a task without test records: give x_test and y_test')
     return chosen
 
 
-def _check_fit(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> None:
-    check_task(task)
-    check_fits(model, task)
-    for name, value, kind in (("canary", canary, CanaryPair), ("spec", spec, DPSGD)):
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} must be a dpsub.{kind.__name__}, got a {type(value).__name__}")
+def _check_canary(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> None:
+    if not isinstance(canary, CanaryPair):
+        raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(canary).__name__}")
     if canary.task is not None and canary.task != task.fingerprint:
         raise ValueError(
             f"canary must be crafted for this task, {task!r}: its private records are others; craft it anew"

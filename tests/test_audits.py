@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import ks_2samp, kstest, norm
 
-from dpsub import DPSGD, CanaryPair, _devices, accounting, audit, audits, crafters, data, models
+from dpsub import DPSGD, CanaryPair, _devices, _plans, accounting, audit, audits, crafters, data, models, trainers
 from dpsub.estimators import epsilon_lower_bound
 
 BLOCK = 128
@@ -144,8 +144,8 @@ def test_precision_is_float32_unless_asked_otherwise_and_is_put_back(task, model
         seen.append(state())
         original(bank, **options)
 
-    original = audits.Bank.advance
-    monkeypatch.setattr(audits.Bank, "advance", advance)
+    original = trainers.Bank.advance
+    monkeypatch.setattr(trainers.Bank, "advance", advance)
     before = state()
     for precision, expected in (
         ("highest", ("ieee", "ieee", "ieee", "ieee", True)),
@@ -164,10 +164,11 @@ def test_precision_is_float32_unless_asked_otherwise_and_is_put_back(task, model
 
 def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, monkeypatch):
     spec = replace(SPEC, steps=2)
-    needed = audits.block_bytes(model, task, spec, torch.device("cpu"), 128)
+    needed = trainers.block_bytes(model, task, spec, torch.device("cpu"), 128)
     monkeypatch.setattr(_devices, "free_bytes", lambda device: 3.5 * needed)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert audits._workers(task, model, spec, torch.device("cpu"), 128) == 3
+    plan = audits._plan(task, model, canary, spec, 200, 1, 1, (), 0, "highest")
+    assert _plans.workers(plan, torch.device("cpu")) == 3
     monkeypatch.setattr(_devices, "free_bytes", lambda device: needed - 1)
     with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
         audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
@@ -212,7 +213,7 @@ def test_a_blocks_memory_is_not_underestimated(kind, shape, q, optimizer, runs):
 
 def test_an_interrupt_stops_every_block_soon(task, model, canary, monkeypatch):
     steps = []
-    advance = audits.Bank.advance
+    advance = trainers.Bank.advance
 
     def interrupted(self):
         steps.append(1)
@@ -220,7 +221,7 @@ def test_an_interrupt_stops_every_block_soon(task, model, canary, monkeypatch):
             raise KeyboardInterrupt
         advance(self)
 
-    monkeypatch.setattr(audits.Bank, "advance", interrupted)
+    monkeypatch.setattr(trainers.Bank, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         audit(task, model, canary, replace(SPEC, steps=1_000), runs=10 * BLOCK, device="cpu", progress=False)
     assert len(steps) < 500

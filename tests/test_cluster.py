@@ -1,0 +1,197 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from distributed import Client, LocalCluster
+
+from dpsub import DPSGD, _cluster, _devices, _plans, audit, audits, crafters, data, models
+
+SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=0.5, steps=20, learning_rate=0.01)
+LOCAL = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return data.digits(n_train=50)
+
+
+@pytest.fixture(scope="module")
+def arguments(task):
+    model = models.linear(task)
+    return task, model, crafters.gradient(task, model, SPEC, seed=0), SPEC
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two workers of two threads, in this process."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **LOCAL) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+OPTIONS = {"runs": 700, "repeats": 2, "observe_every": 10, "device": "cpu", "progress": False}
+
+
+def test_workers_find_the_same_numbers(arguments, client, tmp_path):
+    expected = audit(*arguments, **OPTIONS)
+    assert audit(*arguments, client=client, **OPTIONS).equals(expected)
+    assert audit(*arguments, client=client.scheduler.address, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
+    status = audits.status(tmp_path / "a.zarr")
+    assert status.complete
+    assert status.device == "cpu"
+
+
+def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(arguments, client):
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    found = [
+        audit(*arguments, client=client, matmul_precision=precision, **{**OPTIONS, "runs": 300})
+        for precision in ("highest", "medium")
+    ]
+    assert found[0].bit.equals(found[1].bit)
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_another_precision_waits_for_its_turn():
+    seen, entered = [], threading.Event()
+
+    def other():
+        with _devices.matmul_precision("medium"):
+            seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+            entered.set()
+
+    with _devices.matmul_precision("highest"), _devices.matmul_precision("highest"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not entered.wait(0.1)
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    thread.join()
+    assert seen == ["bf16"]
+
+
+def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, tmp_path, monkeypatch):
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
+            audit(*arguments, client=client, **{**OPTIONS, "device": "cuda"})
+    monkeypatch.setattr(_devices, "free_bytes", lambda device: 1)
+    with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
+        audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS)
+    monkeypatch.undo()
+    assert audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS).attrs["models_stored"] == 1400
+
+
+def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):
+    here, several = _plans.made_on(torch.device("cpu")), iter(range(10**6))
+    monkeypatch.setattr(_cluster, "made_on", lambda *_: here._replace(device=f"GPU {next(several) % 2}"))
+    with pytest.raises(ValueError, match=r"(?s)device and versions must be.*device: GPU \d, now GPU \d.*allow_mix"):
+        audit(*arguments, client=client, **OPTIONS)
+    mixed = audit(*arguments, client=client, allow_mix=True, **OPTIONS)
+    assert mixed.attrs["device"] == "GPU 0 + GPU 1"
+
+
+def test_a_cluster_that_does_not_answer_is_named_before_the_work(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(_cluster, "PATIENCE", 0.3)
+    store = tmp_path / "a.zarr"
+    with pytest.raises(ConnectionError, match=r"no scheduler answers at 'tcp://127\.0\.0\.1:1'.*start one with `dask"):
+        audit(*arguments, client="tcp://127.0.0.1:1", store=store, **OPTIONS)
+    with pytest.raises(ConnectionError, match="no scheduler answers at 'nonsense://x'"):
+        audit(*arguments, client="nonsense://x", store=store, **OPTIONS)
+    with LocalCluster(n_workers=0, processes=False, **LOCAL) as cluster, Client(cluster) as closed:
+        pass
+    with pytest.raises(ConnectionError, match="its scheduler does not answer any more, it is 'closed'"):
+        audit(*arguments, client=closed, store=store, **OPTIONS)
+    with pytest.raises(ValueError, match="client must be a dask.distributed.Client that is not asynchronous, .* got 3"):
+        audit(*arguments, client=3, store=store, **OPTIONS)
+    assert not store.exists()
+
+
+def test_workers_that_come_late_are_waited_for(arguments, capsys):
+    with LocalCluster(n_workers=0, processes=False, **LOCAL) as cluster, Client(cluster) as client:
+        threading.Timer(0.5, cluster.scale, (1,)).start()
+        found = audit(*arguments, client=client, **{**OPTIONS, "progress": True})
+    assert "waiting for workers" in capsys.readouterr().err
+    assert found.sizes["run"] == 700
+
+
+def test_each_worker_takes_a_gpu_of_its_own(tmp_path, monkeypatch):
+    class Properties:
+        def __init__(self, uuid):
+            self.uuid = uuid
+
+    monkeypatch.setattr(_devices, "device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
+    monkeypatch.setattr(_devices, "gettempdir", lambda: str(tmp_path))
+    claim = _devices._claimed.__wrapped__
+    try:
+        assert [claim("auto"), claim("auto")] == [torch.device("cuda", 0), torch.device("cuda", 1)]
+        with pytest.raises(RuntimeError, match="client must have one worker for each GPU of a machine, 2 of them"):
+            claim("auto")
+        _devices._taken.pop(0).close()  # what the end of a worker does
+        assert claim("auto") == torch.device("cuda", 0)
+    finally:
+        while _devices._taken:
+            _devices._taken.pop().close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_its_shards_and_nothing_else(arguments, tmp_path):
+    options = {**OPTIONS, "runs": 5_000}
+    expected = audit(*arguments, **options)
+    with LocalCluster(n_workers=2, threads_per_worker=1, **LOCAL) as cluster, Client(cluster) as client:
+        store = tmp_path / "a.zarr"
+        victim = next(iter(client.run(os.getpid).values()))
+
+        def kill():
+            while len(list(store.glob("shards/*/zarr.json"))) < 20:
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        found = audit(*arguments, client=client, store=store, **options)
+        killer.join()
+        assert victim not in client.run(os.getpid).values()
+    assert found.equals(expected)
+    assert not audits.status(store).damaged
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_is_named_and_the_store_goes_on(arguments, tmp_path):
+    options, store = {**OPTIONS, "runs": 5_000}, tmp_path / "a.zarr"
+    programs = []
+
+    def start(program, *arguments):
+        command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments]
+        programs.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        return programs[-1]
+
+    file = tmp_path / "scheduler.json"
+    try:
+        scheduler = start("scheduler", "--scheduler-file", file, "--port", "0", "--no-dashboard", "--host", "127.0.0.1")
+        start("worker", "--scheduler-file", file, "--nthreads", "2", "--no-dashboard", "--death-timeout", "20")
+
+        def kill():
+            while len(list(store.glob("shards/*/zarr.json"))) < 10:
+                time.sleep(0.01)
+            scheduler.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with Client(scheduler_file=str(file)) as client:
+            with pytest.raises(ConnectionError, match="client: the scheduler is gone"):
+                audit(*arguments, client=client, store=store, **options)
+            killer.join()
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    assert 0 < audits.status(store).stored < 10_000
+    assert audit(*arguments, store=store, **options).equals(audit(*arguments, **options))
