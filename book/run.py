@@ -124,8 +124,9 @@ def machine(device: str) -> tuple[str, str]:
     from dpsub import _devices, _plans
 
     made = _plans.made_on(_devices.device(device))
-    cores = f"{torch.get_num_threads()} cores" if made.device == "cpu" else "1 GPU"
-    return f"{made.device}, {cores}", made.commit
+    cores = torch.get_num_threads()
+    size = "1 GPU" if made.device != "cpu" else "1 core" if cores == 1 else f"{cores} cores"
+    return f"{made.device}, {size}", made.commit
 
 
 def tagged_text(path: Path, tag: str) -> str:

@@ -4,13 +4,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
+from dask_jobqueue import SLURMCluster
 from distributed import Client, LocalCluster
 
 from dpsub import DPSGD, _cluster, _devices, _plans, audit, audits, crafters, data, models
 
+ROOT = Path(__file__).parent.parent
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=0.5, steps=20, learning_rate=0.01)
 LOCAL = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -139,6 +143,43 @@ def test_each_worker_takes_a_gpu_of_its_own(tmp_path, monkeypatch):
     finally:
         while _devices._taken:
             _devices._taken.pop().close()
+
+
+def slurm_cluster(size):
+    """The cluster that the book's page makes, with fewer cores."""
+    cells = nbformat.read(ROOT / "notebooks/rerunning.ipynb", as_version=4).cells
+    (source,) = [cell.source for cell in cells if "slurm" in cell.metadata.get("tags", [])]
+    source = source.replace("cores=16", f"cores={size}").replace("processes=16", f"processes={size}")
+    made = {"SLURMCluster": SLURMCluster, "sys": sys, "scheduler_host": "127.0.0.1"}
+    exec(source, made)
+    return made["slurm"]
+
+
+def test_the_job_that_slurm_runs_asks_for_what_it_uses(capsys):
+    with slurm_cluster(16) as slurm:
+        script = slurm.job_script()
+    for line in ("-J dpsub", "-n 1", "--cpus-per-task=16", "--mem=60G", "-t 04:00:00"):
+        assert f"#SBATCH {line}\n" in script
+    assert f"{sys.executable} -m distributed.cli.dask_worker tcp://127.0.0.1:" in script
+    assert "--nthreads 1" in script
+    assert "--nworkers 16" in script
+    assert "python -m distributed.cli.dask_worker" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_job_that_slurm_runs_starts_workers_that_find_the_same_numbers(arguments, tmp_path):
+    """The script is run here as SLURM would run it there."""
+    with slurm_cluster(2) as slurm, Client(slurm) as client:
+        (tmp_path / "job.sh").write_text(slurm.job_script())
+        job = subprocess.Popen(["bash", tmp_path / "job.sh"], start_new_session=True, stderr=subprocess.DEVNULL)
+        try:
+            client.wait_for_workers(2, timeout=60)
+            assert all(worker["nthreads"] == 1 for worker in client.scheduler_info()["workers"].values())
+            found = audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS)
+        finally:
+            os.killpg(job.pid, signal.SIGTERM)
+            job.wait()
+    assert found.equals(audit(*arguments, **OPTIONS))
 
 
 @pytest.mark.slow

@@ -115,6 +115,14 @@ def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
     assert glued["bank_shift"] < 0.2
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
+    glued = execute("rerunning", tmp_path, runs=700, n_train=50, steps=40, workers=1, device="cpu")
+    assert glued["rerun_same"] == 1
+    assert 0 < glued["rerun_before"] <= glued["rerun_models"] == 700
+    assert glued["rerun_reading"] < 1
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text())["cells"]

@@ -1,0 +1,82 @@
+import json
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+AUDIT = """
+from pathlib import Path
+import dpsub
+task = dpsub.data.digits(n_train=30)
+model = dpsub.models.linear(task)
+spec = dpsub.DPSGD(10.0, 2.0, 1.0, 5, 0.01)
+canary = dpsub.crafters.gradient(task, model, spec, seed=0)
+store = Path(results, "S2.zarr") if results else None
+result = dpsub.audit(task, model, canary, spec, runs=runs, device=device, store=store)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """book/run.py, over notebooks of our own."""
+    monkeypatch.syspath_prepend(ROOT / "book")
+    sys.modules.pop("run", None)
+    import run
+
+    for name, parameters, source in (
+        ("audited", "runs = 10  # models\ndevice = 'auto'\nresults = None  # a folder", AUDIT),
+        ("fails", "runs = 10", "raise ValueError(f'runs is {runs}\\nand more')"),
+        ("keeps_nothing", "points = 3", "print(points)"),
+    ):
+        cells = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+        notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell(source)])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        (tmp_path / "notebooks/params/small").mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
+        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("runs: 20\n" if "runs" in parameters else "{}\n")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "SOURCES", tmp_path / "notebooks")
+    monkeypatch.setattr(run, "EXECUTED", tmp_path / "_build/executed")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["run.py", "--preset", "small", *arguments])
+        return run.main()
+
+    yield call
+    sys.modules.pop("run", None)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_rerun_goes_on_after_a_failure_and_sums_up_and_then_only_reads(run, tmp_path, capsys):
+    results = tmp_path / "results"
+    assert run("--results", str(results), "--device", "cpu") == 1
+    shown = capsys.readouterr().out
+    assert "small on cpu, 1 core, commit " in shown
+    for line in (
+        r"audited +ran +\d+ s +20 models trained, +0 read",
+        r"fails +failed +\d+ s +0 models trained, +0 read +ValueError: runs is 20",
+        r"keeps_nothing +ran +\d+ s +0 models trained, +0 read",
+    ):
+        assert re.search(line + "\n", shown), line
+    runs = json.loads((results / "runs.json").read_text())
+    assert runs.keys() == {"audited", "keeps_nothing"}
+    assert runs["audited"].items() >= {"models trained": 20, "models read": 0, "device": "cpu, 1 core"}.items()
+
+    assert run("audited", "--results", str(results)) == 0
+    assert re.search(r"audited +read +\d+ s +0 models trained, +20 read", capsys.readouterr().out)
+    assert json.loads((results / "runs.json").read_text()) == runs
+
+
+def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
+    for arguments, told in (
+        (["nothing"], "there is no notebook 'nothing' in notebooks/"),
+        (["audited", "--preset", "huge"], "no parameters for audited in the preset 'huge'; there are small"),
+    ):
+        with pytest.raises(SystemExit, match=told):
+            run(*arguments)
+    with pytest.raises(SystemExit):
+        run("--device", "tpu")
+    assert not (tmp_path / "_build").exists()
