@@ -160,6 +160,7 @@ class Plan:
             "adjacency": first.adjacency,
             "task": self.task.name,
             "task_fingerprint": self.task.fingerprint,
+            **({"test_fingerprint": self.task.test_fingerprint} if "accuracy" in self.metrics else {}),
             "n": len(self.task.y_train),
             "model": repr(self.model),
             **asdict(self.spec),

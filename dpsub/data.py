@@ -41,9 +41,17 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any private record, so that a canary can say which task it is for."""
-        digest = sha256(repr((self.x_train.shape, self.num_classes)).encode())
-        digest.update(self.x_train.astype("<f4").tobytes())
-        digest.update(self.y_train.astype("<i8").tobytes())
+        return self._digest(self.x_train, self.y_train)
+
+    @property
+    def test_fingerprint(self) -> str:
+        """The same of the test records."""
+        return self._digest(self.x_test, self.y_test)
+
+    def _digest(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> str:
+        digest = sha256(repr((x.shape, self.num_classes)).encode())
+        digest.update(x.astype("<f4").tobytes())
+        digest.update(y.astype("<i8").tobytes())
         return digest.hexdigest()[:16]
 
     def __repr__(self) -> str:

@@ -296,7 +296,7 @@ def test_what_a_damaged_store_says_of_itself_is_not_replaced_by_another_audit(ru
     assert run(repair=True).equals(expected)
 
 
-def test_another_audit_is_refused_and_the_difference_is_shown(run, task, canary):
+def test_another_audit_is_refused_and_the_difference_is_shown(run, task, canary, tmp_path):
     run()
     for change, told in (
         ({"runs": 301}, "runs: stored 300, asked for 301"),
@@ -312,6 +312,10 @@ def test_another_audit_is_refused_and_the_difference_is_shown(run, task, canary)
     ):
         with pytest.raises(ValueError, match=f"(?s)store holds another audit, .*audit.zarr:.*{told}"):
             run(**change)
+    measured = {"metrics": ("accuracy",), "store": tmp_path / "measured.zarr"}
+    run(**measured)
+    with pytest.raises(ValueError, match=r"store holds another audit, .*measured.zarr:\n  test_fingerprint: stored"):
+        run(**measured, task=replace(task, y_test=(task.y_test + 1) % 10))
 
 
 def test_numbers_that_differ_by_rounding_are_the_same_audit(run, canary, expected, monkeypatch):
