@@ -69,12 +69,16 @@ class Contents:
         if not self.path.is_dir():
             raise ValueError(f"store must be a folder, or not there yet, got the file {self.path}: give another path")
         there = sorted(item.name for item in self.path.iterdir())
-        if there and LOCK not in there and DOCUMENT not in there:
+        begun = DOCUMENT in there or bool(self._shard_documents())
+        if there and LOCK not in there and not begun:
             raise ValueError(
                 f"store must be a folder of its own, got {self.path}, which holds {there[0]!r} and no audit: give "
                 f"another path, such as {self.path / 'audit.zarr'}"
             )
-        return DOCUMENT in there
+        return begun
+
+    def _shard_documents(self) -> list[Path]:
+        return list((self.path / "shards").glob(f"[0-9]*/{DOCUMENT}"))
 
     def _read_root(self) -> None:
         document, whole = believed(self.path / DOCUMENT)
@@ -90,11 +94,11 @@ class Contents:
         if whole:
             self.root_damaged = not self._check(self.attributes["files"], "all runs")
         else:
-            self.damaged[DOCUMENT] = "is not what was written"
+            self.damaged[DOCUMENT] = "is missing or not what was written (all runs)"
             self.root_damaged = True
 
     def _read_shards(self) -> None:
-        for path in (self.path / "shards").glob(f"[0-9]*/{DOCUMENT}"):
+        for path in self._shard_documents():
             number = int(path.parent.name)
             document, whole = believed(path)
             attributes = document.get("attributes", {})
@@ -147,12 +151,12 @@ def vouched(document: Json) -> bytes:
 
 
 def believed(path: Path) -> tuple[Json, bool]:
-    """The zarr document in a file, empty where there is none to be read, and whether its checksum is right."""
+    """The zarr document in a file, empty where none can be read, and whether its checksum is right."""
     try:
         document = json.loads(path.read_bytes())
         attributes = document["attributes"]
         digest = attributes["sha256"]
-    except (ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}, False
     return document, digest == _digest({**document, "attributes": {**attributes, "sha256": ""}})
 

@@ -22,6 +22,7 @@ from hashlib import sha256
 from io import BufferedIOBase
 from math import isclose, prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -267,14 +268,14 @@ def _ctrl_c_waits() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[object] = []
-    before = signal.signal(signal.SIGINT, lambda *_: came.append(_))
+    came: list[Any] = []
+    handler = signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(*came[0])
 
 
 def _now() -> str:

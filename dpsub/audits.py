@@ -113,11 +113,9 @@ def audit(
     _checks.choice("device", device, _devices.NAMES)
     place: Memory | Store = Memory(plan)
     if store is not None:
-        if not isinstance(store, str | os.PathLike):
-            raise ValueError(f"store must be a path, got {store!r}")
         from dpsub._stores import Store  # zarr takes a quarter of a second to import
 
-        place = Store(Path(store), plan, repair=repair)
+        place = Store(_folder(store), plan, repair=repair)
     if place.missing:
         try:
             _train(place, device, client, allow_mix, progress)
@@ -178,7 +176,7 @@ def status(store: str | os.PathLike[str]) -> Status:
     from dpsub._contents import Contents
     from dpsub._stores import is_taken
 
-    path = Path(store)
+    path = _folder(store)
     contents = Contents(path)
     if contents.attributes is None:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
@@ -206,6 +204,13 @@ def repeat_seeds(seed: int, repeats: int) -> list[int]:
     [7]
     """
     return _random.repeat_seeds(_checks.whole("seed", seed, at_least=0), _checks.whole("repeats", repeats))
+
+
+def _folder(store: str | os.PathLike[str]) -> Path:
+    """Where it is now, whatever folder the process is in later."""
+    if not isinstance(store, str | os.PathLike) or not os.fspath(store):
+        raise ValueError(f"store must be a path, got {store!r}")
+    return Path(store).expanduser().absolute()
 
 
 def _train(place: Memory | Store, device: str, client: Any, allow_mix: bool, progress: bool) -> None:

@@ -5,12 +5,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 import torch
 from dask_jobqueue import SLURMCluster
-from distributed import Client, LocalCluster
+from distributed import Client, KilledWorker, LocalCluster
 
 from dpsub import DPSGD, _cluster, _devices, _plans, audit, audits, crafters, data, models
 
@@ -89,6 +90,15 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, tmp_pa
         audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS)
     monkeypatch.undo()
     assert audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS).attrs["models_stored"] == 1400
+
+
+def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch):
+    def dies(plan, number, device):
+        raise KilledWorker("train", SimpleNamespace(address="tcp://10.0.0.7:1"), 3)
+
+    monkeypatch.setattr(_cluster, "_train", dies)
+    with pytest.raises(RuntimeError, match=r"while they trained runs \d+ to \d+ of repeat \d, .*tcp://10.0.0.7:1: if"):
+        audit(*arguments, client=client, **OPTIONS)
 
 
 def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):

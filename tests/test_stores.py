@@ -288,6 +288,28 @@ def test_damage_is_told_by_runs_and_only_what_is_lost_is_trained_again(run, tmp_
     assert sorted(trained) == [1, 2]
 
 
+def test_a_store_that_lost_what_it_says_of_itself_keeps_its_shards(run, tmp_path, expected, monkeypatch):
+    store = tmp_path / "audit.zarr"
+    run()
+    (store / "zarr.json").unlink()
+    (store / _contents.LOCK).unlink()
+    with pytest.raises(ValueError, match=r"(?s)store is damaged.*zarr\.json is missing.*repair=True"):
+        run()
+    monkeypatch.setattr(_plans, "Bank", None)
+    assert run(repair=True).equals(expected)
+
+
+def test_a_place_is_the_same_however_it_is_said(run, tmp_path, expected, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run(store="~/new folder/audit.zarr/")
+    monkeypatch.setattr(_plans, "Bank", None)
+    assert run(store=Path("new folder/audit.zarr")).equals(expected)
+    (tmp_path / "link").symlink_to(tmp_path / "new folder")
+    assert run(store="link/audit.zarr").equals(expected)
+    assert audits.status("link/../link/audit.zarr").complete
+
+
 def test_what_a_damaged_store_says_of_itself_is_not_replaced_by_another_audit(run, tmp_path, expected):
     run()
     flip(tmp_path / "audit.zarr/zarr.json", 200)
@@ -363,6 +385,7 @@ def test_a_complete_store_is_read_whatever_the_device(run, expected, tmp_path):
 
 def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expected, tmp_path, monkeypatch):
     put, interrupted = _stores.Store._put, []
+    elsewhere = signal.signal(signal.SIGINT, signal.default_int_handler)  # dask-jobqueue takes it when imported
 
     def interrupt(self, name, content):
         if name == "score/c/1/0" and not interrupted:
@@ -378,7 +401,7 @@ def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expect
     with xr.open_zarr(tmp_path / "audit.zarr", chunks=None) as opened:
         assert 0 < opened.attrs["models_stored"] < 300
         assert (opened.bit == -1).sum() == opened.score[:, 0].isnull().sum() == 300 - opened.attrs["models_stored"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.signal(signal.SIGINT, elsewhere) is signal.default_int_handler
     assert run().equals(expected)
 
 
@@ -502,6 +525,7 @@ def test_a_store_of_another_format_says_which_and_what_to_do(run, tmp_path):
         ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
         ({"canary": []}, "canary must be one for all repeats, or one for each of the 1, got 0"),
         ({"store": 3}, "store must be a path, got 3"),
+        ({"store": ""}, "store must be a path, got ''"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(run, tmp_path, change, told):
