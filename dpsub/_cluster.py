@@ -16,10 +16,11 @@ import torch
 
 from dpsub import _devices
 from dpsub._plans import Arrays, Made, Plan, Shard, made_on, train_shard, workers
+from dpsub.trainers import block_bytes, block_size
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PATIENCE = 30  # seconds for a scheduler to answer
-_one_at_a_time = Lock()  # on a worker's GPU
+_gpu_turn = Lock()
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
         held = client.submit(_itself, plan, pure=False)
     futures = {client.submit(_train, held, shard.number, device, pure=False): shard for shard in shards}
     try:
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             shard = futures[future]
             try:
                 arrays, made = future.result()
@@ -75,7 +76,10 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
                     f"{error.last_worker.address}: if it was for want of memory, give them more, or start fewer"
                 ) from None
             except CancelledError:
-                raise ConnectionError("client: the scheduler is gone: connect to another") from None
+                raise ConnectionError(
+                    "client: the shards were cancelled, as they are when the scheduler ends or is restarted: the same "
+                    "call goes on from what is stored, with a new client if need be"
+                ) from None
             yield shard, arrays, made
             del futures[future]
     finally:
@@ -96,11 +100,26 @@ def _train(plan: Plan, number: int, device: str) -> tuple[Arrays, Made]:
     where = _devices.own_device(device)
     torch.set_num_threads(1)
     _keep_memory()
-    with _one_at_a_time if where.type == "cuda" else nullcontext(), _devices.matmul_precision(plan.matmul_precision):
-        workers(plan, where)
+    with _gpu_turn if where.type == "cuda" else nullcontext(), _devices.matmul_precision(plan.matmul_precision):
+        _check_memory(plan, where)
         begin = time.monotonic()
         arrays = train_shard(plan, plan.shards[number], where, Event())
         return arrays, made_on(where, time.monotonic() - begin)
+
+
+def _check_memory(plan: Plan, where: torch.device) -> None:
+    """Also against the limit at which dask stops a worker, and then has others try, and stops those."""
+    from distributed import get_worker
+
+    workers(plan, where)
+    worker: Any = get_worker()
+    limit, threads = worker.memory_manager.memory_limit, worker.state.nthreads
+    needed = threads * block_bytes(plan.model, plan.task, plan.spec, where, min(plan.runs, block_size(plan.model)))
+    if where.type == "cpu" and limit and needed > limit:
+        raise ValueError(
+            f"client's workers must have more memory, or fewer threads: {threads} blocks at once take about "
+            f"{needed / 2**30:.1f} GiB, and a worker is stopped at {limit / 2**30:.1f} GiB"
+        )
 
 
 @cache

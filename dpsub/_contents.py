@@ -24,9 +24,11 @@ class Entry:
     """What a shard's document says of it, in the order in which people ask."""
 
     audit: str
-    models: int
+    number: int
     runs: str
+    models: int
     device: str
+    cpu_capability: str
     versions: Mapping[str, str]
     commit: str
     seconds: float
@@ -37,91 +39,113 @@ class Entry:
 
     @property
     def made(self) -> Made:
-        return Made(self.device, dict(self.versions), self.commit, self.seconds)
+        return Made(self.device, self.cpu_capability, dict(self.versions), self.commit, self.seconds)
 
 
 class Contents:
     """What is in a folder.
 
     Attributes:
-        attributes: the root's; None where no audit has begun.
+        begun: whether there is an audit at all.
+        attributes: the root's, if they are what was written; else empty.
         entries: of the shards that are there and whole.
+        files: the content of all files that are whole, by name.
         damaged: files that are not what was written, and what is wrong.
         damaged_shards: the shards that they belong to.
-        root_damaged: whether one of them belongs to none, but to all.
 
     Raises:
         ValueError: if the path is a file, something else's folder, or a store that this version does not know.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, with_numbers: bool = False) -> None:
         self.path = path
-        self.attributes: Json | None = None
+        self.attributes: Json = {}
         self.entries: dict[int, Entry] = {}
+        self.files: dict[str, bytes] = {}
         self.damaged: dict[str, str] = {}
         self.damaged_shards: set[int] = set()
-        self.root_damaged = False
-        if path.exists() and self._is_begun():
+        self.begun = path.exists() and self._is_begun()
+        if self.begun:
             self._read_root()
-            self._read_shards()
+            self._read_shards(with_numbers)
 
     def _is_begun(self) -> bool:
+        advice = f"give another path, such as {self.path / 'audit.zarr'}"
         if not self.path.is_dir():
             raise ValueError(f"store must be a folder, or not there yet, got the file {self.path}: give another path")
         there = sorted(item.name for item in self.path.iterdir())
-        begun = DOCUMENT in there or bool(self._shard_documents())
-        if there and LOCK not in there and not begun:
+        if LOCK in there or self._shard_documents():
+            return DOCUMENT in there or bool(self._shard_documents())
+        if DOCUMENT in there and b'"dpsub_store"' not in (self.path / DOCUMENT).read_bytes():
+            raise ValueError(f"store must be an audit, got {self.path}, another zarr group: {advice}")
+        if there and DOCUMENT not in there:
             raise ValueError(
-                f"store must be a folder of its own, got {self.path}, which holds {there[0]!r} and no audit: give "
-                f"another path, such as {self.path / 'audit.zarr'}"
+                f"store must be a folder of its own, got {self.path}, which holds {there[0]!r} and no audit: {advice}"
             )
-        return begun
+        return bool(there)
 
     def _shard_documents(self) -> list[Path]:
-        return list((self.path / "shards").glob(f"[0-9]*/{DOCUMENT}"))
+        return [path for path in (self.path / "shards").glob(f"*/{DOCUMENT}") if path.parent.name.isdecimal()]
 
     def _read_root(self) -> None:
-        document, whole = believed(self.path / DOCUMENT)
-        self.attributes = document.get("attributes", {})
-        version = self.attributes.get("dpsub_store")
-        if version is None and not (self.path / "shards").exists():
-            raise ValueError(f"store must be an audit, got {self.path}, another zarr group: give another path")
-        if whole and version != FORMAT:
+        attributes = self._believed(DOCUMENT)
+        if attributes is None:
+            self.damaged[DOCUMENT] = "is missing or not what was written (all runs)"
+            return
+        version = attributes.get("dpsub_store")
+        if version != FORMAT:
             raise ValueError(
                 f"store must be of format {FORMAT}, which dpsub {__version__} reads, got {self.path} of format "
-                f"{version!r}, by dpsub {self.attributes.get('version_dpsub')}: use that dpsub, or give another path"
+                f"{version!r}, by dpsub {attributes.get('version_dpsub')}: use that dpsub, or give another path"
             )
-        if whole:
-            self.root_damaged = not self._check(self.attributes["files"], "all runs")
-        else:
-            self.damaged[DOCUMENT] = "is missing or not what was written (all runs)"
-            self.root_damaged = True
+        self.attributes = attributes
+        self._check(attributes["files"], "all runs", keep=True)
 
-    def _read_shards(self) -> None:
+    def _read_shards(self, with_numbers: bool) -> None:
         for path in self._shard_documents():
-            number = int(path.parent.name)
-            document, whole = believed(path)
-            attributes = document.get("attributes", {})
-            if not whole or not {field.name for field in fields(Entry)} <= set(attributes):
-                self.damaged[path.relative_to(self.path).as_posix()] = f"is not what was written (shard {number})"
+            number, name = int(path.parent.name), path.relative_to(self.path).as_posix()
+            attributes = self._believed(name)
+            if attributes is None or attributes.get("number") != number:
+                self.damaged[name] = f"is not what was written (shard {number})"
                 self.damaged_shards.add(number)
                 continue
             entry = Entry(**{field.name: attributes[field.name] for field in fields(Entry)})
-            if self._check(entry.files, entry.runs):
+            if self._check(entry.files, entry.runs, keep=with_numbers):
                 self.entries[number] = entry
             else:
                 self.damaged_shards.add(number)
 
-    def _check(self, files: Mapping[str, str], of: str) -> bool:
+    def _check(self, files: Mapping[str, str], of: str, *, keep: bool) -> bool:
         """Whether the files have the SHA-256 that they should have."""
         before = len(self.damaged)
         for name, digest in files.items():
             try:
-                if sha256((self.path / name).read_bytes()).hexdigest() != digest:
-                    self.damaged[name] = f"is not what was written ({of})"
+                content = (self.path / name).read_bytes()
             except FileNotFoundError:
                 self.damaged[name] = f"is missing ({of})"
+                continue
+            except OSError as error:
+                self.damaged[name] = f"cannot be read: {error.strerror} ({of})"
+                continue
+            if sha256(content).hexdigest() != digest:
+                self.damaged[name] = f"is not what was written ({of})"
+            elif keep:
+                self.files[name] = content
         return len(self.damaged) == before
+
+    def _believed(self, name: str) -> Json | None:
+        """The attributes in a zarr document, if it is what `vouched` made."""
+        try:
+            content = (self.path / name).read_bytes()
+            document = json.loads(content)
+            attributes: Json = document["attributes"]
+            whole = attributes["sha256"] == _digest({**document, "attributes": {**attributes, "sha256": ""}})
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if not whole:
+            return None
+        self.files[name] = content
+        return attributes
 
     @property
     def damage(self) -> str:
@@ -148,17 +172,6 @@ def vouched(document: Json) -> bytes:
     attributes = {**document["attributes"], "sha256": ""}
     attributes["sha256"] = _digest({**document, "attributes": attributes})
     return json.dumps({**document, "attributes": attributes}, indent=1).encode()
-
-
-def believed(path: Path) -> tuple[Json, bool]:
-    """The zarr document in a file, empty where none can be read, and whether its checksum is right."""
-    try:
-        document = json.loads(path.read_bytes())
-        attributes = document["attributes"]
-        digest = attributes["sha256"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {}, False
-    return document, digest == _digest({**document, "attributes": {**attributes, "sha256": ""}})
 
 
 def _digest(document: Json) -> str:

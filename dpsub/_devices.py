@@ -97,15 +97,15 @@ def own_device(name: str) -> torch.device:
 
     What is taken is locked for as long as the process lives, so that one which takes a dead worker's place finds it.
     """
-    with _claiming:
-        return _claimed(name)
-
-
-@cache
-def _claimed(name: str) -> torch.device:
     where = device(name)
     if where.type == "cpu" or torch.cuda.device_count() == 1 or fcntl is None:
         return where
+    with _claiming:
+        return _claimed()
+
+
+@cache
+def _claimed() -> torch.device:
     for index in range(torch.cuda.device_count()):
         path = Path(gettempdir()) / f"dpsub-{os.getuid()}-{torch.cuda.get_device_properties(index).uuid}.lock"
         lock = open(path, "ab")  # noqa: SIM115

@@ -59,6 +59,7 @@ class Made(NamedTuple):
     """Where a shard came from."""
 
     device: str
+    cpu_capability: str  # the instructions that torch uses, where it computes on a CPU
     versions: dict[str, str]
     commit: str
     seconds: float
@@ -66,7 +67,8 @@ class Made(NamedTuple):
     @property
     def kind(self) -> dict[str, str]:
         """What decides whether two shards of one audit agree to the last bit."""
-        return {"device": self.device, **{name: self.versions[name] for name in ("torch", "dpsub")}}
+        versions = {f"version_{name}": self.versions[name] for name in ("torch", "dpsub")}
+        return {"device": self.device, "cpu_capability": self.cpu_capability, **versions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,8 +254,9 @@ def workers(plan: Plan, device: torch.device) -> int:
 
 
 def made_on(device: torch.device, seconds: float = 0.0) -> Made:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Made(name, _dataset.versions("torch"), _commit(), seconds)
+    if device.type == "cuda":
+        return Made(torch.cuda.get_device_name(device), "", _dataset.versions("torch"), _commit(), seconds)
+    return Made(device.type, torch.backends.cpu.get_cpu_capability(), _dataset.versions("torch"), _commit(), seconds)
 
 
 @cache
@@ -276,11 +279,12 @@ def _commit() -> str:
 def origin(made: list[Made]) -> dict[str, str]:
     """Devices and versions, as attributes: all that there are, where there are several."""
     versions = {name: joined(each.versions[name] for each in made) for name in made[0].versions}
-    return {"device": joined(each.device for each in made)} | {f"version_{name}": v for name, v in versions.items()}
+    found = {name: joined(getattr(each, name) for each in made) for name in ("device", "cpu_capability")}
+    return found | {f"version_{name}": version for name, version in versions.items()}
 
 
 def joined(values: Iterable[str]) -> str:
-    return " + ".join(sorted(set(values)))
+    return " + ".join(sorted({value for value in values if value}))
 
 
 class Memory:

@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from zarr.storage import MemoryStore
 
 from dpsub import _layout
 from dpsub._contents import DOCUMENT, FORMAT, LOCK, Contents, Entry, Json, vouched
 from dpsub._plans import Arrays, Made, Plan, Shard, joined, origin
-from dpsub.dpsgd import DPSGD
+from dpsub.canaries import RESERVED, CanaryPair
 
 try:
     import fcntl
@@ -54,13 +55,12 @@ class Store:
         self.plan = self._asked
         if self.contents.damaged and not self._repair:
             raise ValueError(self.contents.damage)
-        if self.contents.attributes is not None and not self.contents.root_damaged:
-            self.plan = _as_stored(self._asked, self.path, self.contents.attributes)
-        others = [entry for entry in self.contents.entries.values() if entry.audit != self.plan.fingerprint]
-        if others:
+        if self.contents.attributes:
+            self.plan = _as_stored(self._asked, self.contents)
+        if any(entry.audit != self.plan.fingerprint for entry in self.contents.entries.values()):
             raise ValueError(
-                f"store must be mended with the parameters that it was made with: what {self.path} says of itself is "
-                f"damaged, and {len(others)} of its shards come from another audit than the one asked for"
+                f"store has lost what it says of itself, {self.path}, and its shards come from another audit than the "
+                "one asked for: give the parameters that it was made with, or another path"
             )
 
     @property
@@ -76,15 +76,13 @@ class Store:
         """The store to oneself, begun or mended where it has to be."""
         with _naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / LOCK, "ab")  # noqa: SIM115
-        with lock:
-            _take(lock, self.path)
+            self._lock = open(self.path / LOCK, "ab")  # noqa: SIM115
+        with self._lock:
+            _take(self._lock, self.path)
             self._read()
             self._check_room()
-            self._skeleton = _layout.skeleton(self.plan)
+            self._begin_or_mend()
             self._chunks = _layout.Chunks(self.plan, self._skeleton)
-            with _naming(self.path):
-                self._tidy()
             self._session, self._began = f"{_now()}, process {os.getpid()}", time.monotonic()
             try:
                 yield
@@ -92,34 +90,42 @@ class Store:
                 with suppress(OSError):  # the shards' documents say the same
                     self._put_root()
 
+    def _begin_or_mend(self) -> None:
+        with _naming(self.path):
+            for leftover in self.path.rglob("*.partial"):
+                if leftover.is_file():
+                    leftover.unlink()
+            for number in self.contents.damaged_shards:
+                (self.path / "shards" / str(number) / DOCUMENT).unlink(missing_ok=True)
+        static = {DOCUMENT, *self.contents.attributes.get("files", ())}
+        if static <= self.contents.files.keys():
+            self._skeleton = {name: self.contents.files[name] for name in static}
+            return
+        self._skeleton = _layout.skeleton(self.plan)
+        for name, content in self._skeleton.items():
+            if name != DOCUMENT:
+                self._put(name, content)
+        self._put_root()
+
     def mend(self) -> None:
         """Where nothing has to be trained: put right what damage, or the end of a process, left behind."""
-        if self.contents.root_damaged:
+        if self.contents.damaged:
             with self.writing():
                 pass
-        elif self.contents.attributes and self.contents.attributes["models_stored"] != self.contents.models:
+        elif self.contents.attributes["models_stored"] != self.contents.models:
             with suppress(OSError), self.writing():
                 pass
-
-    def _tidy(self) -> None:
-        for leftover in self.path.rglob("*.partial"):
-            leftover.unlink()
-        for number in self.contents.damaged_shards:
-            (self.path / "shards" / str(number) / DOCUMENT).unlink(missing_ok=True)
-        if self.contents.attributes is None or self.contents.root_damaged:
-            for name, content in self._skeleton.items():
-                if name != DOCUMENT:
-                    self._put(name, content.to_bytes())
-            self._put_root()
 
     def write(self, shard: Shard, arrays: Arrays, made: Made) -> None:
         """Put one shard where it stays; Ctrl-C has to wait for it."""
         chunks = self._chunks(shard, arrays)
         entry = Entry(
             audit=self.plan.fingerprint,
-            models=shard.stop - shard.start,
+            number=shard.number,
             runs=str(shard),
+            models=shard.stop - shard.start,
             device=made.device,
+            cpu_capability=made.cpu_capability,
             versions=made.versions,
             commit=made.commit,
             seconds=round(made.seconds, 3),
@@ -136,7 +142,16 @@ class Store:
             self.contents.entries[shard.number] = entry
 
     def dataset(self) -> xr.Dataset:
-        with xr.open_dataset(self.path, engine="zarr", consolidated=True, chunks=None) as stored:
+        """All of it, from the very bytes that their checksums vouch for."""
+        self.contents = Contents(self.path, with_numbers=True)
+        if self.contents.damaged:
+            raise ValueError(self.contents.damage)
+        if self.missing:
+            raise ValueError(
+                f"store was changed while it was being written, {self.path}: the same call trains what is gone"
+            )
+        files: Any = MemoryStore(_layout.buffers(self.contents.files), read_only=True)
+        with xr.open_dataset(files, engine="zarr", consolidated=True, chunks=None) as stored:
             found: xr.Dataset = stored.load()
         found.attrs = self._attributes()
         return found
@@ -152,21 +167,21 @@ class Store:
             | origin(self.made)
             | {
                 "commit": joined(made.commit for made in self.made),
-                "wall_seconds": round(self.contents.wall_seconds, 1),
+                "wall_seconds": round(self.contents.wall_seconds, 3),
                 "finished": max(entry.finished for entry in self.contents.entries.values()),
             }
         )
 
     def _put_root(self) -> None:
-        document = json.loads(self._skeleton[DOCUMENT].to_bytes())
-        rest = {name: content.to_bytes() for name, content in self._skeleton.items() if name != DOCUMENT}
-        files = {name: sha256(content).hexdigest() for name, content in rest.items()}
+        document = json.loads(self._skeleton[DOCUMENT])
+        files = {name: sha256(content).hexdigest() for name, content in self._skeleton.items() if name != DOCUMENT}
         self._put(DOCUMENT, vouched({**document, "attributes": {**self._attributes(), "files": files}}))
 
     def _put(self, name: str, content: bytes) -> None:
         path = self.path / name
         beside = path.with_name(f"{path.name}.partial")
         with _naming(path):
+            self._check_still_there()
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 beside.write_bytes(content)
@@ -175,6 +190,13 @@ class Store:
                 with suppress(OSError):
                     beside.unlink(missing_ok=True)
                 raise
+
+    def _check_still_there(self) -> None:
+        """The folder that was locked may have been removed since, and another audit begun in its place."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.path / LOCK)):
+                return
+        raise OSError(errno.ESTALE, "the store was removed or replaced while it was being written", str(self.path))
 
     def _check_room(self) -> None:
         whole = sum(prod(v.shape) * np.dtype(v.dtype).itemsize for v in self.plan.variables.values())
@@ -188,39 +210,37 @@ class Store:
             )
 
 
-def _as_stored(asked: Plan, path: Path, attributes: Json) -> Plan:
-    """The plan with the stored numbers and canaries, if they are those asked for but for rounding."""
-    others = []
+def _as_stored(asked: Plan, contents: Contents) -> Plan:
+    """The plan with the stored noise multiplier and canaries, if they are those asked for but for rounding."""
+    attributes, others = contents.attributes, []
     for name, value in asked.attributes.items():
         stored = attributes.get(name)
-        close = isinstance(stored, float) and isinstance(value, float) and isclose(stored, value, rel_tol=SAME)
+        close = name == "noise_multiplier" and isclose(attributes[name], value, rel_tol=SAME)
         if stored != value and not close and not name.startswith("canary_"):
             others.append(f"{name}: stored {stored!r}, asked for {value!r}")
-    canaries = _layout.stored_canaries(path, asked.canaries)
+    canaries: tuple[CanaryPair, ...] | None = asked.canaries
+    if not any(name.startswith("canary/") for name in contents.damaged):
+        canaries = _layout.stored_canaries(contents.files, asked.canaries)
     if canaries is None:
-        fingerprints = attributes.get("canary_fingerprint"), asked.attributes["canary_fingerprint"]
-        others.append("canary_fingerprint: stored {!r}, asked for {!r}".format(*fingerprints))
+        stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
+        others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
     if others or canaries is None:
         told = "".join(f"\n  {other}" for other in others)
-        raise ValueError(f"store holds another audit, {path}:{told}\ngive another path, or these parameters")
-    details = {
-        name: value
-        for name, value in attributes.items()
-        if name.startswith("canary_") and name not in ("canary_fingerprint", "canary_crafted")
-    }
+        raise ValueError(f"store holds another audit, {contents.path}:{told}\ngive another path, or these parameters")
+
+    def details(i: int) -> dict[str, Any]:
+        names = {name.removeprefix("canary_"): name for name in attributes if name.startswith("canary_")}
+        several = len(asked.canaries) > 1
+        return {
+            name: attributes[full][i] if several else attributes[full]
+            for name, full in names.items()
+            if name not in RESERVED
+        }
+
     return replace(
         asked,
-        spec=DPSGD(**{name: attributes[name] for name in asdict(asked.spec)}),
-        canaries=tuple(
-            replace(
-                canary,
-                details={
-                    name.removeprefix("canary_"): value[i] if len(canaries) > 1 else value
-                    for name, value in details.items()
-                },
-            )
-            for i, canary in enumerate(canaries)
-        ),
+        spec=replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]),
+        canaries=tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries)),
     )
 
 
@@ -232,7 +252,7 @@ def _naming(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None and Path(str(error.filename)).suffix != ".partial":
             raise
-        advice = f"{error.strerror}; what was stored before stays, and the same call goes on from there"
+        advice = f"{error.strerror}; what was stored before stays: put this right, and the same call goes on from there"
         raise OSError(error.errno, advice, str(path)) from error
 
 
@@ -240,26 +260,31 @@ def _take(lock: BufferedIOBase, path: Path) -> None:
     """`flock`: the system lets go of it when the process ends, however it ends."""
     if fcntl is None:
         return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        advice = "another process is writing this store: wait for it, or give another path"
-        raise BlockingIOError(error.errno, advice, str(path)) from None
-    except OSError as error:
-        warnings.warn(f"{path} cannot be locked ({error.strerror}): let no other process write it", stacklevel=4)
+    for wait in (0.05, 0.1, 0.2, None):  # somebody's `is_taken` holds it for a moment
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if wait is None:
+                advice = "somebody else is writing this store: wait for them, or give another path"
+                raise BlockingIOError(error.errno, advice, str(path)) from None
+            time.sleep(wait)
+        except OSError as error:
+            warnings.warn(f"{path} cannot be locked ({error.strerror}): let no other process write it", stacklevel=4)
+            return
 
 
 def is_taken(path: Path) -> bool:
     """Whether some process is writing this store."""
     if fcntl is None or not (path / LOCK).exists():
         return False
-    with open(path / LOCK, "rb") as lock:
-        try:
+    try:
+        with open(path / LOCK, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
     return False
 
 

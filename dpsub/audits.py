@@ -79,12 +79,12 @@ def audit(
         store: a folder to keep the audit in, by custom `….zarr`. What is finished is written there at once, in shards
             of whole blocks; the same call goes on from what is there, or reads it if nothing is missing, on any device.
             `xarray.open_zarr` opens it, `status` says how far it is, and one process at a time may write it (`flock`,
-            which some network file systems do not know). Numbers that differ by rounding from the stored ones, as a
-            noise multiplier or a canary may that was computed on another machine, count as the same, and the stored
-            ones are used.
-        repair: train again what is damaged in the store. Without it, damage is an error.
-        allow_mix: go on with a store that was begun on another kind of device, or with another version of torch or
-            dpsub, and record both. The law stays, the numbers are those of no one machine.
+            which some network file systems do not know). A noise multiplier within 1e-6 of the stored one, and a canary
+            within 1e-3 of its norm, count as the same, since another machine computes them a little differently; the
+            stored ones are used.
+        repair: write again what is damaged in the store, trained again if need be. Without it, damage is an error.
+        allow_mix: go on with a store that was begun on another kind of device (GPU, or instructions of a CPU), or with
+            another version of torch or dpsub, and record both. The law stays, the numbers are those of no one machine.
         client: a `dask.distributed.Client`, or a scheduler's address: its workers train the shards, with one torch
             thread to each of their threads and one GPU to each worker; this process alone writes. A worker that dies
             costs the shards that it was training.
@@ -138,7 +138,7 @@ class Status(NamedTuple):
     Attributes:
         store: its folder.
         audit: what it audits, in words.
-        models: how many there will be, over all repeats.
+        models: how many there will be, over all repeats; 0 where damage leaves that unknown.
         stored: how many there are, whole.
         damaged: files that are not what was written, and what is wrong with each.
         being_written: whether a process is at it, as far as the file system can tell.
@@ -178,13 +178,13 @@ def status(store: str | os.PathLike[str]) -> Status:
 
     path = _folder(store)
     contents = Contents(path)
-    if contents.attributes is None:
+    if not contents.begun:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
     about, made = contents.attributes, [entry.made for entry in contents.entries.values()]
     return Status(
         store=path,
-        audit=f"{about.get('scenario', '?')} on {about.get('task', '?')}",
-        models=about.get("runs", 0) * about.get("repeats", 1),
+        audit=f"{about['scenario']} on {about['task']}" if about else "unknown",
+        models=about["runs"] * about["repeats"] if about else 0,
         stored=contents.models,
         damaged=contents.damaged,
         being_written=is_taken(path),
@@ -208,9 +208,9 @@ def repeat_seeds(seed: int, repeats: int) -> list[int]:
 
 def _folder(store: str | os.PathLike[str]) -> Path:
     """Where it is now, whatever folder the process is in later."""
-    if not isinstance(store, str | os.PathLike) or not os.fspath(store):
-        raise ValueError(f"store must be a path, got {store!r}")
-    return Path(store).expanduser().absolute()
+    if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
+        raise ValueError(f"store must be a path in the file system, got {store!r}")
+    return Path(store).expanduser().resolve()
 
 
 def _train(place: Memory | Store, device: str, client: Any, allow_mix: bool, progress: bool) -> None:

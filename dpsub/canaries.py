@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from dpsub import _checks
 
+RESERVED = ("fingerprint", "crafted")  # what audits say of a canary themselves
+
 
 class Record(NamedTuple):
     """One record: features, shaped like a task's, and a label."""
@@ -31,7 +33,7 @@ class CanaryPair:
         slot: which private record gives its place to the canary. It is one of the n that q·n counts.
         scenario: what figures and results call the attack: "S2" … "S5", the papers', or a name of your own.
         adjacency: how the two worlds differ: "substitute" as crafted.
-        details: what the crafter found, for figures and stored results.
+        details: what the crafter found, for figures and stored results: numbers and texts.
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
     """
 
@@ -45,6 +47,12 @@ class CanaryPair:
 
     def __post_init__(self) -> None:
         _checks.adjacency(self.adjacency)
+        for name, value in self.details.items():
+            if name in RESERVED or not isinstance(value, str | int | float | np.generic):
+                raise ValueError(
+                    f"details must be numbers and texts, under other names than {' and '.join(RESERVED)}, got "
+                    f"{name!r}: {value!r}"
+                )
         object.__setattr__(self, "slot", _checks.whole("slot", self.slot, at_least=0))
         z, z_prime, given = _world("z", self.z), self.z_prime, self.z_prime
         if z_prime is not None:

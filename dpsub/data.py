@@ -102,6 +102,8 @@ def check_task(task: Task) -> None:
     """Refuse what `from_arrays` would not have made, in a task made or changed by hand, before long work starts."""
     if not isinstance(task, Task):
         raise ValueError(f"task must be a Task, of dpsub.data.from_arrays for one, got a {type(task).__name__}")
+    if not isinstance(task.name, str):
+        raise ValueError(f"name must be a text, got {task.name!r}")
     for part in ("train", "aux", "test"):
         x, y = getattr(task, f"x_{part}"), getattr(task, f"y_{part}")
         for name, values, dtype in ((f"x_{part}", x, np.float32), (f"y_{part}", y, np.int64)):

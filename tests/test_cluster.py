@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,10 +46,14 @@ def client():
 OPTIONS = {"runs": 700, "repeats": 2, "observe_every": 10, "device": "cpu", "progress": False}
 
 
-def test_workers_find_the_same_numbers(arguments, client, tmp_path):
+def test_workers_find_the_same_numbers(arguments, client, tmp_path, monkeypatch):
     expected = audit(*arguments, **OPTIONS)
     assert audit(*arguments, client=client, **OPTIONS).equals(expected)
-    assert audit(*arguments, client=client.scheduler.address, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
+    with monkeypatch.context() as patch:
+        patch.setattr("distributed.client._global_clients", {})  # nobody's default
+        patch.setattr("distributed.client._current_client", ContextVar("none", default=None))
+        address = client.scheduler.address
+        assert audit(*arguments, client=address, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
     status = audits.status(tmp_path / "a.zarr")
     assert status.complete
     assert status.device == "cpu"
@@ -90,6 +95,13 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, tmp_pa
         audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS)
     monkeypatch.undo()
     assert audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS).attrs["models_stored"] == 1400
+
+
+def test_workers_with_too_little_memory_are_told_at_once(arguments):
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, memory_limit="200MiB", **LOCAL) as cluster:
+        told = r"client's workers must have more memory, or fewer threads: 2 blocks at once take about 0\.\d GiB"
+        with Client(cluster) as client, pytest.raises(ValueError, match=told):
+            audit(*arguments, client=client, **OPTIONS)
 
 
 def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch):
@@ -143,7 +155,8 @@ def test_each_worker_takes_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
     monkeypatch.setattr(_devices, "gettempdir", lambda: str(tmp_path))
-    claim = _devices._claimed.__wrapped__
+    monkeypatch.setattr(_devices, "_claimed", _devices._claimed.__wrapped__)
+    claim = _devices.own_device
     try:
         assert [claim("auto"), claim("auto")] == [torch.device("cuda", 0), torch.device("cuda", 1)]
         with pytest.raises(RuntimeError, match="client must have one worker for each GPU of a machine, 2 of them"):
@@ -237,7 +250,9 @@ def test_a_scheduler_that_dies_is_named_and_the_store_goes_on(arguments, tmp_pat
         killer = threading.Thread(target=kill)
         killer.start()
         with Client(scheduler_file=str(file)) as client:
-            with pytest.raises(ConnectionError, match="client: the scheduler is gone"):
+            with pytest.raises(
+                ConnectionError, match="client: the shards were cancelled, as they are when the scheduler ends"
+            ):
                 audit(*arguments, client=client, store=store, **options)
             killer.join()
     finally:

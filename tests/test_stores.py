@@ -1,9 +1,11 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+import zarr
 
 from dpsub import DPSGD, CanaryPair, _contents, _plans, _stores, audit, audits, crafters, data, models
 
@@ -313,7 +316,7 @@ def test_a_place_is_the_same_however_it_is_said(run, tmp_path, expected, monkeyp
 def test_what_a_damaged_store_says_of_itself_is_not_replaced_by_another_audit(run, tmp_path, expected):
     run()
     flip(tmp_path / "audit.zarr/zarr.json", 200)
-    with pytest.raises(ValueError, match="store must be mended with the parameters that it was made with"):
+    with pytest.raises(ValueError, match="store has lost what it says of itself"):
         run(seed=4, repair=True)
     assert run(repair=True).equals(expected)
 
@@ -405,6 +408,142 @@ def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expect
     assert run().equals(expected)
 
 
+def after_shard(monkeypatch, number, act):
+    """Do something behind the store's back once this shard is written."""
+    write = _stores.Store.write
+
+    def call(self, shard, arrays, made):
+        write(self, shard, arrays, made)
+        if shard.number == number:
+            act()
+
+    monkeypatch.setattr(_stores.Store, "write", call)
+
+
+def test_a_store_that_is_changed_while_it_is_written_gives_no_numbers(run, tmp_path, expected, monkeypatch):
+    for name, act, told in (
+        ("gone", lambda store: (store / "score/c/0/0").unlink(), "score/c/0/0 is missing"),
+        ("other", lambda store: flip(store / "score/c/0/0", 50), "score/c/0/0 is not what was written"),
+        ("forgotten", lambda store: (store / "shards/0/zarr.json").unlink(), "store was changed while it was being"),
+    ):
+        store = tmp_path / name
+        with monkeypatch.context() as patch:
+            after_shard(patch, 2, lambda store=store, act=act: act(store))
+            with pytest.raises(ValueError, match=f"(?s){name}.*{told}|{told}.*{name}"):
+                run(store=store)
+        assert run(store=store, repair=True).equals(expected)
+
+
+def test_a_folder_that_is_replaced_by_another_audit_is_not_written_to(run, tmp_path, monkeypatch):
+    store, other = tmp_path / "audit.zarr", run(store=None, seed=77)
+
+    def replaced():
+        shutil.rmtree(store)
+        with monkeypatch.context() as patch:
+            patch.undo()
+            assert run(seed=77).equals(other)
+
+    write = _stores.Store.write
+    after_shard(monkeypatch, 0, lambda: (monkeypatch.setattr(_stores.Store, "write", write), replaced()))
+    with pytest.raises(OSError, match=r"the store was removed or replaced while it was being written.*audit\.zarr"):
+        run()
+    assert run(seed=77).equals(other)
+
+
+def test_a_document_vouches_for_its_own_shard_only(run, tmp_path, expected):
+    store = tmp_path / "audit.zarr"
+    run()
+    for name in ("score/c/1/0", "bit/c/1", "shards/1/zarr.json"):
+        (store / name).unlink()
+    for other in ("1", "7"):
+        (store / "shards" / other).mkdir(exist_ok=True)
+        shutil.copy(store / "shards/0/zarr.json", store / "shards" / other)
+    with pytest.raises(ValueError, match=r"(?s)shards/1/zarr.json is not what was.*shards/7/zarr.json is not what was"):
+        run()
+    assert run(repair=True).equals(expected)
+    assert run().equals(expected)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[" * 100_000, b"null", b"\xff\xfe\x00", b'{"attributes": {"sha256": 3}}']
+)
+def test_documents_of_every_kind_are_damage_and_mended(run, tmp_path, expected, content):
+    store = tmp_path / "audit.zarr"
+    run()
+    (store / "shards/1 (copy)").mkdir()
+    (store / "shards/1 (copy)/zarr.json").write_bytes(content)
+    assert run().equals(expected)
+    for name in ("zarr.json", "shards/1/zarr.json"):
+        (store / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"(?s)store is damaged.*{name} is"):
+            run()
+        assert not audits.status(store).complete
+        assert run(repair=True).equals(expected)
+        assert run().equals(expected)
+
+
+def test_what_cannot_be_read_is_damage(run, tmp_path):
+    store = tmp_path / "audit.zarr"
+    run()
+    (store / "score/c/1/0").unlink()
+    (store / "score/c/1/0").mkdir()
+    with pytest.raises(ValueError, match=r"score/c/1/0 cannot be read: Is a directory \(runs 128 to 255"):
+        run()
+    with pytest.raises(IsADirectoryError, match=r"what was stored before stays: put this right.*score/c/1/0"):
+        run(repair=True)
+    (store / "score/c/1/0").rmdir()
+    (store / "keep.partial").mkdir()
+    assert run(repair=True).attrs["models_stored"] == 300
+
+
+def test_a_damaged_root_can_be_mended_where_numbers_differ_by_rounding(run, tmp_path, canary, expected):
+    run()
+    flip(tmp_path / "audit.zarr/step/c/0", 3)
+    nearly = replace(canary, z=canary.z * np.float32(1 + 1e-6))
+    assert run(canary=nearly, spec=replace(SPEC, noise_multiplier=10.0 * (1 + 1e-9)), repair=True).equals(expected)
+
+
+def test_what_rounds_is_told_from_what_differs(run, task, model):
+    x = task.x_train[3]
+    pair = CanaryPair((x, 1), (x * np.float32(1.0005), 1), 3, "S3")
+    run(canary=pair)
+    with pytest.raises(ValueError, match="canary_fingerprint: stored"):
+        run(canary=replace(pair, z=pair.z_prime, z_prime=pair.z))
+    with pytest.raises(ValueError, match="learning_rate: stored"):
+        run(canary=pair, spec=replace(SPEC, learning_rate=0.01 * (1 + 1e-7)))
+
+
+def test_a_later_zarr_goes_on_as_the_store_was_begun(run, tmp_path, expected, monkeypatch):
+    with monkeypatch.context() as patch:
+        dies_after(patch, 32)
+        with pytest.raises(Killed):
+            run()
+    create = zarr.Group.create_array
+    monkeypatch.setattr(
+        zarr.Group, "create_array", lambda *a, **options: create(*a, **{**options, "compressors": None})
+    )
+    with zarr.config.set({"default_zarr_format": 2}):
+        assert run().equals(expected)
+        assert run().equals(expected)
+
+
+def test_a_look_at_the_status_does_not_keep_a_writer_out(run, tmp_path, expected):
+    run(runs=1)
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            audits.status(tmp_path / "audit.zarr")
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(5):
+        flip(tmp_path / "audit.zarr/bit/c/0", 5)
+        run(runs=1, repair=True)
+    stop.set()
+    thread.join()
+
+
 def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
     store, put, told = tmp_path / "audit.zarr", _stores.Store._put, []
 
@@ -412,7 +551,7 @@ def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
         put(self, name, content)
         if name.startswith("shards/0"):
             told.append(str(audits.status(store)))
-            with pytest.raises(BlockingIOError, match=r"another process is writing this store.*audit\.zarr"):
+            with pytest.raises(BlockingIOError, match=r"somebody else is writing this store.*audit\.zarr"):
                 run()
 
     monkeypatch.setattr(_stores.Store, "_put", meanwhile)
@@ -524,8 +663,9 @@ def test_a_store_of_another_format_says_which_and_what_to_do(run, tmp_path):
         ({"repeats": 0}, "repeats must be >= 1, got 0"),
         ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
         ({"canary": []}, "canary must be one for all repeats, or one for each of the 1, got 0"),
-        ({"store": 3}, "store must be a path, got 3"),
-        ({"store": ""}, "store must be a path, got ''"),
+        ({"store": 3}, "store must be a path in the file system, got 3"),
+        ({"store": ""}, "store must be a path in the file system, got ''"),
+        ({"store": "s3://bucket/audit.zarr"}, "store must be a path in the file system, got 's3://bucket/audit.zarr'"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(run, tmp_path, change, told):
