@@ -201,7 +201,7 @@ print(used / block_bytes(model, task, spec, device, {runs}))
     [
         pytest.param("mlp", (2_000, 600), 0.25, "adam", 128, marks=pytest.mark.slow),
         ("mlp", (100_000, 2), 0.45, "sgd", 16),
-        ("linear", (2_000, 8_000), 1.0, "sgd", 4),
+        pytest.param("linear", (2_000, 8_000), 1.0, "sgd", 4, marks=pytest.mark.slow),
         pytest.param("convnet", (2_000, 1, 28, 28), 0.02, "sgd", 16, marks=pytest.mark.slow),
     ],
 )

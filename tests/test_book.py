@@ -94,8 +94,8 @@ def test_the_table_is_found_for_the_terminal(tmp_path):
 
 
 def test_unknown_presets_and_notebooks_are_named(monkeypatch):
-    with pytest.raises(SystemExit, match="no parameters for quickstart in the preset 'huge'; there are paper, quick"):
-        run.parameters("quickstart", "huge")
+    with pytest.raises(SystemExit, match="no parameters for quickstart in the preset 'huge'; there are laptop, paper"):
+        run.parameters("quickstart", "huge", "auto", None)
     monkeypatch.setattr(sys, "argv", ["run.py", "nothing"])
     with pytest.raises(SystemExit, match="there is no notebook 'nothing' in notebooks/"):
         run.main()
