@@ -25,7 +25,7 @@ def check(executed: NotebookNode, source: NotebookNode, name: str) -> None:
 
     papermill writes its output even when a cell fails, and a book built without execution would publish it.
     """
-    again = f"run `make notebooks` again and look at what {name}.ipynb raises"
+    again = f"execute it again (`make notebooks`, or `make rerun PRESET=...`) and look at what {name}.ipynb raises"
     record = executed.metadata.get("papermill", {})
     if record.get("exception"):
         raise NotReady(f"{name}: a cell failed: {again}")
@@ -40,7 +40,7 @@ def check(executed: NotebookNode, source: NotebookNode, name: str) -> None:
         if any(output.output_type == "error" for output in cell.outputs):
             raise NotReady(f"{name}: cell {i} shows an error: {again}")
     if [cell.source for cell in cells] != [cell.source for cell in source.cells]:
-        raise NotReady(f"{name}: notebooks/{name}.ipynb has changed since: run `make notebooks`")
+        raise NotReady(f"{name}: notebooks/{name}.ipynb has changed since: {again}")
 
 
 def clean(executed: NotebookNode) -> NotebookNode:
@@ -66,7 +66,9 @@ def stage() -> None:
     for path in sorted(SOURCES.glob("*.ipynb")):
         copy = EXECUTED / path.name
         if not copy.exists():
-            raise NotReady(f"{path.stem}: not executed yet: run `make notebooks`")
+            raise NotReady(
+                f"{path.stem}: not executed yet: run `make notebooks`, or `make rerun PRESET=...` for all notebooks"
+            )
         executed = nbformat.read(copy, as_version=4)
         check(executed, nbformat.read(path, as_version=4), path.stem)
         nbformat.write(clean(executed), STAGED / "notebooks" / path.name)

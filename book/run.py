@@ -95,20 +95,30 @@ def rerun(name: str, preset: str, device: str, results: Path | None) -> Outcome:
     except KeyboardInterrupt:
         error = "KeyboardInterrupt"
     after = stored_models(results / name) if results else 0
-    what = "failed" if error else "read" if after and after == before else "ran"
+    what = "read" if after and after == before else "ran"
+    if error:
+        what = "stopped" if error.startswith("KeyboardInterrupt") else "failed"
     return Outcome(what, time.monotonic() - begin, after - before, before, error)
 
 
 def keep(outcome: Outcome, name: str, results: Path, device: str, commit: str) -> None:
-    """Note what a notebook cost beside its stores, unless it only read them."""
-    if outcome.what != "ran":
+    """Note what a notebook cost beside its stores: what it went on from is added, unless it only read it."""
+    if outcome.what == "read" or (outcome.error and not outcome.trained):
         return
     path = results / "runs.json"
     runs = json.loads(path.read_text()) if path.exists() else {}
+    seconds, trained, read = outcome.seconds, outcome.trained, outcome.read
+    earlier = runs.get(name, {"models trained": -1})
+    if 0 < read == earlier["models trained"] + earlier.get("models read", 0):
+        seconds, trained, read = (
+            seconds + earlier["seconds"],
+            trained + earlier["models trained"],
+            earlier["models read"],
+        )
     runs[name] = {
-        "seconds": round(outcome.seconds),
-        "models trained": outcome.trained,
-        "models read": outcome.read,
+        "seconds": round(seconds),
+        "models trained": trained,
+        "models read": read,
         "device": device,
         "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
@@ -157,15 +167,16 @@ def main() -> int:
     outcomes: dict[str, Outcome] = {}
     for name in names:
         outcomes[name] = rerun(name, arguments.preset, arguments.device, arguments.results)
-        if outcomes[name].error.startswith("KeyboardInterrupt"):
-            print(f"interrupted in {name}; the same command goes on from there", file=sys.stderr)
-            break
         if arguments.results:
             keep(outcomes[name], name, arguments.results, device, commit)
+        if outcomes[name].what == "stopped":
+            break
         if arguments.show and not outcomes[name].error:
             print(f"\n{tagged_text(EXECUTED / f'{name}.ipynb', 'table')}\n")
 
     total = sum(outcome.seconds for outcome in outcomes.values())
+    if len(outcomes) < len(names) or outcomes[names[-1]].what == "stopped":
+        print("stopped; the same command goes on from the models that are stored", file=sys.stderr)
     print(f"\n{arguments.preset} on {device}, commit {commit}: {total:,.0f} s; executed notebooks in _build/executed/")
     for name, outcome in outcomes.items():
         models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if arguments.results else ""

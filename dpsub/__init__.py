@@ -10,6 +10,7 @@ from dpsub._version import __version__
 if TYPE_CHECKING:
     from dpsub import (
         accounting,
+        audits,
         crafters,
         data,
         estimators,
@@ -33,6 +34,7 @@ __all__ = [
     "accounting",
     "audit",
     "audit_worst_case",
+    "audits",
     "crafters",
     "data",
     "estimators",

@@ -42,8 +42,8 @@ def connected(client: Any) -> Iterator[Any]:
         return
     if not isinstance(client, kind) or client.asynchronous:
         raise ValueError(
-            "client must be a dask.distributed.Client that is not asynchronous, or the address of a scheduler, got "
-            f"{client!r}"
+            "client must be a dask.distributed.Client that is not asynchronous, as Client(cluster) is, or the "
+            f"address of a scheduler, got {client!r}"
         )
     if client.status != "running":
         raise ConnectionError(f"client: its scheduler does not answer any more, it is {client.status!r}: {advice}")

@@ -168,7 +168,7 @@ class Store:
             | {
                 "commit": joined(made.commit for made in self.made),
                 "wall_seconds": round(self.contents.wall_seconds, 3),
-                "finished": max(entry.finished for entry in self.contents.entries.values()),
+                "last_written": max(entry.finished for entry in self.contents.entries.values()),
             }
         )
 

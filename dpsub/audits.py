@@ -61,7 +61,7 @@ def audit(
         runs: R ≥ 1, in all, of each repeat.
         observe_every: score every so many steps, and at the last step always.
         repeats: audits of their own, with seeds spawned from `seed` (`repeat_seeds`, and `seeds` in the attributes),
-            the first with `seed` itself.
+            the first with `seed` itself. `estimators.over_repeats` makes a mean and an error of their bounds.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
             "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
             the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
@@ -78,16 +78,17 @@ def audit(
             for, though what the audit finds may hardly change.
         store: a folder to keep the audit in, by custom `….zarr`. What is finished is written there at once, in shards
             of whole blocks; the same call goes on from what is there, or reads it if nothing is missing, on any device.
-            `xarray.open_zarr` opens it, `status` says how far it is, and one process at a time may write it (`flock`,
-            which some network file systems do not know). A noise multiplier within 1e-6 of the stored one, and a canary
-            within 1e-3 of its norm, count as the same, since another machine computes them a little differently; the
-            stored ones are used.
+            `status` says how far it is; `xarray.open_zarr` opens it, with NaN and bits of −1 for what is not there yet.
+            One process at a time may write it (`flock`, which some network file systems do not know). A noise
+            multiplier within 1e-6 of the stored one, and a canary within 1e-3 of its norm, count as the same, since
+            another machine computes them a little differently; the stored ones are used.
         repair: write again what is damaged in the store, trained again if need be. Without it, damage is an error.
         allow_mix: go on with a store that was begun on another kind of device (GPU, or instructions of a CPU), or with
             another version of torch or dpsub, and record both. The law stays, the numbers are those of no one machine.
         client: a `dask.distributed.Client`, or a scheduler's address: its workers train the shards, with one torch
             thread to each of their threads and one GPU to each worker; this process alone writes. A worker that dies
-            costs the shards that it was training.
+            costs the shards that it was training. A script that starts a LocalCluster does so under
+            `if __name__ == "__main__":`, since the workers import it.
         progress: show a progress bar.
 
     Returns:
@@ -119,14 +120,13 @@ def audit(
     if place.missing:
         try:
             _train(place, device, client, allow_mix, progress)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue makes Ctrl-C the second
             if store is None:
                 raise
             total = plan.runs * plan.repeats
             done = total - sum(shard.stop - shard.start for shard in place.missing)
-            raise KeyboardInterrupt(
-                f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
-            ) from None
+            told = f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
+            raise type(interruption)(told) from None
     elif not isinstance(place, Memory):
         place.mend()
     return place.dataset()
@@ -158,6 +158,7 @@ class Status(NamedTuple):
 
     @property
     def complete(self) -> bool:
+        """Whether all models are there, and nothing is damaged."""
         return self.stored == self.models and not self.damaged
 
     def __str__(self) -> str:

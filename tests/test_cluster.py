@@ -133,7 +133,7 @@ def test_a_cluster_that_does_not_answer_is_named_before_the_work(arguments, tmp_
         pass
     with pytest.raises(ConnectionError, match="its scheduler does not answer any more, it is 'closed'"):
         audit(*arguments, client=closed, store=store, **OPTIONS)
-    with pytest.raises(ValueError, match="client must be a dask.distributed.Client that is not asynchronous, .* got 3"):
+    with pytest.raises(ValueError, match="client must be a dask.distributed.Client that is .* got 3"):
         audit(*arguments, client=3, store=store, **OPTIONS)
     assert not store.exists()
 

@@ -70,6 +70,31 @@ def test_a_rerun_goes_on_after_a_failure_and_sums_up_and_then_only_reads(run, tm
     assert json.loads((results / "runs.json").read_text()) == runs
 
 
+@pytest.mark.filterwarnings("default")
+def test_what_was_stopped_is_said_and_counted_when_it_goes_on(run, tmp_path, monkeypatch, capsys):
+    module, results = sys.modules["run"], tmp_path / "results"
+    monkeypatch.setattr(module, "machine", lambda device: ("cpu", "abc"))
+    stored = iter([0, 12, 12, 20, 20, 20])
+    monkeypatch.setattr(module, "stored_models", lambda folder: next(stored))
+
+    def execute(name, *_):
+        if name == "audited" and not (results / "runs.json").exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(module.time, "monotonic", iter(range(0, 1000, 5)).__next__)
+    assert run("audited", "keeps_nothing", "--results", str(results)) == 1
+    told = capsys.readouterr()
+    assert re.search(r"audited +stopped +5 s +12 models trained, +0 read", told.out)
+    assert "stopped; the same command goes on from the models that are stored" in told.err
+    assert "keeps_nothing" not in told.out
+    assert run("audited", "--results", str(results)) == 0
+    (kept,) = json.loads((results / "runs.json").read_text()).values()
+    assert kept.items() >= {"seconds": 10, "models trained": 20, "models read": 0}.items()
+    assert run("audited", "--results", str(results)) == 0
+    assert json.loads((results / "runs.json").read_text())["audited"] == kept
+
+
 def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
     for arguments, told in (
         (["nothing"], "there is no notebook 'nothing' in notebooks/"),
