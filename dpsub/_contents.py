@@ -49,7 +49,7 @@ class Contents:
         begun: whether there is an audit at all.
         attributes: the root's, if they are what was written; else empty.
         entries: of the shards that are there and whole.
-        files: the content of all files that are whole, by name.
+        files: the content of what is whole, by name; of the numbers only if asked for.
         damaged: files that are not what was written, and what is wrong.
         damaged_shards: the shards that they belong to.
 

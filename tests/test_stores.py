@@ -544,6 +544,21 @@ def test_a_look_at_the_status_does_not_keep_a_writer_out(run, tmp_path, expected
     thread.join()
 
 
+def test_whoever_ends_the_process_leaves_word_of_what_is_there(run, monkeypatch):
+    after_shard(monkeypatch, 1, sys.exit)  # as dask-jobqueue does on Ctrl-C
+    with pytest.raises(
+        SystemExit, match=r"(172|256) of 300 models are in .*audit.zarr; the same call goes on from there"
+    ):
+        run()
+
+
+def test_what_the_project_keeps_is_whole():
+    stores = [path.parent for path in (Path(__file__).parent.parent / "results").glob("paper/*/*.zarr/zarr.json")]
+    assert stores
+    for store in stores:
+        assert audits.status(store).complete, audits.status(store)
+
+
 def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
     store, put, told = tmp_path / "audit.zarr", _stores.Store._put, []
 
