@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,7 +174,7 @@ def slurm_cluster(size):
     cells = nbformat.read(ROOT / "notebooks/rerunning.ipynb", as_version=4).cells
     (source,) = [cell.source for cell in cells if "slurm" in cell.metadata.get("tags", [])]
     source = source.replace("cores=16", f"cores={size}").replace("processes=16", f"processes={size}")
-    made = {"SLURMCluster": SLURMCluster, "sys": sys, "scheduler_host": "127.0.0.1"}
+    made = {"SLURMCluster": SLURMCluster, "re": re, "sys": sys, "scheduler_host": "127.0.0.1"}
     exec(source, made)
     return made["slurm"]
 
