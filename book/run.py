@@ -35,13 +35,6 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def known_parameters(name: str) -> set[str]:
-    """The names in a notebook's parameters cell."""
-    cells = nbformat.read(SOURCES / f"{name}.ipynb", as_version=4).cells
-    source = "\n".join(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
-    return {line.split("=")[0].strip() for line in source.splitlines() if "=" in line}
-
-
 def parameters(name: str, preset: str, device: str, results: Path | None) -> dict[str, object]:
     """What a preset changes of the notebook's own defaults, and where it trains and keeps its audits."""
     path = SOURCES / "params" / preset / f"{name}.yaml"
@@ -51,11 +44,12 @@ def parameters(name: str, preset: str, device: str, results: Path | None) -> dic
     found = yaml.safe_load(path.read_text()) or {}
     common = {} if device == "auto" else {"device": device}
     common |= {} if results is None else {"results": os.fspath(results / name)}
-    return found | {key: value for key, value in common.items() if key in known_parameters(name)}
+    known = papermill.inspect_notebook(SOURCES / f"{name}.ipynb")
+    return found | {key: value for key, value in common.items() if key in known}
 
 
-def execute(name: str, preset: str, device: str = "auto", results: Path | None = None) -> Path:
-    """Execute one notebook into _build/executed; what it raises is shown and passed on."""
+def execute(name: str, preset: str, device: str, results: Path | None) -> None:
+    """Execute one notebook into _build/executed; what it raises is passed on."""
     target = EXECUTED / f"{name}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     papermill.execute_notebook(
@@ -67,7 +61,6 @@ def execute(name: str, preset: str, device: str = "auto", results: Path | None =
         progress_bar={"desc": name, "unit": "cell"},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )
-    return target
 
 
 def stored_models(folder: Path) -> int:
@@ -107,18 +100,13 @@ def keep(outcome: Outcome, name: str, results: Path, device: str, commit: str) -
         return
     path = results / "runs.json"
     runs = json.loads(path.read_text()) if path.exists() else {}
-    seconds, trained, read = outcome.seconds, outcome.trained, outcome.read
-    earlier = runs.get(name, {"models trained": -1})
-    if 0 < read == earlier["models trained"] + earlier.get("models read", 0):
-        seconds, trained, read = (
-            seconds + earlier["seconds"],
-            trained + earlier["models trained"],
-            earlier["models read"],
-        )
+    run = {"seconds": outcome.seconds, "models trained": outcome.trained, "models read": outcome.read}
+    earlier = runs.get(name)
+    if earlier and 0 < outcome.read == earlier["models trained"] + earlier["models read"]:
+        run = {key: value + earlier[key] for key, value in run.items()} | {"models read": earlier["models read"]}
     runs[name] = {
-        "seconds": round(seconds),
-        "models trained": trained,
-        "models read": read,
+        **run,
+        "seconds": round(run["seconds"]),
         "device": device,
         "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
