@@ -35,6 +35,7 @@ class CanaryPair:
         adjacency: how the two worlds differ: "substitute" as crafted.
         details: what the crafter found, for figures and stored results: numbers and texts.
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
+        trace: arrays of what the crafter saw on its way, for pictures; not stored.
     """
 
     z: NDArray[np.float32] | Record
@@ -44,6 +45,7 @@ class CanaryPair:
     adjacency: str = "substitute"
     details: Mapping[str, float | int | str] = field(default_factory=dict)
     task: str | None = None
+    trace: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         _checks.adjacency(self.adjacency)

@@ -1,18 +1,24 @@
-r"""The adversaries' canaries."""
+r"""The adversaries' canaries.
+
+Whoever chooses a gradient puts it where it is seen best (S2). Whoever may only choose records starts from a private
+one, the target z, the one that a model trained without privacy is least sure of, and looks for a z′ whose gradient
+points the other way: by changing its features (S3), its label (S4), or by looking through other records (S5).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from dpsub import _checks
 from dpsub._devices import matmul_precision
-from dpsub._random import stream, torch_seed
-from dpsub.canaries import CanaryPair
+from dpsub._random import stream
+from dpsub._reference import SNAPSHOTS, geometry, gradient_of, reference, untrained
+from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
-from dpsub.models import Model, check_fits
-from dpsub.trainers import Bank
+from dpsub.models import Model
 
 
 def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
@@ -30,27 +36,31 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
 
     Returns:
         A substitute pair of gradients of norm C, 2C apart; `details["parameter"]` is the index in the flattened
-        parameters and `details["travel"]` how far it moved.
+        parameters and `details["travel"]` how far it moved. In the trace: `travel` (parameters,); `path` (points, 3),
+        where the parameters that travel least, middlingly and most were after `step` (points,) steps.
 
     Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
     """
     seed = _checks.whole("seed", seed, at_least=0)
     rng = stream(seed, "crafter")
-    check_task(task)
-    check_fits(model, task)
-    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
-    bank = Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
+    bank = untrained(task, model, spec, seed)
 
     travel = torch.zeros_like(bank.theta)
     before = bank.theta.clone()
+    every = -(-spec.steps // SNAPSHOTS)
+    seen, path = [0], [model.flat(before)[0].clone()]
     with matmul_precision("highest"):
-        for _ in bank.train(private=False):
+        for step in bank.train(noise=False):
             travel += (bank.theta - before).abs()
             before.copy_(bank.theta)
+            if step % every == 0:
+                seen.append(step)
+                path.append(model.flat(before)[0].clone())
     if not torch.isfinite(travel).all():
         raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
     travelled = model.flat(travel)[0]
     parameter = int(travelled.argmin())
+    shown = [parameter, int(travelled.median(dim=0).indices), int(travelled.argmax())]
 
     z = np.zeros(model.parameters, dtype=np.float32)
     z[parameter] = spec.max_grad_norm
@@ -61,4 +71,180 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
         scenario="S2",
         task=task.fingerprint,
         details={"parameter": parameter, "travel": float(travelled[parameter]), "seed": seed},
+        trace={
+            "travel": travelled.numpy(),
+            "path": torch.stack(path)[:, shown].numpy(),
+            "step": np.array(seen),
+        },
     )
+
+
+def crafted_input(
+    task: Task,
+    model: Model,
+    spec: DPSGD,
+    *,
+    seed: int,
+    target: int | None = None,
+    steps: int = 5_000,
+    learning_rate: float = 0.01,
+) -> CanaryPair:
+    r"""S3, the crafted input: z = (x, y), and z′ = (x′, y) whose gradient points as far from z's as it can be made to.
+
+    x′ starts from 0 and descends on the cosine of the two gradients plus the mean squared difference of their
+    coordinates, both at the end of a reference model's training. The second term is meant to keep z′ in scale. Where
+    the first has turned the gradient round, it does the contrary: it draws the gradient of x′ towards 0, the more the
+    longer the descent; `details["norm_ratio"]` says how far.
+
+    Args:
+        task: the private records D, known to this adversary.
+        model: what will be trained. The reference is one model of it.
+        spec: the batches, steps, learning rate and optimizer of the reference; it is neither clipped nor noisy.
+        seed: for the batches of the reference, and its start where that is random.
+        target: which private record is z; by default the one to whose label the reference gives the least probability,
+            averaged over 100 moments of its training.
+        steps: N ≥ 1 of the descent. The paper gives none; 5,000 is what its published code takes.
+        learning_rate: η > 0 of the descent. The published code has 0.01, unless told otherwise.
+
+    Returns:
+        A substitute pair of records. Its details: the `cosine` and `norm_ratio` (of z′'s gradient to z's) reached, the
+        target's `confidence`, `crafting_steps` and `crafting_rate`. In the trace: `cosine`, `mse` and `norm_ratio`
+        (steps + 1,); `x` (moments, …), x′ after `step` (moments,) steps; `confidence` (n,) of all private records.
+
+    Raises:
+        ValueError: if an argument is out of range, or a training or the descent diverges.
+
+    Source: *Beyond Membership*, section 3.2.2, Algorithm 3.
+    """
+    steps = _checks.whole("steps", steps)
+    learning_rate = _checks.real("learning_rate", learning_rate, above=0)
+    found = reference(task, model, spec, seed=seed, target=target)
+    wanted = gradient_of(found.module, torch.as_tensor(found.z.x).double(), found.z.y)
+    x = torch.zeros(found.z.x.shape, dtype=torch.float64, requires_grad=True)
+    every = -(-steps // SNAPSHOTS)
+    losses, seen, moments = [], [], []
+    for step in range(steps + 1):
+        got = gradient_of(found.module, x, found.z.y)
+        cosine = functional.cosine_similarity(wanted, got, dim=0)
+        mse = functional.mse_loss(got, wanted)
+        losses.append(torch.stack([cosine, mse, got.norm() / wanted.norm()]).detach())
+        if step % every == 0 or step == steps:
+            seen.append(step)
+            moments.append(x.detach().float())
+        if step < steps:
+            (slope,) = torch.autograd.grad(cosine + mse, x)
+            x = (x.detach() - learning_rate * slope).requires_grad_()
+    curves = torch.stack(losses).numpy()
+    crafted = moments[-1].numpy()
+    if not (np.isfinite(curves).all() and np.isfinite(crafted).all()):
+        raise ValueError(f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}")
+    return CanaryPair(
+        z=found.z,
+        z_prime=Record(crafted, found.z.y),
+        slot=found.slot,
+        scenario="S3",
+        task=task.fingerprint,
+        details={
+            **found.details,
+            "cosine": float(curves[-1, 0]),
+            "norm_ratio": float(curves[-1, 2]),
+            "crafting_steps": steps,
+            "crafting_rate": learning_rate,
+            "seed": seed,
+        },
+        trace={
+            "confidence": found.confidence,
+            "cosine": curves[:, 0],
+            "mse": curves[:, 1],
+            "norm_ratio": curves[:, 2],
+            "x": torch.stack(moments).numpy(),
+            "step": np.array(seen),
+        },
+    )
+
+
+def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
+    r"""S4, the mislabeled sample: z = (x, y), and z′ = (x, y′) with the label whose gradient points farthest from z's.
+
+    Args:
+        task: the private records D, known to this adversary.
+        model, spec, seed, target: as of `crafted_input`.
+
+    Returns:
+        A substitute pair of records. Its details: the `cosine` and `norm_ratio` of the two gradients and the target's
+        `confidence`. In the trace: `cosine` (classes,), 1 for y itself; `confidence` (n,).
+
+    Raises:
+        ValueError: if an argument is out of range, or the reference's training diverges.
+
+    Source: *Beyond Membership*, section 3.2.2, Algorithm 4.
+    """
+    found = reference(task, model, spec, seed=seed, target=target)
+    labels = np.arange(task.num_classes)
+    repeated = np.broadcast_to(found.z.x, (len(labels), *found.z.x.shape)).copy()
+    cosine, ratio = geometry(found.module, found.z, repeated, labels)
+    chosen = int(np.where(labels == found.z.y, np.inf, cosine).argmin())
+    return CanaryPair(
+        z=found.z,
+        z_prime=Record(found.z.x, chosen),
+        slot=found.slot,
+        scenario="S4",
+        task=task.fingerprint,
+        details={
+            **found.details,
+            "cosine": float(cosine[chosen]),
+            "norm_ratio": float(ratio[chosen]),
+            "seed": seed,
+        },
+        trace={"confidence": found.confidence, "cosine": cosine},
+    )
+
+
+def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
+    r"""S5, the adversarial natural sample: z, and the auxiliary record whose gradient points farthest from z's.
+
+    Args:
+        task: the private records D, known to this adversary, and auxiliary records that are none of them.
+        model, spec, seed, target: as of `crafted_input`.
+
+    Returns:
+        A substitute pair of records. Its details: `auxiliary`, the index of z′ among the auxiliary records, the
+        `cosine` and `norm_ratio` of the two gradients and the target's `confidence`. In the trace: `cosine`
+        (auxiliary records,); `confidence` (n,).
+
+    Raises:
+        ValueError: if an argument is out of range, if there are no auxiliary records or some are private ones, or if
+            the reference's training diverges.
+
+    Source: *Beyond Membership*, section 3.2.2, Algorithm 5.
+    """
+    check_task(task)
+    if not len(task.y_aux):
+        raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
+    private = {record.tobytes() for record in task.x_train}
+    if known := sum(record.tobytes() in private for record in task.x_aux):
+        raise ValueError(
+            f"task must have auxiliary records that are not private ones, got {known} of {len(task.y_aux)} with the "
+            "features of a private record: leave those out of x_aux and y_aux"
+        )
+    found = reference(task, model, spec, seed=seed, target=target)
+    cosine, ratio = geometry(found.module, found.z, task.x_aux, task.y_aux)
+    chosen = int(cosine.argmin())
+    return CanaryPair(
+        z=found.z,
+        z_prime=Record(task.x_aux[chosen], int(task.y_aux[chosen])),
+        slot=found.slot,
+        scenario="S5",
+        task=task.fingerprint,
+        details={
+            **found.details,
+            "auxiliary": chosen,
+            "cosine": float(cosine[chosen]),
+            "norm_ratio": float(ratio[chosen]),
+            "seed": seed,
+        },
+        trace={"confidence": found.confidence, "cosine": cosine},
+    )
+
+
+BY_SCENARIO = {"S2": gradient, "S3": crafted_input, "S4": mislabeled, "S5": natural}

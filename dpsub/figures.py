@@ -26,7 +26,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     "ceiling": {"color": "0.75", "linestyle": (0, (1, 3)), "label": "most that these runs can show"},
     "S1": {"color": "#0072B2", "marker": "o", "label": "worst-case dataset (S1)"},
     "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},
-    "S2 watched": {"color": "#009E73", "marker": "^", "label": "S2, every step watched"},
+    "S3": {"color": "#009E73", "marker": "^", "label": "crafted input (S3)"},
+    "S4": {"color": "#CC79A7", "marker": "v", "label": "mislabeled sample (S4)"},
+    "S5": {"color": "#E69F00", "marker": "D", "label": "natural sample (S5)"},
+    "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "S2, every step watched"},
 }
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # where a line is one of several alike

@@ -97,7 +97,12 @@ class Bank:
         return self.canary is not None and isinstance(self.canary.z, Record)
 
     def step(
-        self, *, sampled: Tensor | None = None, slot_sampled: Tensor | None = None, noise: Tensor | None = None
+        self,
+        *,
+        sampled: Tensor | None = None,
+        slot_sampled: Tensor | None = None,
+        noise: Tensor | None = None,
+        clip: bool = True,
     ) -> None:
         """One step of training with the randomness given.
 
@@ -105,6 +110,7 @@ class Bank:
             sampled: (n − 1 or, without a canary, n; runs) bool, the other records in each model's batch; None for all.
             slot_sampled: (runs,) bool, whether the slot is; None for always.
             noise: standard normal, shaped like `theta`; None for a step without noise.
+            clip: whether to clip the records' gradients.
         """
         spec = self.spec
         if self.has_record:
@@ -116,7 +122,7 @@ class Bank:
             self.inputs,
             self.labels,
             sampled,
-            spec.max_grad_norm,
+            spec.max_grad_norm if clip else math.inf,
             gather=spec.sample_rate < GATHER_BELOW,
             room=self.room,
         )
@@ -130,19 +136,19 @@ class Bank:
         self.theta.grad = total.div_(self.expected_batch_size)
         self.optimizer.step()
 
-    def advance(self, *, private: bool = True) -> None:
+    def advance(self, *, noise: bool = True, clip: bool = True) -> None:
         """One step with fresh randomness: a coin of probability q for each record, the slot included, then noise."""
         sampled = slot_sampled = None
         if self.spec.sample_rate < 1:
             coins = _coins(self.spec.sample_rate, self.others + 1, self.runs, self.generator)
             sampled, slot_sampled = coins[:-1], coins[-1]
-        noise = torch.empty_like(self.theta).normal_(generator=self.generator) if private else None
-        self.step(sampled=sampled, slot_sampled=slot_sampled, noise=noise)
+        drawn = torch.empty_like(self.theta).normal_(generator=self.generator) if noise else None
+        self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 
-    def train(self, *, private: bool = True) -> Iterator[int]:
+    def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
         """Train for all steps, yielding the number of steps taken after each."""
         for step in range(1, self.spec.steps + 1):
-            self.advance(private=private)
+            self.advance(noise=noise, clip=clip)
             yield step
 
     def scores(self) -> Tensor:

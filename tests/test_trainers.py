@@ -174,7 +174,7 @@ def test_in_float32_every_step_is_opacus_but_for_rounding(name, q, kind, monkeyp
 def test_without_noise_and_canary_training_is_clipped_gradient_descent(name):
     task, model = MODELS[name]
     bank = new_bank(task, model, spec(sample_rate=1.0), [0])
-    list(bank.train(private=False))
+    list(bank.train(noise=False))
     module = model.module(model.flat(bank.theta_0)[0])
     for _ in range(STEPS):
         totals = [torch.zeros_like(parameter) for parameter in module.parameters()]

@@ -1,0 +1,131 @@
+"""What adversaries who choose records train for themselves: a model without privacy, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from dpsub import _checks
+from dpsub._devices import matmul_precision
+from dpsub._random import torch_seed
+from dpsub.canaries import Record
+from dpsub.data import Task, check_task
+from dpsub.dpsgd import DPSGD
+from dpsub.models import Model, check_fits
+from dpsub.trainers import Bank
+
+SNAPSHOTS = 100  # of a training, at most, evenly spaced
+GRADIENTS_AT_ONCE = 2**24  # numbers, of the records' gradients
+
+
+class Reference(NamedTuple):
+    """A model trained without privacy, and the private record that it was least sure of.
+
+    Attributes:
+        module: the trained model, in float64: gradients of records that it knows well are differences of nearly equal
+            numbers.
+        z: the target.
+        slot: its index among the private records.
+        confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
+    """
+
+    module: nn.Module
+    z: Record
+    slot: int
+    confidence: NDArray[np.float64]
+
+    @property
+    def details(self) -> Mapping[str, float]:
+        return {"confidence": float(self.confidence[self.slot])}
+
+
+def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
+    """The one model that an adversary trains on all private records, as they are."""
+    _checks.whole("seed", seed, at_least=0)
+    check_task(task)
+    check_fits(model, task)
+    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
+    return Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
+
+
+def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None) -> Reference:
+    """Train without clipping and noise, with the batches, steps, learning rate and optimizer of `spec`.
+
+    Source: *Beyond Membership*, section 3.2.2, "least confidence over training".
+    """
+    bank = untrained(task, model, spec, seed)
+    last = len(task.y_train) - 1
+    if target is not None:
+        target = _checks.whole("target", target, at_least=0, at_most=last)
+    confidence = torch.zeros(len(task.y_train), dtype=torch.float64)
+    every = -(-spec.steps // SNAPSHOTS)
+    with matmul_precision("highest"):
+        for step in bank.train(noise=False, clip=False):
+            if step % every == 0:
+                logits = model.logits(bank.theta, bank.inputs, bank.room)[..., 0]
+                confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
+    if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
+        raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
+    slot = int(confidence.argmin()) if target is None else target
+    return Reference(
+        module=model.module(model.flat(bank.theta)[0]).double(),
+        z=Record(task.x_train[slot], int(task.y_train[slot])),
+        slot=slot,
+        confidence=confidence.numpy() / (spec.steps // every),
+    )
+
+
+def gradient_of(module: nn.Module, x: Tensor, y: int) -> Tensor:
+    """(parameters,) the gradient of one record's loss, itself differentiable by x where x asks for it."""
+    loss = functional.cross_entropy(module(x[None]), torch.tensor([y]))
+    parts = torch.autograd.grad(loss, list(module.parameters()), create_graph=x.requires_grad)
+    return torch.cat([part.flatten() for part in parts])
+
+
+class Geometry(NamedTuple):
+    """How the gradients of candidates lie to the target's.
+
+    Attributes:
+        cosine: (k,) 0 where one of the two is 0.
+        ratio: (k,) the candidates' norms over the target's.
+    """
+
+    cosine: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+
+
+def geometry(module: nn.Module, z: Record, x: ArrayLike, y: ArrayLike) -> Geometry:
+    """Compare the gradient of z with those of the records (x, y), k of them, as many at a time as memory is kind to."""
+    target = gradient_of(module, torch.as_tensor(z.x).double(), z.y)
+    norm = float(target.norm())
+    if not norm > 0:
+        raise ValueError(
+            "spec must leave the target a gradient: the reference model is as sure of it as numbers can say; train for "
+            "fewer steps or choose another target"
+        )
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    shapes = {name: value.shape for name, value in parameters.items()}
+    pieces = torch.split(target, [shape.numel() for shape in shapes.values()])
+    towards = {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(functional_call(module, parameters, (x[None],)), y[None])
+
+    def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = grad(loss)(parameters, x, y)
+        product = sum((gradient[name] * towards[name]).sum() for name in parameters)
+        squared = sum((gradient[name] ** 2).sum() for name in parameters)
+        return torch.as_tensor(product), torch.as_tensor(squared)
+
+    at_once = max(1, GRADIENTS_AT_ONCE // len(target))
+    product, squared = vmap(compare, chunk_size=at_once)(torch.as_tensor(x).double(), torch.as_tensor(y))
+    norms = squared.sqrt().numpy()
+    cosine = product.numpy() / np.maximum(norms * norm, np.finfo(float).tiny)
+    return Geometry(cosine=cosine, ratio=norms / norm)
