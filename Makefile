@@ -15,7 +15,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'dpsub needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,cluster,dev,embeddings]'
 	touch $@
 
 quickstart: $(READY)  ## audit 2,500 models on digits and show the result (half a minute after installing)

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
-from dpsub._networks import Conv, Dense
+from dpsub._layers import Conv, Dense
 from dpsub.models import Model
 
 

@@ -2,15 +2,87 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import tempfile
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from zipfile import BadZipFile
 
+import numpy as np
+import pandas as pd
 import pooch
+import requests
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+
+class Source(NamedTuple):
+    """Where a file is published, and the SHA-256 that was published for it."""
+
+    url: str
+    sha256: str
+
+
+# Mirror and hashes: TensorFlow Datasets. The second hash is of what is inside, which a copy that was packed anew keeps.
+_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+MNIST = {
+    "train-images-idx3-ubyte.gz": (
+        Source(
+            _MNIST + "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+        ),
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        Source(
+            _MNIST + "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        ),
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        Source(
+            _MNIST + "t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+        ),
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        Source(
+            _MNIST + "t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+        ),
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+CIFAR10 = Source(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+CIFAR10_FOLDER = "cifar-10-batches-bin"
+SST2 = Source(
+    "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+    "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+)
+PURCHASE100 = "https://www.comp.nus.edu.sg/~reza/files/dataset_purchase.tgz"
 
 
 def folder() -> Path:
     """Where data files are looked for and downloaded to."""
     return Path(os.environ.get("DPSUB_DATA") or pooch.os_cache("dpsub"))
+
+
+def cache(kind: str) -> Path:
+    """Where what was computed from data is kept: beside the data if that can be written, else in the user's cache."""
+    for place in (folder(), Path(pooch.os_cache("dpsub"))):
+        try:
+            (place / kind).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place / kind):
+                return place / kind
+        except OSError:
+            continue
+    raise OSError(f"DPSUB_DATA must name a folder that can be written, got {folder()}, nor can the user's cache be")
 
 
 def local(path: str | os.PathLike[str]) -> Path:
@@ -23,3 +95,143 @@ def local(path: str | os.PathLike[str]) -> Path:
             f"{given.absolute()} nor {found}; the environment variable DPSUB_DATA says where the data folder is"
         )
     return found
+
+
+def downloaded(source: Source, path: Path, unpack: Callable[..., Any] | None = None) -> list[Path]:
+    """The file at this path of the data folder, fetched if it is not there, and what was unpacked from it if anything.
+
+    Raises:
+        ConnectionError: if the network does not give it.
+        ValueError: if what comes is not what was published.
+        OSError: if it cannot be written.
+    """
+    target = folder() / path
+    where = f"get {source.url} by other means and put it at {target} (DPSUB_DATA says where the data folder is)"
+    try:
+        got = pooch.retrieve(
+            source.url,
+            known_hash=f"sha256:{source.sha256}",
+            path=target.parent,
+            fname=target.name,
+            processor=unpack,
+            progressbar=True,
+        )
+    except requests.exceptions.RequestException as error:
+        host = urlsplit(source.url).netloc
+        raise ConnectionError(f"no download from {host} ({type(error).__name__}): {where}") from error
+    except ValueError as error:
+        raise ValueError(f"checksum must be SHA-256 {source.sha256}, as published: {error}; {where}") from None
+    except OSError as error:
+        raise OSError(f"{target.parent} must be a folder that can be written ({error.strerror}): {where}") from error
+    return [Path(name) for name in ([got] if isinstance(got, str) else got)]
+
+
+def idx(name: str) -> Array:
+    """One of MNIST's four files: images (n, 28, 28) or labels (n,), uint8."""
+    source, content = MNIST[name]
+    path = folder() / "mnist" / name
+    if not path.is_file():
+        (path,) = downloaded(source, Path("mnist", name))
+    try:
+        raw = gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path} must be a gzip file: {error}; remove it, and it is downloaded anew") from None
+    if (got := sha256(raw).hexdigest()) != content:
+        raise ValueError(
+            f"{path} must hold the published file, SHA-256 {content} unpacked, got {got}: remove it, and it is "
+            f"downloaded anew from {source.url}"
+        )
+    dimensions = raw[3]
+    shape = np.frombuffer(raw, ">i4", dimensions, offset=4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def cifar_batches() -> tuple[list[Path], list[Path]]:
+    """The files of the binary version: training batches and test batches."""
+    place = folder() / CIFAR10_FOLDER
+    if not place.is_dir():
+        unpacked = downloaded(CIFAR10, Path("cifar-10-binary.tar.gz"), pooch.Untar(extract_dir="."))
+        place = next(path.parent for path in unpacked if path.name == "test_batch.bin")
+    train, test = sorted(place.glob("data_batch_*.bin")), sorted(place.glob("test_batch.bin"))
+    if not train or not test:
+        raise FileNotFoundError(
+            f"{place} must hold data_batch_1.bin … data_batch_5.bin and test_batch.bin, the binary version of "
+            f"CIFAR-10 from {CIFAR10.url}"
+        )
+    return train, test
+
+
+def cifar_records(paths: Iterable[Path]) -> tuple[Array, Array]:
+    """Images (n, 3, 32, 32) and labels (n,), uint8: a byte for the label, then the pixels by channel."""
+    parts = []
+    for path in paths:
+        raw = np.fromfile(path, np.uint8)
+        if not len(raw) or len(raw) % 3073 or raw[::3073].max() > 9:
+            raise ValueError(f"{path} must hold records of 1 + 3,072 bytes, a label below 10 first, of CIFAR-10")
+        parts.append(raw.reshape(-1, 3073))
+    records = np.concatenate(parts)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def sentences(split: str) -> tuple[list[str], Array]:
+    """The sentences and labels of SST-2's "train" or "dev" split: lines `sentence<TAB>label`, a header or none."""
+    path = folder() / "sst2" / f"{split}.tsv"
+    if not path.is_file():
+        unpacked = downloaded(SST2, Path("SST-2.zip"), pooch.Unzip(extract_dir="sst2-glue"))
+        path = next(path for path in unpacked if path.name == f"{split}.tsv" and path.parent.name == "SST-2")
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = rows[1:] if rows and rows[0] == ["sentence", "label"] else rows
+    if not rows or any(len(row) != 2 or row[1] not in ("0", "1") for row in rows):
+        raise ValueError(f"{path} must hold lines of a sentence, a tab, and a label 0 or 1")
+    return [row[0].strip() for row in rows], np.array([int(row[1]) for row in rows])
+
+
+def purchases() -> tuple[Array, Array]:
+    """Purchase100's features (n, 600) and labels (n,) from 0, uint8; the text is read once, then a packed copy of it.
+
+    Nobody has published a hash of this file, so it is not downloaded: what would it be checked against?
+    """
+    path = folder() / "purchase100" / "dataset_purchase"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there must be a file {path}: get {PURCHASE100}, unpack it, and put dataset_purchase there "
+            "(DPSUB_DATA says where the data folder is); dpsub.data.purchase100_like needs no file"
+        )
+    with open(path, "rb") as text:
+        digest = file_digest(text)
+    packed = cache("purchase100") / f"{digest[:16]}.npz"
+    kept = load_arrays(packed)
+    if kept is not None:
+        return np.unpackbits(kept["x"].astype(np.uint8, copy=False), axis=1, count=600), kept["y"]
+    try:
+        table = pd.read_csv(path, header=None, dtype=np.uint8).to_numpy()
+    except (ValueError, OverflowError, pd.errors.ParserError) as error:
+        raise ValueError(f"{path} must hold lines of a label and 600 zeros and ones, with commas: {error}") from None
+    x, y = table[:, 1:], table[:, 0]
+    if x.shape[1] != 600 or x.max(initial=0) > 1 or y.min() < 1 or y.max() > 100:
+        raise ValueError(f"{path} must hold lines of a label from 1 to 100 and 600 zeros and ones, got {table.shape}")
+    save_arrays(packed, x=np.packbits(x, axis=1), y=y - 1)
+    return x, y - 1
+
+
+def file_digest(file: Any) -> str:
+    digest = sha256()
+    while piece := file.read(2**20):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def load_arrays(path: Path) -> dict[str, Array] | None:
+    """What `save_arrays` kept, if it is there and whole."""
+    try:
+        with open(path, "rb") as file, np.load(file) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, BadZipFile, EOFError):
+        return None
+
+
+def save_arrays(path: Path, **arrays: Array) -> None:
+    """Keep arrays in an .npz file, which is there whole or not at all."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+        np.savez_compressed(part, **arrays)  # type: ignore[arg-type]
+    os.replace(part.name, path)

@@ -3,196 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.nn.grad import conv2d_weight
+
+from dpsub._layers import Conv, Dense, Layer, WeightedSum
 
 OPACUS_EPS = 1e-6  # Opacus clips by C / (norm + 1e-6); so does this
 # Sums over records run in parts of a size that depends on shapes alone: parts of another size would round otherwise.
 RECORDS_AT_ONCE = 2**24
-# From so many on, oneDNN's grouped convolutions beat products with the patches, which must be laid out for them.
-MANY_CHANNELS = 16
-
-WeightedSum = Callable[[Tensor, Tensor], None]
-
-
-class Layer(Protocol):
-    """A layer of R models: activations are (records, runs, *features), or (records, 1, *features) where shared."""
-
-    @property
-    def parameters(self) -> int: ...
-
-    @property
-    def floats(self) -> int:
-        """Numbers that one record of one model takes in a pass, to plan memory by."""
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor: ...
-
-    def module(self) -> nn.Module: ...
-
-
-@dataclass(frozen=True)
-class Dense:
-    """weight (features_out, features_in), bias (features_out)."""
-
-    features_in: int
-    features_out: int
-
-    @property
-    def parameters(self) -> int:
-        return (self.features_in + 1) * self.features_out
-
-    @property
-    def fan_in(self) -> int:
-        return self.features_in
-
-    @property
-    def floats(self) -> int:
-        return self.features_in + 3 * self.features_out
-
-    def _weight(self, theta: Tensor) -> Tensor:
-        return theta[:, : -self.features_out].view(-1, self.features_out, self.features_in)
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        by_run = inputs.transpose(0, 1).expand(len(theta), -1, -1)
-        bias = theta[:, None, -self.features_out :]
-        return torch.baddbmm(bias, by_run, self._weight(theta).transpose(1, 2)).transpose(0, 1)
-
-    def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
-        """The squared norms of the records' gradients, (records, runs), and what sums the gradients with weights.
-
-        A record's gradient is the outer product of its input, with 1 for the bias, and its output gradient: the norm
-        is the product of theirs.
-        """
-
-        def weighted_sum(weights: Tensor, total: Tensor) -> None:
-            weighted = (outputs * weights[..., None]).transpose(0, 1)
-            by_run = inputs.transpose(0, 1).expand(len(total), -1, -1)
-            self._weight(total).baddbmm_(weighted.transpose(1, 2), by_run)
-            total[:, -self.features_out :] += weighted.sum(dim=1)
-
-        return ((inputs * inputs).sum(dim=2) + 1) * (outputs * outputs).sum(dim=2), weighted_sum
-
-    def module(self) -> nn.Module:
-        return nn.Linear(self.features_in, self.features_out)
-
-
-@dataclass(frozen=True)
-class Conv:
-    """weight (channels_out, channels_in, kernel, kernel), bias (channels_out); images of size × size."""
-
-    channels_in: int
-    channels_out: int
-    kernel: int
-    padding: int
-    size: int
-
-    @property
-    def parameters(self) -> int:
-        return (self.fan_in + 1) * self.channels_out
-
-    @property
-    def fan_in(self) -> int:
-        return self.channels_in * self.kernel**2
-
-    @property
-    def size_out(self) -> int:
-        return self.size + 2 * self.padding - self.kernel + 1
-
-    @property
-    def floats(self) -> int:
-        return self.channels_in * self.size**2 + 5 * self.channels_out * self.size_out**2 + 2 * self.parameters
-
-    @property
-    def _shape(self) -> tuple[int, int, int, int]:
-        return self.channels_out, self.channels_in, self.kernel, self.kernel
-
-    def _weight(self, theta: Tensor) -> Tensor:
-        return theta[:, : -self.channels_out].view(-1, *self._shape)
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        groups = inputs.shape[1]  # 1 where the models share the images: then one convolution serves them all
-        weight, bias = self._weight(theta).flatten(0, 1), theta[:, -self.channels_out :].flatten()
-        images = functional.conv2d(inputs.flatten(1, 2), weight, bias, padding=self.padding, groups=groups)
-        return images.view(len(inputs), len(theta), self.channels_out, self.size_out, self.size_out)
-
-    def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
-        """As of `Dense`, but by forming the gradients: over shared positions a norm does not factor."""
-        records, runs = outputs.shape[:2]
-        weight = self._by_record(inputs, outputs).view(records, runs, -1)
-        bias = outputs.sum(dim=(3, 4))
-
-        def weighted_sum(weights: Tensor, total: Tensor) -> None:
-            by_run = weights.T[:, None]
-            total[:, : -self.channels_out] += torch.bmm(by_run, weight.transpose(0, 1))[:, 0]
-            total[:, -self.channels_out :] += torch.bmm(by_run, bias.transpose(0, 1))[:, 0]
-
-        return (weight * weight).sum(dim=2) + (bias * bias).sum(dim=2), weighted_sum
-
-    def _by_record(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """Each record's and model's gradient by the weight, flattened together."""
-        records, runs = outputs.shape[:2]
-        if inputs.shape[1] == runs and inputs.device.type == "cpu" and self.channels_in >= MANY_CHANNELS:
-            weight: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
-                inputs.reshape(1, -1, self.size, self.size),
-                (records * runs * self.channels_out, *self._shape[1:]),
-                outputs.reshape(1, -1, self.size_out, self.size_out),
-                padding=self.padding,
-                groups=records * runs,
-            )
-            return weight
-        # Where the models share the images, a record's patches meet all their gradients in one product.
-        padded = functional.pad(inputs.flatten(0, 1), (self.padding,) * 4)
-        windows = padded.unfold(2, self.kernel, 1).unfold(3, self.kernel, 1).permute(0, 1, 4, 5, 2, 3)
-        patches = windows.reshape(len(padded), self.fan_in, -1)
-        return torch.bmm(outputs.reshape(len(padded), -1, self.size_out**2), patches.transpose(1, 2))
-
-    def module(self) -> nn.Module:
-        return nn.Conv2d(self.channels_in, self.channels_out, self.kernel, padding=self.padding)
-
-
-@dataclass(frozen=True)
-class Activation:
-    name: str
-
-    parameters = floats = 0
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        return torch.tanh(inputs) if self.name == "tanh" else torch.relu(inputs)
-
-    def module(self) -> nn.Module:
-        return nn.Tanh() if self.name == "tanh" else nn.ReLU()
-
-
-@dataclass(frozen=True)
-class MaxPool:
-    parameters = floats = 0
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        pooled = functional.max_pool2d(inputs.flatten(0, 1), 2)
-        return pooled.view(*inputs.shape[:2], *pooled.shape[1:])
-
-    def module(self) -> nn.Module:
-        return nn.MaxPool2d(2)
-
-
-@dataclass(frozen=True)
-class Flatten:
-    parameters = floats = 0
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        return inputs.flatten(2)
-
-    def module(self) -> nn.Module:
-        return nn.Flatten()
 
 
 @dataclass(frozen=True)
@@ -318,9 +142,26 @@ class Network:
             )
         return total
 
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients, unclipped."""
+        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
+        for runs, batch in self._parts_of(len(theta), len(labels), RECORDS_AT_ONCE):
+            norms[batch, runs] = self._gradients(theta[runs], inputs[batch, None], labels[batch, None])[0]
+        return norms
+
     def _add_clipped(
         self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
     ) -> None:
+        norms, weighted_sums = self._gradients(theta, values, labels)
+        weights = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
+        if sampled is not None:
+            weights = weights * sampled
+        layers = (part for layer, part in self._parts(total) if layer.parameters)
+        for part, weighted_sum in zip(layers, weighted_sums, strict=True):
+            weighted_sum(weights, part)
+
+    def _gradients(self, theta: Tensor, values: Tensor, labels: Tensor) -> tuple[Tensor, list[WeightedSum]]:
+        """The norms of the records' gradients, (records, runs), and what sums each layer's with weights."""
         fed: list[Tensor] = []
         preactivations: list[Tensor] = []
         with torch.enable_grad():
@@ -338,15 +179,11 @@ class Network:
         hidden = preactivations[:-1]
         errors = [*(torch.autograd.grad(values, hidden, error) if hidden else ()), error]
 
-        layers = [(layer, part) for layer, part in self._parts(total) if isinstance(layer, Dense | Conv)]
-        pairs = zip(fed, errors, strict=True)
-        gradients = [layer.gradients(*pair) for (layer, _), pair in zip(layers, pairs, strict=True)]
+        layers = [layer for layer in self.layers if isinstance(layer, Dense | Conv)]
+        pairs = zip(layers, fed, errors, strict=True)
+        gradients = [layer.gradients(inputs, outputs) for layer, inputs, outputs in pairs]
         squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
-        weights = (max_grad_norm / (squared.sqrt_() + OPACUS_EPS)).clamp_(max=1.0)
-        if sampled is not None:
-            weights = weights * sampled
-        for (_, part), (_, weighted_sum) in zip(layers, gradients, strict=True):
-            weighted_sum(weights, part)
+        return squared.sqrt_(), [weighted_sum for _, weighted_sum in gradients]
 
     def _parts(self, theta: Tensor) -> Iterator[tuple[Layer, Tensor]]:
         """Each layer with its columns of `theta`."""

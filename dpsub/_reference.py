@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, jvp
 from torch.nn import functional
 
 from dpsub import _checks
@@ -22,24 +22,30 @@ from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank
 
 SNAPSHOTS = 100  # of a training, at most, evenly spaced
-GRADIENTS_AT_ONCE = 2**24  # numbers, of the records' gradients
+AT_ONCE = 4096  # records
 
 
 class Reference(NamedTuple):
     """A model trained without privacy, and the private record that it was least sure of.
 
     Attributes:
-        module: the trained model, in float64: gradients of records that it knows well are differences of nearly equal
-            numbers.
+        model: of what kind it is.
+        theta: its parameters, a bank of one, in float64: gradients of records that it knows well are differences of
+            nearly equal numbers.
         z: the target.
         slot: its index among the private records.
         confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
     """
 
-    module: nn.Module
+    model: Model
+    theta: Tensor
     z: Record
     slot: int
     confidence: NDArray[np.float64]
+
+    @property
+    def module(self) -> nn.Module:
+        return self.model.module(self.model.flat(self.theta)[0]).double()
 
     @property
     def details(self) -> Mapping[str, float]:
@@ -75,7 +81,8 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
     slot = int(confidence.argmin()) if target is None else target
     return Reference(
-        module=model.module(model.flat(bank.theta)[0]).double(),
+        model=model,
+        theta=bank.theta.double(),
         z=Record(task.x_train[slot], int(task.y_train[slot])),
         slot=slot,
         confidence=confidence.numpy() / (spec.steps // every),
@@ -101,8 +108,12 @@ class Geometry(NamedTuple):
     ratio: NDArray[np.float64]
 
 
-def geometry(module: nn.Module, z: Record, x: ArrayLike, y: ArrayLike) -> Geometry:
-    """Compare the gradient of z with those of the records (x, y), k of them, as many at a time as memory is kind to."""
+def geometry(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
+    """Compare the gradient of the target with those of the records (x, y), k of them.
+
+    No record's gradient is formed: its product with the target's is how fast its loss changes in that direction.
+    """
+    model, module, z = reference.model, reference.module, reference.z
     target = gradient_of(module, torch.as_tensor(z.x).double(), z.y)
     norm = float(target.norm())
     if not norm > 0:
@@ -111,21 +122,19 @@ def geometry(module: nn.Module, z: Record, x: ArrayLike, y: ArrayLike) -> Geomet
             "fewer steps or choose another target"
         )
     parameters = {name: value.detach() for name, value in module.named_parameters()}
-    shapes = {name: value.shape for name, value in parameters.items()}
-    pieces = torch.split(target, [shape.numel() for shape in shapes.values()])
-    towards = {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+    pieces = torch.split(target, [value.numel() for value in parameters.values()])
+    towards = {name: piece.view_as(parameters[name]) for name, piece in zip(parameters, pieces, strict=True)}
+    products, norms = [], []
+    for records, labels in zip(
+        torch.split(torch.as_tensor(x), AT_ONCE), torch.split(torch.as_tensor(y), AT_ONCE), strict=True
+    ):
+        inputs = records.double()
 
-    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(functional_call(module, parameters, (x[None],)), y[None])
+        def losses(parameters: dict[str, Tensor], inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
+            return functional.cross_entropy(functional_call(module, parameters, (inputs,)), labels, reduction="none")
 
-    def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = grad(loss)(parameters, x, y)
-        product = sum((gradient[name] * towards[name]).sum() for name in parameters)
-        squared = sum((gradient[name] ** 2).sum() for name in parameters)
-        return torch.as_tensor(product), torch.as_tensor(squared)
-
-    at_once = max(1, GRADIENTS_AT_ONCE // len(target))
-    product, squared = vmap(compare, chunk_size=at_once)(torch.as_tensor(x).double(), torch.as_tensor(y))
-    norms = squared.sqrt().numpy()
-    cosine = product.numpy() / np.maximum(norms * norm, np.finfo(float).tiny)
-    return Geometry(cosine=cosine, ratio=norms / norm)
+        products.append(jvp(losses, (parameters,), (towards,))[1])
+        norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
+    length = torch.cat(norms).numpy()
+    cosine = torch.cat(products).numpy() / np.maximum(length * norm, np.finfo(float).tiny)
+    return Geometry(cosine=cosine, ratio=length / norm)

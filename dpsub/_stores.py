@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -150,11 +150,7 @@ class Store:
             raise ValueError(
                 f"store was changed while it was being written, {self.path}: the same call trains what is gone"
             )
-        files: Any = MemoryStore(_layout.buffers(self.contents.files), read_only=True)
-        with xr.open_dataset(files, engine="zarr", consolidated=True, chunks=None) as stored:
-            found: xr.Dataset = stored.load()
-        found.attrs = self._attributes()
-        return found
+        return _decoded(self.contents.files, self._attributes())
 
     def _attributes(self) -> Json:
         """What the audit is and, so far, where it came from."""
@@ -208,6 +204,31 @@ class Store:
                 "give another path",
                 str(self.path),
             )
+
+
+def read(path: Path) -> xr.Dataset:
+    """A complete audit without what it was made on: the attributes tell of that."""
+    contents = Contents(path, with_numbers=True)
+    if not contents.begun:
+        raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
+    if contents.damaged:
+        raise ValueError(contents.damage)
+    attributes = {name: value for name, value in contents.attributes.items() if name not in ("files", "sha256")}
+    models = attributes["runs"] * attributes["repeats"]
+    if contents.models < models:
+        raise ValueError(
+            f"store must be complete, got {path} with {contents.models:,} of {models:,} models: the audit that began "
+            "it goes on from there"
+        )
+    return _decoded(contents.files, attributes)
+
+
+def _decoded(files: Mapping[str, bytes], attributes: Json) -> xr.Dataset:
+    memory: Any = MemoryStore(_layout.buffers(files), read_only=True)
+    with xr.open_dataset(memory, engine="zarr", consolidated=True, chunks=None) as stored:
+        found: xr.Dataset = stored.load()
+    found.attrs = attributes
+    return found
 
 
 def _as_stored(asked: Plan, contents: Contents) -> Plan:

@@ -168,6 +168,20 @@ class Status(NamedTuple):
         return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models, {state}{made}{damaged}"
 
 
+def load(store: str | os.PathLike[str]) -> xr.Dataset:
+    """A complete stored audit, every checksum computed again, without the task, model and canary that it takes to run.
+
+    Returns:
+        What `audit` returned.
+
+    Raises:
+        ValueError: if there is no audit in this folder, or it is damaged or not complete.
+    """
+    from dpsub import _stores
+
+    return _stores.read(_folder(store))
+
+
 def status(store: str | os.PathLike[str]) -> Status:
     """How far a stored audit is, and whether all of it is what was written (every checksum is computed again).
 

@@ -119,25 +119,28 @@ def crafted_input(
     steps = _checks.whole("steps", steps)
     learning_rate = _checks.real("learning_rate", learning_rate, above=0)
     found = reference(task, model, spec, seed=seed, target=target)
-    wanted = gradient_of(found.module, torch.as_tensor(found.z.x).double(), found.z.y)
+    module = found.module
+    wanted = gradient_of(module, torch.as_tensor(found.z.x).double(), found.z.y)
     x = torch.zeros(found.z.x.shape, dtype=torch.float64, requires_grad=True)
     every = -(-steps // SNAPSHOTS)
     losses, seen, moments = [], [], []
     for step in range(steps + 1):
-        got = gradient_of(found.module, x, found.z.y)
+        got = gradient_of(module, x, found.z.y)
         cosine = functional.cosine_similarity(wanted, got, dim=0)
         mse = functional.mse_loss(got, wanted)
         losses.append(torch.stack([cosine, mse, got.norm() / wanted.norm()]).detach())
         if step % every == 0 or step == steps:
             seen.append(step)
             moments.append(x.detach().float())
+            if not (torch.isfinite(losses[-1]).all() and torch.isfinite(moments[-1]).all()):
+                raise ValueError(
+                    f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}"
+                )
         if step < steps:
             (slope,) = torch.autograd.grad(cosine + mse, x)
             x = (x.detach() - learning_rate * slope).requires_grad_()
     curves = torch.stack(losses).numpy()
     crafted = moments[-1].numpy()
-    if not (np.isfinite(curves).all() and np.isfinite(crafted).all()):
-        raise ValueError(f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}")
     return CanaryPair(
         z=found.z,
         z_prime=Record(crafted, found.z.y),
@@ -182,7 +185,7 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     found = reference(task, model, spec, seed=seed, target=target)
     labels = np.arange(task.num_classes)
     repeated = np.broadcast_to(found.z.x, (len(labels), *found.z.x.shape)).copy()
-    cosine, ratio = geometry(found.module, found.z, repeated, labels)
+    cosine, ratio = geometry(found, repeated, labels)
     chosen = int(np.where(labels == found.z.y, np.inf, cosine).argmin())
     return CanaryPair(
         z=found.z,
@@ -228,7 +231,7 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
             "features of a private record: leave those out of x_aux and y_aux"
         )
     found = reference(task, model, spec, seed=seed, target=target)
-    cosine, ratio = geometry(found.module, found.z, task.x_aux, task.y_aux)
+    cosine, ratio = geometry(found, task.x_aux, task.y_aux)
     chosen = int(cosine.argmin())
     return CanaryPair(
         z=found.z,

@@ -12,18 +12,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from dpsub import _checks
-from dpsub._networks import (
-    OPACUS_EPS,
-    RECORDS_AT_ONCE,
-    Activation,
-    Conv,
-    Dense,
-    Flatten,
-    Layer,
-    MaxPool,
-    Network,
-    flat_parameters,
-)
+from dpsub._layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
+from dpsub._networks import OPACUS_EPS, RECORDS_AT_ONCE, Network, flat_parameters
 from dpsub.data import Task
 
 
@@ -107,15 +97,23 @@ class Linear:
         for start in range(0, len(inputs), at_once):
             records = slice(start, start + at_once)
             x, y = inputs[records], labels[records]
-            output = torch.softmax(self.logits(theta, x), dim=1)
-            output[torch.arange(len(y), device=y.device), y] -= 1
-            norms = (output * output).sum(dim=1).sqrt_() * x.norm(dim=1)[:, None]
+            output, norms = self._gradients(theta, x, y)
             scale = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
             if sampled is not None:
                 scale *= sampled[records]
             output *= scale[:, None]
             total.addmm_(x.T, output.flatten(1))
         return total.view_as(theta)
+
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients, unclipped."""
+        return self._gradients(theta, inputs, labels)[1]
+
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients by the outputs, (records, classes, runs), and the norms of those by the parameters."""
+        output = torch.softmax(self.logits(theta, inputs), dim=1)
+        output[torch.arange(len(labels), device=labels.device), labels] -= 1
+        return output, (output * output).sum(dim=1).sqrt_() * inputs.norm(dim=1)[:, None]
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> tuple[Linear, Tensor, Tensor] | None:
         """The same training in fewer coordinates, those that the records and `vectors` span.

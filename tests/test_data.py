@@ -1,7 +1,10 @@
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from dpsub.data import digits, from_arrays
+from dpsub.data import digits, from_arrays, load_features, mnist, purchase100_like
 
 
 def test_digits_are_split_into_private_auxiliary_and_test_records():
@@ -66,3 +69,113 @@ X, Y = np.zeros((4, 3)), [0, 1, 0, 1]
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+POOL = {"x": np.arange(60.0).reshape(20, 3), "y": np.arange(20) % 2}
+
+
+def save(path, pool="train", **changes):
+    arrays = {f"x_{pool}": POOL["x"], f"y_{pool}": POOL["y"], "x_test": POOL["x"][:4], "y_test": POOL["y"][:4]}
+    np.savez(path, **{name: value for name, value in (arrays | changes).items() if value is not None})
+    return path
+
+
+@pytest.mark.parametrize("pool", ["train", "private"])
+def test_features_are_drawn_from_the_pool(tmp_path, pool):
+    path = save(tmp_path / "some.npz", pool, x_dev=np.zeros((2, 3)))
+    task = load_features(path, n_train=8, n_aux=6, seed=3)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [8, 6, 4]
+    rows = [tuple(x) for x in np.concatenate([task.x_train, task.x_aux])]
+    assert len(set(rows)) == 14
+    assert set(rows) <= {tuple(x) for x in POOL["x"]}
+    assert task.name == "some"
+    assert task.num_classes == 2
+    assert load_features(path, n_train=8, n_aux=6, seed=4).fingerprint != task.fingerprint
+
+
+def test_features_that_stand_in_for_others_say_so(tmp_path):
+    task = load_features(save(tmp_path / "f.npz"), n_train=8, n_aux=6, name="small", stand_in_for="ViT-B/16")
+    assert task.name == "small (stand-in for ViT-B/16)"
+
+
+def test_features_are_looked_for_in_the_data_folder(tmp_path, monkeypatch):
+    (tmp_path / "features").mkdir()
+    save(tmp_path / "features" / "f.npz")
+    monkeypatch.setenv("DPSUB_DATA", str(tmp_path))
+    assert len(load_features("features/f.npz", n_train=8, n_aux=6).y_train) == 8
+    expected = f"there is neither .*nothing.npz nor {tmp_path}/nothing.npz; the environment variable DPSUB_DATA"
+    with pytest.raises(FileNotFoundError, match=expected):
+        load_features("nothing.npz")
+
+
+def test_no_auxiliary_record_is_a_private_one(tmp_path):
+    path = save(tmp_path / "f.npz", x_train=POOL["x"][np.arange(20) % 12])
+    for seed in range(20):
+        task = load_features(path, n_train=5, n_aux=5, seed=seed)
+        assert not {x.tobytes() for x in task.x_train} & {x.tobytes() for x in task.x_aux}
+
+
+def test_more_records_than_there_are_is_named(tmp_path):
+    path = save(tmp_path / "f.npz")
+    assert len(load_features(path, n_train=20, n_aux=0).y_aux) == 0
+    for sizes in ({"n_train": 15, "n_aux": 6}, {"n_train": 21, "n_aux": 0}):
+        with pytest.raises(ValueError, match="n_train and n_aux must together be no more than the 20 records of f"):
+            load_features(path, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"x_test": None}, "path must hold x_train, y_train, x_test, y_test, got .* without x_test"),
+        ({"y_train": None}, "without y_train"),
+        ({"y_train": np.arange(3)}, "one label a record, got 20 records and 3 labels"),
+        ({"x_train": np.where(POOL["x"] < 59, POOL["x"], np.nan)}, "x_train must be finite"),
+        ({"x_test": np.zeros((4, 2))}, "x_test must have records of shape"),
+        ({"y_test": np.array([0, 1, 0.5, 1])}, "y_test must be whole numbers"),
+        ({"x_train": np.array([object()] * 20)}, "path must be an .npz file of plain arrays"),
+    ],
+)
+def test_other_layouts_are_named(tmp_path, changes, expected):
+    with pytest.raises(ValueError, match=expected):
+        load_features(save(tmp_path / "f.npz", **changes), n_train=20, n_aux=0)
+
+
+def test_file_that_is_no_archive_is_named(tmp_path):
+    for content in (b"", b"text", b"PK\x03\x04 cut short"):
+        (tmp_path / "f.npz").write_bytes(content)
+        with pytest.raises(ValueError, match="path must be an .npz file of plain arrays"):
+            load_features(tmp_path / "f.npz")
+
+
+def test_made_up_shoppers_have_the_shape_of_purchase100():
+    task = purchase100_like(n_train=300, n_aux=200, seed=1)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [300, 200, 10_000]
+    assert task.x_train.shape == (300, 600)
+    assert set(np.unique(task.x_test)) == {0, 1}
+    assert task.num_classes == 100
+    assert len(np.unique(task.y_test)) == 100
+    assert "stand-in for Purchase100" in task.name
+    again = purchase100_like(n_train=300, n_aux=200, seed=1)
+    assert (again.fingerprint, again.test_fingerprint) == (task.fingerprint, task.test_fingerprint)
+    assert purchase100_like(n_train=300, n_aux=200, seed=2).fingerprint != task.fingerprint
+
+
+DATA = os.environ.get("DPSUB_DATA")
+
+
+@pytest.mark.skipif(not DATA or not Path(DATA, "mnist").is_dir(), reason="needs MNIST in DPSUB_DATA")
+def test_mnist_itself():
+    task = mnist(n_train=60_000, n_aux=0)
+    assert task.x_train.shape == (60_000, 1, 28, 28)
+    assert len(task.y_test) == 10_000
+    assert np.bincount(task.y_train).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+@pytest.mark.parametrize("name", ["cifar10-cnn768", "sst2-all-minilm-l6-v2"])
+def test_feature_files_themselves(name):
+    path = Path(DATA or "", "features", f"{name}.npz")
+    if not DATA or not path.is_file():
+        pytest.skip(f"needs features/{name}.npz in DPSUB_DATA")
+    task = load_features(f"features/{name}.npz", n_train=500, n_aux=500)
+    assert task.x_train.shape == (500, {"c": 768, "s": 384}[name[0]])
+    assert len(task.y_test) > 1_000

@@ -24,8 +24,8 @@ STATISTICS = [
 ]  # fmt: skip
 BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
 TRAINING = [
-    "dpsgd", "_tasks", "_files", "data", "_networks", "models", "canaries", "trainers", "_devices", "_reference",
-    "crafters", "_plans", "_layout", "_contents", "_stores", "_cluster", "audits",
+    "dpsgd", "_tasks", "_files", "_embeddings", "data", "_layers", "_networks", "models", "canaries", "trainers",
+    "_devices", "_reference", "crafters", "_plans", "_layout", "_contents", "_stores", "_cluster", "audits",
 ]  # fmt: skip
 
 

@@ -703,3 +703,22 @@ def test_progress_counts_models_and_repeats_and_begins_where_the_store_is(run, c
     assert "S2 on digits:   0%" not in shown
     run(repeats=2, progress=True)
     assert capsys.readouterr().err == ""
+
+
+def test_complete_stores_are_read_without_what_they_were_made_on(run, tmp_path):
+    made = run(repeats=2)
+    xr.testing.assert_identical(audits.load(tmp_path / "audit.zarr"), made)
+
+
+def test_stores_that_are_absent_partial_or_damaged_are_not_read(run, tmp_path):
+    path = tmp_path / "audit.zarr"
+    with pytest.raises(ValueError, match="store must be an audit's folder, got .* where there is none"):
+        audits.load(path)
+    run()
+    shutil.rmtree(path / "shards" / "1")
+    with pytest.raises(ValueError, match="store must be complete, got .* with 172 of 300 models"):
+        audits.load(path)
+    run()
+    flip(path / "score" / "c" / "0" / "0", 50)
+    with pytest.raises(ValueError, match="score/c/0/0 is not what was written"):
+        audits.load(path)

@@ -199,7 +199,7 @@ class Recorder(Bank):
         super().__init__(*arguments, **options)
         self.coins, self.noise = [], []
 
-    def step(self, *, sampled, slot_sampled, noise):
+    def step(self, *, sampled, slot_sampled, noise, clip):
         self.coins.append(torch.cat([sampled, slot_sampled[None]]))
         self.noise.append(noise.clone())
 
