@@ -16,9 +16,11 @@ if TYPE_CHECKING:
         estimators,
         explorer,
         figures,
+        findings,
         game,
         models,
         opacus,
+        pictures,
         validity,
         widgets,
     )
@@ -40,9 +42,11 @@ __all__ = [
     "estimators",
     "explorer",
     "figures",
+    "findings",
     "game",
     "models",
     "opacus",
+    "pictures",
     "validity",
     "widgets",
 ]

@@ -102,10 +102,20 @@ class Geometry(NamedTuple):
     Attributes:
         cosine: (k,) 0 where one of the two is 0.
         ratio: (k,) the candidates' norms over the target's.
+        norm: the target's.
     """
 
     cosine: NDArray[np.float64]
     ratio: NDArray[np.float64]
+    norm: float
+
+    def details(self, chosen: int) -> Mapping[str, float]:
+        """What a canary says of the candidate that it took."""
+        return {
+            "norm": self.norm,
+            "norm_ratio": float(self.ratio[chosen]),
+            "cosine": float(self.cosine[chosen]),
+        }
 
 
 def geometry(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
@@ -137,4 +147,4 @@ def geometry(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
         norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
     length = torch.cat(norms).numpy()
     cosine = torch.cat(products).numpy() / np.maximum(length * norm, np.finfo(float).tiny)
-    return Geometry(cosine=cosine, ratio=length / norm)
+    return Geometry(cosine=cosine, ratio=length / norm, norm=norm)

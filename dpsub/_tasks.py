@@ -26,6 +26,7 @@ class Task:
         x_test, y_test: records to measure accuracy on.
         num_classes: how many classes there are.
         name: what figures and stored results call it.
+        pixels: (height, width) bool, where flat features lie in the pictures they are of, if any; for figures.
     """
 
     x_train: NDArray[np.float32]
@@ -36,6 +37,19 @@ class Task:
     y_test: NDArray[np.int64]
     num_classes: int
     name: str
+    pixels: NDArray[np.bool_] | None = None
+
+    def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Records (k, …) as pictures: (k, height, width), or with a last axis of three colours."""
+        records = np.asarray(x, dtype=np.float32)
+        if records.ndim == 4 and records.shape[1] in (1, 3):
+            shown = np.moveaxis(records, 1, -1)
+            return shown[..., 0] if shown.shape[-1] == 1 else shown
+        if self.pixels is None or records.ndim != 2 or records.shape[1] != self.pixels.sum():
+            raise ValueError(f"x must be records of a task of pictures, got {records.shape} of {self!r}")
+        shown = np.zeros((len(records), *self.pixels.shape), dtype=np.float32)
+        shown[:, self.pixels] = records
+        return shown
 
     @property
     def fingerprint(self) -> str:

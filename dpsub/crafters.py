@@ -107,9 +107,10 @@ def crafted_input(
         learning_rate: η > 0 of the descent. The published code has 0.01, unless told otherwise.
 
     Returns:
-        A substitute pair of records. Its details: the `cosine` and `norm_ratio` (of z′'s gradient to z's) reached, the
-        target's `confidence`, `crafting_steps` and `crafting_rate`. In the trace: `cosine`, `mse` and `norm_ratio`
-        (steps + 1,); `x` (moments, …), x′ after `step` (moments,) steps; `confidence` (n,) of all private records.
+        A substitute pair of records. Its details: the target's `confidence` and the `norm` of its gradient, the
+        `cosine` and `norm_ratio` of z′'s gradient to it, `crafting_steps` and `crafting_rate`. In the trace: `cosine`,
+        `mse` and `norm_ratio` (steps + 1,); `x` (moments, …), x′ after `step` (moments,) steps; `confidence` (n,) of
+        all private records.
 
     Raises:
         ValueError: if an argument is out of range, or a training or the descent diverges.
@@ -149,8 +150,9 @@ def crafted_input(
         task=task.fingerprint,
         details={
             **found.details,
-            "cosine": float(curves[-1, 0]),
+            "norm": float(wanted.norm()),
             "norm_ratio": float(curves[-1, 2]),
+            "cosine": float(curves[-1, 0]),
             "crafting_steps": steps,
             "crafting_rate": learning_rate,
             "seed": seed,
@@ -174,8 +176,9 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
         model, spec, seed, target: as of `crafted_input`.
 
     Returns:
-        A substitute pair of records. Its details: the `cosine` and `norm_ratio` of the two gradients and the target's
-        `confidence`. In the trace: `cosine` (classes,), 1 for y itself; `confidence` (n,).
+        A substitute pair of records. Its details: the target's `confidence` and the `norm` of its gradient, the
+        `cosine` and `norm_ratio` of z′'s gradient to it. In the trace: `cosine` (classes,), 1 for y itself;
+        `confidence` (n,).
 
     Raises:
         ValueError: if an argument is out of range, or the reference's training diverges.
@@ -185,21 +188,16 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     found = reference(task, model, spec, seed=seed, target=target)
     labels = np.arange(task.num_classes)
     repeated = np.broadcast_to(found.z.x, (len(labels), *found.z.x.shape)).copy()
-    cosine, ratio = geometry(found, repeated, labels)
-    chosen = int(np.where(labels == found.z.y, np.inf, cosine).argmin())
+    gradients = geometry(found, repeated, labels)
+    chosen = int(np.where(labels == found.z.y, np.inf, gradients.cosine).argmin())
     return CanaryPair(
         z=found.z,
         z_prime=Record(found.z.x, chosen),
         slot=found.slot,
         scenario="S4",
         task=task.fingerprint,
-        details={
-            **found.details,
-            "cosine": float(cosine[chosen]),
-            "norm_ratio": float(ratio[chosen]),
-            "seed": seed,
-        },
-        trace={"confidence": found.confidence, "cosine": cosine},
+        details={**found.details, **gradients.details(chosen), "seed": seed},
+        trace={"confidence": found.confidence, "cosine": gradients.cosine},
     )
 
 
@@ -211,9 +209,8 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
         model, spec, seed, target: as of `crafted_input`.
 
     Returns:
-        A substitute pair of records. Its details: `auxiliary`, the index of z′ among the auxiliary records, the
-        `cosine` and `norm_ratio` of the two gradients and the target's `confidence`. In the trace: `cosine`
-        (auxiliary records,); `confidence` (n,).
+        A substitute pair of records. Its details: `auxiliary`, the index of z′ among the auxiliary records, and those
+        of `mislabeled`. In the trace: `cosine` (auxiliary records,); `confidence` (n,).
 
     Raises:
         ValueError: if an argument is out of range, if there are no auxiliary records or some are private ones, or if
@@ -231,22 +228,16 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
             "features of a private record: leave those out of x_aux and y_aux"
         )
     found = reference(task, model, spec, seed=seed, target=target)
-    cosine, ratio = geometry(found, task.x_aux, task.y_aux)
-    chosen = int(cosine.argmin())
+    gradients = geometry(found, task.x_aux, task.y_aux)
+    chosen = int(gradients.cosine.argmin())
     return CanaryPair(
         z=found.z,
         z_prime=Record(task.x_aux[chosen], int(task.y_aux[chosen])),
         slot=found.slot,
         scenario="S5",
         task=task.fingerprint,
-        details={
-            **found.details,
-            "auxiliary": chosen,
-            "cosine": float(cosine[chosen]),
-            "norm_ratio": float(ratio[chosen]),
-            "seed": seed,
-        },
-        trace={"confidence": found.confidence, "cosine": cosine},
+        details={**found.details, "auxiliary": chosen, **gradients.details(chosen), "seed": seed},
+        trace={"confidence": found.confidence, "cosine": gradients.cosine},
     )
 
 

@@ -63,9 +63,10 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
     train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
     varies = np.ptp(x[train], axis=0) > 0
     x = x[:, varies] / 16
-    return from_arrays(
+    task = from_arrays(
         x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
     )
+    return replace(task, pixels=varies.reshape(8, 8))
 
 
 def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:

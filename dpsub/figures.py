@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 from numpy.typing import ArrayLike
 
 from dpsub.estimators import LowerBound, over_repeats
@@ -57,6 +60,7 @@ def epsilon_against_step(
     group: ArrayLike | None = None,
     audited: Mapping[str, Sequence[Sequence[LowerBound]]],
     ceiling: float | None = None,
+    legend: bool = True,
 ) -> dict[str, Artist | Container]:
     """ε against the training step: what the accountants promise and what the audits found.
 
@@ -66,8 +70,9 @@ def epsilon_against_step(
         substitute, add_remove: (k,) the accountants' ε at these steps.
         group: (k,) the substitute ε by group privacy, if it is to be drawn.
         audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Fewer than ten repeats are drawn
-            one by one, with their mean if there are several.
+            one by one, with their mean if there are several, and two standard errors of it.
         ceiling: what a perfect attack would have shown with as many runs.
+        legend: whether to draw one here; `epsilon_panels` draws one for several.
 
     Returns:
         The artists by name, for a legend or for changes.
@@ -83,14 +88,93 @@ def epsilon_against_step(
         look = looks(scenario, markersize=3.5, label=label)
         if len(epsilon) > 1 and len(epsilon) < 10:
             ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
-        (artists[scenario],) = ax.plot(steps, over_repeats(repeats).mean, **look)
+        mean, error, several = over_repeats(repeats)
+        artists[scenario] = ax.errorbar(steps, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
     ax.set_xlim(0, steps[-1] * 1.02)
     ax.set_ylim(bottom=0)
     _draw_ceiling(ax, ceiling, artists)
     ax.set_xlabel("training step")
     ax.set_ylabel(r"$\varepsilon$")
-    ax.legend(loc="upper left")
+    if legend:
+        ax.legend(loc="upper left")
     return artists
+
+
+def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> Figure:
+    """Several of `epsilon_against_step` beside each other, with one legend above and the data's name below.
+
+    Args:
+        panels: by what tells them apart ("q = 1"), what `findings.panel` makes of audits.
+        source: what the audits were made on (`findings.source`).
+
+    Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
+    """
+    figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), sharey=True, squeeze=False, layout="constrained")
+    drawn: dict[str, Artist | Container] = {}
+    for ax, (name, panel) in zip(row[0], panels.items(), strict=True):
+        drawn |= epsilon_against_step(ax, **panel, legend=False)
+        tag(ax, name)
+        ax.label_outer()
+    for ax in row[0]:
+        ax.set_ylim(0, row[0][0].get_ylim()[1])
+    shared = {artist.get_label(): artist for artist in drawn.values() if not isinstance(artist, Annotation)}
+    handles: list[Any] = list(shared.values())
+    figure.legend(handles, [str(name) for name in shared], loc="outside upper center", ncols=3)
+    name_source(figure, source)
+    return figure
+
+
+def tag(ax: Axes, name: str) -> Annotation:
+    """What tells a panel from its neighbours, in its corner."""
+    return ax.annotate(name, (0.03, 1.0), xycoords="axes fraction", ha="left", va="bottom", weight="bold")
+
+
+def against_runs(
+    ax: Axes,
+    runs: ArrayLike,
+    *,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    substitute: float,
+    add_remove: float,
+    ceiling: ArrayLike,
+    legend: bool = True,
+) -> dict[str, Artist | Container]:
+    """Figure 5: what an audit finds in the final models against the number of runs.
+
+    Args:
+        ax: where to draw.
+        runs: (k,) runs in all, increasing.
+        audited: by scenario its repeats, each a list of k bounds.
+        substitute, add_remove: the accountants' ε.
+        ceiling: (k,) what a perfect attack would have shown.
+        legend: whether to draw one.
+
+    Source: *Beyond Membership*, Figure 5.
+    """
+    x = np.asarray(runs)
+    artists: dict[str, Artist | Container] = {
+        "substitute": ax.axhline(substitute, **looks("substitute")),
+        "add_remove": ax.axhline(add_remove, **looks("add_remove")),
+    }
+    for scenario, repeats in audited.items():
+        mean, error, several = over_repeats(repeats)
+        look = looks(scenario, label=f"{LOOKS[scenario]['label']}, {what_it_rests_on(repeats[0][0])}")
+        artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
+    (artists["ceiling"],) = ax.plot(x, np.asarray(ceiling), **looks("ceiling"))
+    ax.set_xscale("log")
+    ax.set_xticks(x, [f"{count:,}" for count in x.tolist()], rotation=45)
+    ax.minorticks_off()
+    ax.set_ylim(0, 1.15 * substitute)
+    ax.set_xlabel("runs, both worlds")
+    ax.set_ylabel(r"$\varepsilon$")
+    if legend:
+        ax.legend()
+    return artists
+
+
+def name_source(figure: Figure, source: str) -> Text:
+    """What the figure was made of, small, below it."""
+    return figure.supxlabel(source, fontsize=7, color="0.35")
 
 
 def worst_case(

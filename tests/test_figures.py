@@ -25,8 +25,8 @@ def test_epsilon_against_step_draws_what_it_is_given(ax, repeats):
         ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": audited}, ceiling=5.0
     )
     assert set(artists) == {"substitute", "add_remove", "S2", "ceiling"}
-    np.testing.assert_array_equal(artists["S2"].get_ydata(), np.array([1.0, 2.0]) + (repeats - 1) / 2)
-    assert len(ax.lines) == 4 + (repeats if repeats > 1 else 0)
+    np.testing.assert_array_equal(artists["S2"].lines[0].get_ydata(), np.array([1.0, 2.0]) + (repeats - 1) / 2)
+    assert len(ax.lines) == 4 + (repeats + 2 if repeats > 1 else 0)  # single repeats, and caps of the error bars
     assert artists["S2"].get_label() == "crafted gradient (S2), assumes GDP"
     assert ax.get_ylim()[1] > 5.0
 

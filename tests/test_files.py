@@ -180,7 +180,7 @@ def test_other_layouts_of_cifar10_are_named(folder):
         data.cifar10()
 
 
-LINES = [("a fine film", 1), ("dull , dull", 0), ("what wit !", 1)]
+LINES = [("a fine film", 1), ("dull , dull", 0), ("what fun !", 1)]
 
 
 @pytest.mark.parametrize("header", ["", "sentence\tlabel\n"])

@@ -20,7 +20,8 @@ FOUNDATION = ["_version", "_checks", "_random", "_dataset"]
 STATISTICS = [
     "_gaussian", "_pairs", "_tradeoff", "_steps", "_grid", "_pld", "_prv", "_sums", "_training", "_curves",
     "_calibration", "accounting", "_claims", "_beta_tails", "_one_threshold", "_rank_test", "estimators",
-    "validity", "worst_case", "game", "figures", "explorer", "widgets",
+    "validity", "worst_case", "game", "findings", "figures", "pictures", "explorer",
+    "widgets",
 ]  # fmt: skip
 BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
 TRAINING = [

@@ -115,6 +115,53 @@ def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
     assert glued["bank_shift"] < 0.2
 
 
+SCENARIOS = ["S2_crafted_gradient", "S3_crafted_input", "S4_mislabeled", "S5_natural"]
+
+
+@pytest.mark.slow  # the book executes them too
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.filterwarnings("default")
+def test_every_adversary_finds_something_and_less_than_substitute(tmp_path, name):
+    glued = execute(name, tmp_path, runs=600, seed=1, device="cpu")
+    assert glued["substitute"] == pytest.approx(10.0, abs=1e-6)
+    assert 0.3 * glued["add_remove"] < glued["audited"] < glued["substitute"]
+    assert 0 < glued["seconds"] < 60
+
+
+@pytest.mark.filterwarnings("default")
+def test_figure_5_finds_more_with_more_runs(tmp_path):
+    glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])
+    for scenario in ("S2", "S3", "S4", "S5"):
+        assert glued[f"{scenario}_few"] < glued[f"{scenario}_many"] < 1.1 * glued[f"{scenario}_most"]
+    assert glued["most"] == 7500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("fig3_natural_data", {"sample_rates": [0.5]}),
+        ("figA2_clipping", {"max_grad_norms": [1.0, 8.0]}),
+        ("figA3_steps", {"lengths": [20, 40]}),
+        ("figA4_learning_rate", {"learning_rates": [0.01]}),
+        ("figA6_text", {"sample_rates": [0.5]}),
+    ],
+)
+@pytest.mark.filterwarnings("default")
+def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name, parameters):
+    steps = {} if name == "figA3_steps" else {"steps": 40, "observe_every": 10}
+    glued = execute(name, tmp_path, runs=64, n_train=60, device="cpu", **steps, **parameters)
+    assert glued["runs"] == 64
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
+    glued = execute("figA1_accuracy", tmp_path, repeats=40, seed=2, device="cpu")
+    for canary in ("input", "gradient"):
+        assert abs(glued[f"cost_{canary}"]) < 1 + 3 * glued[f"error_{canary}"]
+
+
 @pytest.mark.slow  # a process to kill and a cluster; the book executes it too, and it asserts that numbers stay
 @pytest.mark.filterwarnings("default")
 def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):

@@ -1,0 +1,41 @@
+"""What the repository keeps of the reruns at full scale, held against what the pages say of it."""
+
+from pathlib import Path
+
+import pytest
+
+from dpsub import audits, crafters, findings
+
+PAPER = Path(__file__).parent.parent / "results" / "paper"
+STORES = sorted(PAPER.glob("*/*.zarr"))
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_kept_audits_are_whole_and_say_where_they_come_from(store):
+    about = audits.load(store).attrs
+    assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
+    assert about["device"]
+    assert about["last_written"]
+
+
+@pytest.fixture(scope="module")
+def figure_3():
+    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.zarr"))
+    return {(one.sample_rate, one.scenario): one for one in stored}
+
+
+def test_figure_3_is_of_the_papers_size_and_names_its_stand_in(figure_3):
+    assert set(figure_3) == {(q, scenario) for q in (1.0, 0.25, 0.0625) for scenario in crafters.BY_SCENARIO}
+    for one in figure_3.values():
+        assert one.sizes == {"repeat": 3, "run": 2500, "step": 20}
+        assert "stand-in for ViT-B/16" in one.task
+        table_a1 = {"max_grad_norm": 2.0, "steps": 500, "learning_rate": 1e-3, "n": 500, "optimizer": "sgd"}
+        assert {name: one.attrs[name] for name in table_a1} == table_a1
+
+
+def test_figure_3_has_gradients_near_the_accountant_and_records_beyond_add_remove(figure_3):
+    full_batch = [figure_3[1.0, scenario] for scenario in crafters.BY_SCENARIO]
+    last = findings.last_step(full_batch, delta=1e-5).set_index("scenario")
+    assert last.substitute["S2"] == pytest.approx(10, abs=1e-3)
+    assert 0.85 * last.substitute["S2"] <= last.bound["S2"] <= last.substitute["S2"]
+    assert (last.bound > last.add_remove).all()
