@@ -93,8 +93,8 @@ def crafted_input(
 
     x′ starts from 0 and descends on the cosine of the two gradients plus the mean squared difference of their
     coordinates, both at the end of a reference model's training. The second term is meant to keep z′ in scale. Where
-    the first has turned the gradient round, it does the contrary: it draws the gradient of x′ towards 0, the more the
-    longer the descent; `details["norm_ratio"]` says how far.
+    the first has turned the gradient round, it does the contrary: the opposite gradient that is nearest to z's is a
+    short one. `details["norm_ratio"]` says where that ended.
 
     Args:
         task: the private records D, known to this adversary.

@@ -54,10 +54,9 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
     (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
     place = int(np.flatnonzero(order == slot)[0]) + 1
     (artists["target"],) = ax.plot(place, values[slot], marker="o", color="black", **MARK)
-    ax.annotate("the target", (place, values[slot]), xytext=(8, 0), textcoords="offset points", va="center")
+    ax.annotate("the target", (place, values[slot]), xytext=(8, -2), textcoords="offset points", va="center")
     ax.set_xlabel("private records, least sure first")
     ax.set_ylabel("mean probability of the label")
-    ax.set_ylim(bottom=0)
     return artists
 
 
@@ -115,7 +114,11 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
     look = LOOKS["S5"]
     (mark,) = ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
     ax.annotate(
-        "chosen", (values[chosen], 0), xytext=(0, 8), textcoords="offset points", ha="center", color=look["color"]
+        "chosen",
+        (values[chosen], 0),
+        xytext=(40, 50),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": "0.4", "linewidth": 0.8, "shrinkB": 5},
     )
     ax.set_xlabel("cosine to the target's")
     ax.set_ylabel("auxiliary records")
@@ -141,17 +144,22 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
     Args:
         ax: where to draw.
         steps: (k,).
-        accuracy: by name, (models, k); each model a thin line, their mean a thick one.
+        accuracy: by name, (models, k): their mean, and each model as a thin line or, from ten on, a band of ± 1
+            standard deviation.
 
     Source: *Beyond Membership*, Figure A1.
     """
     artists: dict[str, Artist] = {}
+    x = np.asarray(steps)
     for (name, values), color, dash in zip(accuracy.items(), ("black", *COLORS), ("-", "--", ":", "-."), strict=False):
-        models = np.asarray(values)
-        ax.plot(np.asarray(steps), 100 * models.T, color=color, alpha=0.2, linewidth=0.6)
-        (artists[name],) = ax.plot(
-            np.asarray(steps), 100 * models.mean(axis=0), color=color, linestyle=dash, label=name
-        )
+        models = 100 * np.asarray(values)
+        mean = models.mean(axis=0)
+        if len(models) < 10:
+            ax.plot(x, models.T, color=color, alpha=0.3, linewidth=0.6)
+        else:
+            spread = models.std(axis=0, ddof=1)
+            ax.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+        (artists[name],) = ax.plot(x, mean, color=color, linestyle=dash, label=name)
     ax.set_xlabel("training step")
     ax.set_ylabel("test accuracy (%)")
     ax.legend(loc="lower right")
