@@ -46,15 +46,15 @@ def of_sentences(texts: list[str], encoder: str, device: str = "cpu") -> NDArray
         model = _pretrained(library.SentenceTransformer, encoder, device=device)
         return np.asarray(model.encode(texts, show_progress_bar=True), dtype=np.float32)
 
-    return _kept("sentences", encoder, [text.encode() + b"\n" for text in texts], embed)
+    return _kept("sentences", encoder, [text.encode() for text in texts], embed)
 
 
 def _kept(
     kind: str, encoder: str, content: list[bytes], embed: Callable[[], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    digest = sha256(kind.encode() + b"\0" + _identity(encoder))
-    for part in content:
-        digest.update(part)
+    digest = sha256()
+    for part in (kind.encode(), _identity(encoder), *content):
+        digest.update(len(part).to_bytes(8, "little") + part)
     path = cache("embeddings") / f"{digest.hexdigest()[:32]}.npz"
     kept = load_arrays(path)
     if kept is None:
@@ -64,7 +64,7 @@ def _kept(
 
 
 def _identity(encoder: str) -> bytes:
-    """Of an encoder in a folder all its files, of one on a hub its name."""
+    """Of an encoder in a folder all its files; of one on a hub its name, so that it can be known without a network."""
     if not os.path.isdir(encoder):
         return encoder.encode()
     digest = sha256()

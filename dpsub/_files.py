@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ import requests
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
+DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, BadZipFile, zlib.error)
 
 
 class Source(NamedTuple):
@@ -70,7 +73,7 @@ PURCHASE100 = "https://www.comp.nus.edu.sg/~reza/files/dataset_purchase.tgz"
 
 def folder() -> Path:
     """Where data files are looked for and downloaded to."""
-    return Path(os.environ.get("DPSUB_DATA") or pooch.os_cache("dpsub"))
+    return Path(os.environ.get("DPSUB_DATA") or pooch.os_cache("dpsub")).expanduser()
 
 
 def cache(kind: str) -> Path:
@@ -97,8 +100,8 @@ def local(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def downloaded(source: Source, path: Path, unpack: Callable[..., Any] | None = None) -> list[Path]:
-    """The file at this path of the data folder, fetched if it is not there, and what was unpacked from it if anything.
+def downloaded(source: Source, path: Path) -> Path:
+    """The file at this path of the data folder, fetched if it is not there.
 
     Raises:
         ConnectionError: if the network does not give it.
@@ -109,12 +112,7 @@ def downloaded(source: Source, path: Path, unpack: Callable[..., Any] | None = N
     where = f"get {source.url} by other means and put it at {target} (DPSUB_DATA says where the data folder is)"
     try:
         got = pooch.retrieve(
-            source.url,
-            known_hash=f"sha256:{source.sha256}",
-            path=target.parent,
-            fname=target.name,
-            processor=unpack,
-            progressbar=True,
+            source.url, known_hash=f"sha256:{source.sha256}", path=target.parent, fname=target.name, progressbar=True
         )
     except requests.exceptions.RequestException as error:
         host = urlsplit(source.url).netloc
@@ -123,7 +121,7 @@ def downloaded(source: Source, path: Path, unpack: Callable[..., Any] | None = N
         raise ValueError(f"checksum must be SHA-256 {source.sha256}, as published: {error}; {where}") from None
     except OSError as error:
         raise OSError(f"{target.parent} must be a folder that can be written ({error.strerror}): {where}") from error
-    return [Path(name) for name in ([got] if isinstance(got, str) else got)]
+    return Path(got)
 
 
 def idx(name: str) -> Array:
@@ -131,10 +129,10 @@ def idx(name: str) -> Array:
     source, content = MNIST[name]
     path = folder() / "mnist" / name
     if not path.is_file():
-        (path,) = downloaded(source, Path("mnist", name))
+        path = downloaded(source, Path("mnist", name))
     try:
         raw = gzip.decompress(path.read_bytes())
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a gzip file: {error}; remove it, and it is downloaded anew") from None
     if (got := sha256(raw).hexdigest()) != content:
         raise ValueError(
@@ -146,19 +144,38 @@ def idx(name: str) -> Array:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
+def unpacked(source: Source, archive: str, *members: str) -> Path:
+    """A folder of the data folder with what is in an archive, downloaded if need be; there whole or not at all."""
+    place = folder() / archive.split(".")[0]
+    if not place.is_dir():
+        path = downloaded(source, Path(archive))
+        with tempfile.TemporaryDirectory(dir=folder(), prefix=".unpacking-") as beside:
+            whole = Path(beside) / "whole"
+            shutil.unpack_archive(path, whole, filter="data" if archive.endswith(".tar.gz") else None)
+            if missing := [member for member in members if not (whole / member).is_file()]:
+                raise ValueError(f"{path} must hold {', '.join(members)}, got it without {', '.join(missing)}")
+            try:
+                whole.rename(place)
+            except OSError:  # another process may have been faster
+                if not place.is_dir():
+                    raise
+    return place
+
+
 def cifar_batches() -> tuple[list[Path], list[Path]]:
     """The files of the binary version: training batches and test batches."""
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     place = folder() / CIFAR10_FOLDER
     if not place.is_dir():
-        unpacked = downloaded(CIFAR10, Path("cifar-10-binary.tar.gz"), pooch.Untar(extract_dir="."))
-        place = next(path.parent for path in unpacked if path.name == "test_batch.bin")
-    train, test = sorted(place.glob("data_batch_*.bin")), sorted(place.glob("test_batch.bin"))
-    if not train or not test:
+        members = [f"{CIFAR10_FOLDER}/{name}" for name in (*train, "test_batch.bin")]
+        place = unpacked(CIFAR10, "cifar-10-binary.tar.gz", *members) / CIFAR10_FOLDER
+    there = [place / name for name in train if (place / name).is_file()]
+    if not there or not (place / "test_batch.bin").is_file():
         raise FileNotFoundError(
             f"{place} must hold data_batch_1.bin … data_batch_5.bin and test_batch.bin, the binary version of "
-            f"CIFAR-10 from {CIFAR10.url}"
+            f"CIFAR-10: remove the folder, and it is downloaded anew from {CIFAR10.url}"
         )
-    return train, test
+    return there, [place / "test_batch.bin"]
 
 
 def cifar_records(paths: Iterable[Path]) -> tuple[Array, Array]:
@@ -177,9 +194,12 @@ def sentences(split: str) -> tuple[list[str], Array]:
     """The sentences and labels of SST-2's "train" or "dev" split: lines `sentence<TAB>label`, a header or none."""
     path = folder() / "sst2" / f"{split}.tsv"
     if not path.is_file():
-        unpacked = downloaded(SST2, Path("SST-2.zip"), pooch.Unzip(extract_dir="sst2-glue"))
-        path = next(path for path in unpacked if path.name == f"{split}.tsv" and path.parent.name == "SST-2")
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        path = unpacked(SST2, "SST-2.zip", "SST-2/train.tsv", "SST-2/dev.tsv") / "SST-2" / f"{split}.tsv"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be a text in UTF-8: {error}") from None
+    rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     rows = rows[1:] if rows and rows[0] == ["sentence", "label"] else rows
     if not rows or any(len(row) != 2 or row[1] not in ("0", "1") for row in rows):
         raise ValueError(f"{path} must hold lines of a sentence, a tab, and a label 0 or 1")
@@ -226,12 +246,13 @@ def load_arrays(path: Path) -> dict[str, Array] | None:
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, BadZipFile, EOFError):
+    except DAMAGED:
         return None
 
 
 def save_arrays(path: Path, **arrays: Array) -> None:
     """Keep arrays in an .npz file, which is there whole or not at all."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as beside:
+        part = Path(beside) / path.name
         np.savez_compressed(part, **arrays)  # type: ignore[arg-type]
-    os.replace(part.name, path)
+        part.replace(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -183,7 +183,11 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any attribute."""
-        return sha256(json.dumps(self.attributes, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(self.attributes)
+
+
+def fingerprint(attributes: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def train_shard(plan: Plan, shard: Shard, device: torch.device, stop: Event) -> Arrays:

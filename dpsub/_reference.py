@@ -21,8 +21,9 @@ from dpsub.dpsgd import DPSGD
 from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank
 
-SNAPSHOTS = 100  # of a training, at most, evenly spaced
+SNAPSHOTS = 100
 AT_ONCE = 4096  # records
+LEAST_NORM = 1e-30  # of a gradient that has a direction
 
 
 class Reference(NamedTuple):
@@ -45,19 +46,36 @@ class Reference(NamedTuple):
 
     @property
     def module(self) -> nn.Module:
-        return self.model.module(self.model.flat(self.theta)[0]).double()
+        with torch.random.fork_rng(devices=[]):  # modules draw weights before they are given theirs
+            return self.model.module(self.model.flat(self.theta)[0]).double()
+
+    def gradient(self) -> Tensor:
+        """(parameters,) the target's, in float64."""
+        found = gradient_of(self.module, torch.as_tensor(self.z.x).double(), self.z.y)
+        if not found.norm() > LEAST_NORM:
+            raise ValueError(
+                f"target must have a gradient, got private record {self.slot}, of which the reference model is as sure as "
+                "numbers can say: train for fewer steps or choose another target"
+            )
+        return found
 
     @property
     def details(self) -> Mapping[str, float]:
         return {"confidence": float(self.confidence[self.slot])}
 
 
+def snapshots(steps: int) -> set[int]:
+    """100 moments of so many steps, evenly spaced, the last among them; all of them where there are no more."""
+    return set(np.linspace(0, steps, min(steps, SNAPSHOTS) + 1)[1:].round().astype(int).tolist())
+
+
 def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
     """The one model that an adversary trains on all private records, as they are."""
-    _checks.whole("seed", seed, at_least=0)
     check_task(task)
     check_fits(model, task)
-    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    generator = torch.Generator().manual_seed(torch_seed(_checks.whole("seed", seed, at_least=0), "crafter"))
     return Bank(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
 
 
@@ -71,10 +89,10 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
     if target is not None:
         target = _checks.whole("target", target, at_least=0, at_most=last)
     confidence = torch.zeros(len(task.y_train), dtype=torch.float64)
-    every = -(-spec.steps // SNAPSHOTS)
+    moments = snapshots(spec.steps)
     with matmul_precision("highest"):
         for step in bank.train(noise=False, clip=False):
-            if step % every == 0:
+            if step in moments:
                 logits = model.logits(bank.theta, bank.inputs, bank.room)[..., 0]
                 confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
     if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
@@ -85,7 +103,7 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         theta=bank.theta.double(),
         z=Record(task.x_train[slot], int(task.y_train[slot])),
         slot=slot,
-        confidence=confidence.numpy() / (spec.steps // every),
+        confidence=confidence.numpy() / len(moments),
     )
 
 
@@ -123,20 +141,15 @@ def geometry(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
 
     No record's gradient is formed: its product with the target's is how fast its loss changes in that direction.
     """
-    model, module, z = reference.model, reference.module, reference.z
-    target = gradient_of(module, torch.as_tensor(z.x).double(), z.y)
+    model, module = reference.model, reference.module
+    target = reference.gradient()
     norm = float(target.norm())
-    if not norm > 0:
-        raise ValueError(
-            "spec must leave the target a gradient: the reference model is as sure of it as numbers can say; train for "
-            "fewer steps or choose another target"
-        )
     parameters = {name: value.detach() for name, value in module.named_parameters()}
     pieces = torch.split(target, [value.numel() for value in parameters.values()])
     towards = {name: piece.view_as(parameters[name]) for name, piece in zip(parameters, pieces, strict=True)}
     products, norms = [], []
     for records, labels in zip(
-        torch.split(torch.as_tensor(x), AT_ONCE), torch.split(torch.as_tensor(y), AT_ONCE), strict=True
+        torch.split(torch.tensor(x), AT_ONCE), torch.split(torch.tensor(y), AT_ONCE), strict=True
     ):
         inputs = records.double()
 

@@ -30,7 +30,7 @@ from zarr.storage import MemoryStore
 
 from dpsub import _layout
 from dpsub._contents import DOCUMENT, FORMAT, LOCK, Contents, Entry, Json, vouched
-from dpsub._plans import Arrays, Made, Plan, Shard, joined, origin
+from dpsub._plans import Arrays, Made, Plan, Shard, fingerprint, joined, origin
 from dpsub.canaries import RESERVED, CanaryPair
 
 try:
@@ -39,6 +39,10 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SAME = 1e-6  # relative: a noise multiplier that was calibrated again, elsewhere, may differ in its last digits
+
+WHERE_FROM = {
+    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files", "sha256",
+}  # fmt: skip
 
 
 class Store:
@@ -153,20 +157,7 @@ class Store:
         return _decoded(self.contents.files, self._attributes())
 
     def _attributes(self) -> Json:
-        """What the audit is and, so far, where it came from."""
-        known: Json = {"dpsub_store": FORMAT, **self.plan.attributes}
-        known["models_stored"] = self.contents.models
-        if not self.made:
-            return known
-        return (
-            known
-            | origin(self.made)
-            | {
-                "commit": joined(made.commit for made in self.made),
-                "wall_seconds": round(self.contents.wall_seconds, 3),
-                "last_written": max(entry.finished for entry in self.contents.entries.values()),
-            }
-        )
+        return _told(self.plan.attributes, self.contents)
 
     def _put_root(self) -> None:
         document = json.loads(self._skeleton[DOCUMENT])
@@ -213,14 +204,38 @@ def read(path: Path) -> xr.Dataset:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
     if contents.damaged:
         raise ValueError(contents.damage)
-    attributes = {name: value for name, value in contents.attributes.items() if name not in ("files", "sha256")}
-    models = attributes["runs"] * attributes["repeats"]
+    about = {
+        name: value
+        for name, value in contents.attributes.items()
+        if name not in WHERE_FROM and not name.startswith("version_")
+    }
+    if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
+        raise ValueError(
+            f"store must hold one audit, got {path}, whose shards come from another than it says: copy it anew from where "
+            "it was whole"
+        )
+    models = about["runs"] * about["repeats"]
     if contents.models < models:
         raise ValueError(
             f"store must be complete, got {path} with {contents.models:,} of {models:,} models: the audit that began "
             "it goes on from there"
         )
-    return _decoded(contents.files, attributes)
+    return _decoded(contents.files, _told(about, contents))
+
+
+def _told(about: Json, contents: Contents) -> Json:
+    """What an audit is and, so far, where it came from."""
+    entries = list(contents.entries.values())
+    made = [entry.made for entry in entries]
+    told = {"dpsub_store": FORMAT, **about, "models_stored": contents.models}
+    if made:
+        told |= origin(made)
+        told |= {
+            "commit": joined(each.commit for each in made),
+            "wall_seconds": round(contents.wall_seconds, 3),
+            "last_written": max(entry.finished for entry in entries),
+        }
+    return told
 
 
 def _decoded(files: Mapping[str, bytes], attributes: Json) -> xr.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -42,7 +43,7 @@ class Task:
     def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
         """Records (k, …) as pictures: (k, height, width), or with a last axis of three colours."""
         records = np.asarray(x, dtype=np.float32)
-        if records.ndim == 4 and records.shape[1] in (1, 3):
+        if records.ndim == 4 and records.shape[1] in (1, 3) and records.shape[1:] == self.x_train.shape[1:]:
             shown = np.moveaxis(records, 1, -1)
             return shown[..., 0] if shown.shape[-1] == 1 else shown
         if self.pixels is None or records.ndim != 2 or records.shape[1] != self.pixels.sum():
@@ -138,13 +139,14 @@ def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> ND
     x = np.asarray(values)
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
         raise ValueError(f"{name} must be real numbers, got dtype {x.dtype}")
-    x = x.astype(np.float32)
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
     if x.ndim < 2:
         raise ValueError(f"{name} must have shape (records, features), got {x.shape}")
     if shape is not None and x.shape[1:] != shape:
         raise ValueError(f"{name} must have records of shape {shape}, as x_train has, got {x.shape[1:]}")
     if not np.isfinite(x).all():
-        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not")
+        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not, as float32")
     return x
 
 
@@ -158,6 +160,11 @@ def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
     if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0 or y.max() > MOST_CLASSES):
         raise ValueError(f"{name} must be whole numbers from 0 to {MOST_CLASSES}, got {y.min()} to {y.max()}")
     return y.astype(np.int64)
+
+
+def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
+    """Something for each record that is equal where the features are: as float32, with one zero."""
+    return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
 def drawn(
@@ -176,9 +183,8 @@ def drawn(
     n_aux = _checks.whole("n_aux", n_aux, at_least=0)
     order = stream(_checks.whole("seed", seed, at_least=0), "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
-    private = {record.tobytes() for record in x[train]}
-    aux = [i for i in islice(rest, n_aux) if x[i].tobytes() not in private]
-    aux += islice((i for i in rest[n_aux:] if x[i].tobytes() not in private), n_aux - len(aux))
+    private = set(features_of(x[train]))
+    aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), n_aux))
     if n_train > len(y) or len(aux) < n_aux:
         raise ValueError(
             f"n_train and n_aux must together be no more than the {len(y)} records of {name}, those that are there "

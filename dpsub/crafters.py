@@ -14,11 +14,14 @@ from torch.nn import functional
 from dpsub import _checks
 from dpsub._devices import matmul_precision
 from dpsub._random import stream
-from dpsub._reference import SNAPSHOTS, geometry, gradient_of, reference, untrained
+from dpsub._reference import geometry, gradient_of, reference, snapshots, untrained
+from dpsub._tasks import features_of
 from dpsub.canaries import CanaryPair, Record
 from dpsub.data import Task, check_task
 from dpsub.dpsgd import DPSGD
 from dpsub.models import Model
+
+SAME_DIRECTION = 1 - 1e-6  # beyond, two gradients are one
 
 
 def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
@@ -36,8 +39,10 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
 
     Returns:
         A substitute pair of gradients of norm C, 2C apart; `details["parameter"]` is the index in the flattened
-        parameters and `details["travel"]` how far it moved. In the trace: `travel` (parameters,); `path` (points, 3),
-        where the parameters that travel least, middlingly and most were after `step` (points,) steps.
+        parameters, `details["travel"]` how far it moved and `details["unmoved"]` how many did not move at all: at
+        pixels that no private record uses, a canary meets no other record, as in the worst case. In the trace:
+        `travel` (parameters,); `path` (points, 3), where the parameters that travel least, middlingly and most were
+        after `step` (points,) steps.
 
     Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
     """
@@ -47,14 +52,13 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
 
     travel = torch.zeros_like(bank.theta)
     before = bank.theta.clone()
-    every = -(-spec.steps // SNAPSHOTS)
-    seen, path = [0], [model.flat(before)[0].clone()]
+    moments = snapshots(spec.steps)
+    path = [model.flat(before)[0].clone()]
     with matmul_precision("highest"):
         for step in bank.train(noise=False):
             travel += (bank.theta - before).abs()
             before.copy_(bank.theta)
-            if step % every == 0:
-                seen.append(step)
+            if step in moments:
                 path.append(model.flat(before)[0].clone())
     if not torch.isfinite(travel).all():
         raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
@@ -70,11 +74,16 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
         slot=int(rng.integers(len(task.y_train))),
         scenario="S2",
         task=task.fingerprint,
-        details={"parameter": parameter, "travel": float(travelled[parameter]), "seed": seed},
+        details={
+            "parameter": parameter,
+            "travel": float(travelled[parameter]),
+            "unmoved": int((travelled == 0).sum()),
+            "seed": seed,
+        },
         trace={
             "travel": travelled.numpy(),
             "path": torch.stack(path)[:, shown].numpy(),
-            "step": np.array(seen),
+            "step": np.array([0, *sorted(moments)]),
         },
     )
 
@@ -99,10 +108,12 @@ def crafted_input(
     Args:
         task: the private records D, known to this adversary.
         model: what will be trained. The reference is one model of it.
-        spec: the batches, steps, learning rate and optimizer of the reference; it is neither clipped nor noisy.
+        spec: the batches, steps, learning rate and optimizer of the reference; it is neither clipped nor noisy. The
+            published code trains it with a learning rate of its own: for that, craft with another `spec` than the
+            audit's, `dataclasses.replace(spec, learning_rate=0.01)`; target and canary depend on it.
         seed: for the batches of the reference, and its start where that is random.
         target: which private record is z; by default the one to whose label the reference gives the least probability,
-            averaged over 100 moments of its training.
+            averaged over 100 evenly spaced moments of its training.
         steps: N ≥ 1 of the descent. The paper gives none; 5,000 is what its published code takes.
         learning_rate: η > 0 of the descent. The published code has 0.01, unless told otherwise.
 
@@ -121,17 +132,16 @@ def crafted_input(
     learning_rate = _checks.real("learning_rate", learning_rate, above=0)
     found = reference(task, model, spec, seed=seed, target=target)
     module = found.module
-    wanted = gradient_of(module, torch.as_tensor(found.z.x).double(), found.z.y)
+    wanted = found.gradient()
     x = torch.zeros(found.z.x.shape, dtype=torch.float64, requires_grad=True)
-    every = -(-steps // SNAPSHOTS)
-    losses, seen, moments = [], [], []
+    seen = snapshots(steps)
+    losses, moments = [], []
     for step in range(steps + 1):
         got = gradient_of(module, x, found.z.y)
-        cosine = functional.cosine_similarity(wanted, got, dim=0)
+        cosine = (wanted / wanted.norm()) @ (got / got.norm())
         mse = functional.mse_loss(got, wanted)
         losses.append(torch.stack([cosine, mse, got.norm() / wanted.norm()]).detach())
-        if step % every == 0 or step == steps:
-            seen.append(step)
+        if step == 0 or step in seen:
             moments.append(x.detach().float())
             if not (torch.isfinite(losses[-1]).all() and torch.isfinite(moments[-1]).all()):
                 raise ValueError(
@@ -141,6 +151,11 @@ def crafted_input(
             (slope,) = torch.autograd.grad(cosine + mse, x)
             x = (x.detach() - learning_rate * slope).requires_grad_()
     curves = torch.stack(losses).numpy()
+    if curves[-1, 0] > SAME_DIRECTION:
+        raise ValueError(
+            f"steps must be enough for the descent to turn the gradient, got {steps} with a cosine of "
+            f"{curves[-1, 0]:.9f} at their end; it cannot leave a target whose features are all 0, where it starts"
+        )
     crafted = moments[-1].numpy()
     return CanaryPair(
         z=found.z,
@@ -163,7 +178,7 @@ def crafted_input(
             "mse": curves[:, 1],
             "norm_ratio": curves[:, 2],
             "x": torch.stack(moments).numpy(),
-            "step": np.array(seen),
+            "step": np.array([0, *sorted(seen)]),
         },
     )
 
@@ -221,8 +236,8 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     check_task(task)
     if not len(task.y_aux):
         raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
-    private = {record.tobytes() for record in task.x_train}
-    if known := sum(record.tobytes() in private for record in task.x_aux):
+    private = set(features_of(task.x_train))
+    if known := sum(record in private for record in features_of(task.x_aux)):
         raise ValueError(
             f"task must have auxiliary records that are not private ones, got {known} of {len(task.y_aux)} with the "
             "features of a private record: leave those out of x_aux and y_aux"

@@ -1,14 +1,13 @@
 """The tasks that models are trained on.
 
 Files are looked for in the folder that the environment variable DPSUB_DATA names, or else in the user's cache, and are
-downloaded to there: `mnist/*.gz`, `cifar-10-batches-bin/`, `sst2/*.tsv`, `purchase100/dataset_purchase`.
+downloaded to there: `mnist/*.gz`, `cifar-10-batches-bin/*.bin`, `sst2/*.tsv`, `purchase100/dataset_purchase`.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
-from zipfile import BadZipFile
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -118,6 +117,7 @@ def cifar10(
 
     Source: Krizhevsky (2009); hash as published with TensorFlow Datasets. *Beyond Membership*, section 5.
     """
+    n_test = None if n_test is None else _checks.whole("n_test", n_test, at_least=0)
     train, test = _files.cifar_batches()
     x, y = _files.cifar_records(train)
     x_test, y_test = (part[:n_test] for part in _files.cifar_records(test))
@@ -158,7 +158,8 @@ def sst2(
     test_texts, y_test = _files.sentences("dev")
     embedded = _embeddings.of_sentences(texts + test_texts, encoder, device)
     x, x_test = np.split(embedded, [len(texts)])
-    name = f"SST-2 embedded by {encoder}"
+    size = "" if len(y) == 67_349 else f" ({len(y):,} sentences)"
+    name = f"SST-2{size} embedded by {encoder}"
     return drawn(x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=2, name=name)
 
 
@@ -246,19 +247,19 @@ def load_features(
     try:
         with open(file, "rb") as opened, np.load(opened) as found:
             arrays = dict(found)
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
+    except (TypeError, *_files.DAMAGED) as error:
         raise ValueError(f"path must be an .npz file of plain arrays, got {file}: {error}") from None
     pool = next((part for part in ("train", "private") if f"x_{part}" in arrays), "train")
     needed = [f"{array}_{part}" for part in (pool, "test") for array in "xy"]
     if missing := [array for array in needed if array not in arrays]:
         raise ValueError(f"path must hold {', '.join(needed)}, got {file} without {', '.join(missing)}")
-    x, y, x_test, y_test = (arrays[array] for array in needed)
-    if len(x) != len(y):
-        raise ValueError(f"path must hold one label a record, got {len(x)} records and {len(y)} labels in {file}")
-    classes = 1 + int(max(y.max(initial=1), y_test.max(initial=1)))
-    name = file.stem if name is None else name
+    whole = from_arrays(*(arrays[array] for array in needed[:2]), x_test=arrays["x_test"], y_test=arrays["y_test"])
+    name = file.stem if name is None else str(name)
     name += "" if stand_in_for is None else f" (stand-in for {stand_in_for})"
-    return drawn(x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=classes, name=name)
+    return drawn(
+        whole.x_train, whole.y_train, test=(whole.x_test, whole.y_test), n_train=n_train, n_aux=n_aux, seed=seed,
+        num_classes=whole.num_classes, name=name,
+    )  # fmt: skip
 
 
 def _scaled(task: Task) -> Task:

@@ -46,9 +46,12 @@ def what_it_rests_on(bound: LowerBound) -> str:
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 
+OWN = {"color": "#CC79A7", "marker": "X"}  # a scenario that somebody else named
+
+
 def looks(name: str, **changes: Any) -> dict[str, Any]:
     """How to draw what is called `name`, for any matplotlib call that draws lines."""
-    return {**LOOKS[name], **changes}
+    return {**LOOKS.get(name, {**OWN, "label": name}), **changes}
 
 
 def epsilon_against_step(
@@ -84,7 +87,7 @@ def epsilon_against_step(
             (artists[name],) = ax.plot(steps, np.asarray(values), **looks(name))
     for scenario, repeats in audited.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
-        label = f"{LOOKS[scenario]['label']}, {what_it_rests_on(repeats[0][0])}"
+        label = f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}"
         look = looks(scenario, markersize=3.5, label=label)
         if len(epsilon) > 1 and len(epsilon) < 10:
             ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
@@ -109,17 +112,18 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
 
     Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
     """
-    figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), sharey=True, squeeze=False, layout="constrained")
-    drawn: dict[str, Artist | Container] = {}
+    figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), squeeze=False, layout="constrained")
+    shared: dict[str, Any] = {}
     for ax, (name, panel) in zip(row[0], panels.items(), strict=True):
-        drawn |= epsilon_against_step(ax, **panel, legend=False)
+        drawn = epsilon_against_step(ax, **panel, legend=False)
+        shared |= {str(a.get_label()): a for a in drawn.values() if not isinstance(a, Annotation)}
         tag(ax, name)
-        ax.label_outer()
+    top = max(ax.get_ylim()[1] for ax in row[0])
     for ax in row[0]:
-        ax.set_ylim(0, row[0][0].get_ylim()[1])
-    shared = {artist.get_label(): artist for artist in drawn.values() if not isinstance(artist, Annotation)}
-    handles: list[Any] = list(shared.values())
-    figure.legend(handles, [str(name) for name in shared], loc="outside upper center", ncols=3)
+        ax.sharey(row[0][0])
+        ax.label_outer()
+    row[0][0].set_ylim(0, top)
+    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=3)
     name_source(figure, source)
     return figure
 
@@ -158,13 +162,14 @@ def against_runs(
     }
     for scenario, repeats in audited.items():
         mean, error, several = over_repeats(repeats)
-        look = looks(scenario, label=f"{LOOKS[scenario]['label']}, {what_it_rests_on(repeats[0][0])}")
+        look = looks(scenario, label=f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}")
         artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
     (artists["ceiling"],) = ax.plot(x, np.asarray(ceiling), **looks("ceiling"))
     ax.set_xscale("log")
     ax.set_xticks(x, [f"{count:,}" for count in x.tolist()], rotation=45)
     ax.minorticks_off()
-    ax.set_ylim(0, 1.15 * substitute)
+    highest = max(np.max(over_repeats(repeats).mean) for repeats in audited.values())
+    ax.set_ylim(0, 1.15 * max(substitute, highest))
     ax.set_xlabel("runs, both worlds")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from dpsub import accounting, estimators
+from dpsub import _checks, accounting, estimators
 from dpsub.estimators import LowerBound
+
+ONE_TRAINING = (
+    "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
+    "task_fingerprint", "adjacency",
+)  # fmt: skip
 
 
 def kept(notebook: str, preset: str = "paper") -> Path:
@@ -44,10 +50,8 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     """
     if "repeat" not in result.dims:
         result = result.expand_dims("repeat")
-    there = result.sizes["run"]
-    if runs is not None and not 2 <= runs <= there:
-        raise ValueError(f"runs must be from 2 to the {there} of the audit, got {runs}")
-    result = result.isel(run=slice(runs))
+    if runs is not None:
+        result = result.isel(run=slice(_checks.whole("runs", runs, at_least=2, at_most=result.sizes["run"])))
     found = []
     for repeat in range(result.sizes["repeat"]):
         one = result.isel(repeat=repeat)
@@ -80,26 +84,32 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     Args:
         audited: by scenario, audits of the same training at the same steps, with the same number of runs and repeats.
         delta: at which δ.
-        options: of `estimators.epsilon_lower_bound`.
+        options: of `bounds`.
 
     Raises:
         ValueError: if the audits differ in what they are of.
     """
+    if not audited:
+        raise ValueError("audited must be one audit or more, by scenario, got none")
     first = next(iter(audited.values()))
     for scenario, other in audited.items():
-        for name in ("noise_multiplier", "sample_rate", "task", "runs"):
-            if other.attrs[name] != first.attrs[name]:
-                raise ValueError(
-                    f"audited must be of one training, got {scenario} with {name} {other.attrs[name]!r} beside "
-                    f"{first.attrs[name]!r}"
-                )
-        if not np.array_equal(other.step, first.step):
-            raise ValueError(f"audited must be observed at the same steps, got {scenario} at others")
+        for name in ONE_TRAINING:
+            mine, its = first.attrs.get(name), other.attrs.get(name)
+            same = isclose(mine, its, rel_tol=1e-6) if name == "noise_multiplier" and mine and its else its == mine
+            if not same:
+                raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
+        if not np.array_equal(other.step, first.step) or dict(other.sizes) != dict(first.sizes):
+            raise ValueError(
+                f"audited must have the same runs, repeats and steps, got {scenario} with {dict(other.sizes)} beside "
+                f"{dict(first.sizes)}"
+            )
+    rule = {name: options[name] for name in ("method", "threshold", "alpha") if name in options}
+    runs = options.get("runs", first.sizes["run"])
     return {
-        "steps": first.step.values,
+        "steps": np.atleast_1d(first.step.values),
         **promises(first, delta=delta),
         "audited": {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()},
-        "ceiling": estimators.max_certifiable_epsilon(first.attrs["runs"], delta=delta),
+        "ceiling": estimators.max_certifiable_epsilon(runs, delta=delta, **rule),
     }
 
 
@@ -112,24 +122,43 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     """
     rows = []
     for result in audited:
-        last = result.isel(step=[-1])
+        last = result.isel(step=[-1]) if "step" in result.dims else result
         valid, papers = (
             estimators.over_repeats([repeat[-1] for repeat in bounds(last, delta=delta, threshold=rule)])
             for rule in ("ranks", "best")
         )
         names = ("scenario", "sample_rate", "max_grad_norm", "steps", "learning_rate")
         rows.append(
-            {name: result.attrs[name] for name in names}
+            {name: result.attrs.get(name) for name in names}
             | {"bound": valid.mean, "error": valid.error, "papers_rule": papers.mean}
             | {adjacency: float(epsilon[0]) for adjacency, epsilon in promises(last, delta=delta).items()}
         )
     return pd.DataFrame(rows)
 
 
+def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
+    """(models, steps): the test accuracy of the models that an audit measured, of all its repeats.
+
+    Args:
+        result: of `dpsub.audit(metrics=("accuracy",))`.
+        bit: only those of the world of z, 0, or z′, 1.
+
+    Raises:
+        ValueError: if the audit measured no accuracy.
+    """
+    if "accuracy" not in result:
+        raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
+    found = result.accuracy.values.reshape(-1, result.sizes["step"])
+    bits = result.bit.isel(run=result.measured.values).values.ravel()
+    return np.asarray(found if bit is None else found[bits == bit])
+
+
 def source(*audited: xr.Dataset) -> str:
     """What a figure's audits were made on and of how many models, to stand under it."""
-    tasks = dict.fromkeys(result.attrs["task"] for result in audited)
-    sizes = dict.fromkeys((result.attrs["runs"], result.attrs.get("repeats", 1)) for result in audited)
+    if not audited:
+        raise ValueError("audited must be one audit or more, got none")
+    tasks = dict.fromkeys(result.attrs.get("task", "simulated") for result in audited)
+    sizes = dict.fromkeys((result.sizes["run"], result.sizes.get("repeat", 1)) for result in audited)
     told = " and ".join(
         f"{runs:,} models" if repeats == 1 else f"{repeats} × {runs:,} models" for runs, repeats in sizes
     )

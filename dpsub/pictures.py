@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub.figures import COLORS, LOOKS
+from dpsub.figures import LOOKS
 
 Trace = Mapping[str, NDArray[Any]]
 MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
@@ -144,14 +145,16 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
     Args:
         ax: where to draw.
         steps: (k,).
-        accuracy: by name, (models, k): their mean, and each model as a thin line or, from ten on, a band of ± 1
-            standard deviation.
+        accuracy: by scenario, or a name for what has no canary, (models, k): their mean, and each model as a thin line
+            or, from ten on, a band of ± 1 standard deviation.
 
     Source: *Beyond Membership*, Figure A1.
     """
     artists: dict[str, Artist] = {}
     x = np.asarray(steps)
-    for (name, values), color, dash in zip(accuracy.items(), ("black", *COLORS), ("-", "--", ":", "-."), strict=False):
+    for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
+        look = LOOKS.get(name, {"color": "black", "label": name})
+        color = look["color"]
         models = 100 * np.asarray(values)
         mean = models.mean(axis=0)
         if len(models) < 10:
@@ -159,7 +162,7 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
         else:
             spread = models.std(axis=0, ddof=1)
             ax.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
-        (artists[name],) = ax.plot(x, mean, color=color, linestyle=dash, label=name)
+        (artists[name],) = ax.plot(x, mean, color=color, linestyle=dash, label=look["label"])
     ax.set_xlabel("training step")
     ax.set_ylabel("test accuracy (%)")
     ax.legend(loc="lower right")

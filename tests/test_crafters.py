@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 
 from dpsub import DPSGD, audit, crafters, data, models
-from dpsub._reference import geometry, reference
+from dpsub._reference import geometry, reference, snapshots
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_path_shows_the_parameters_that_travel_least_middlingly_and_most(task):
     pair = crafters.gradient(task, models.linear(task), spec(steps=250), seed=0)
     travel, path, step = (pair.trace[name] for name in ("travel", "path", "step"))
     assert step[0] == 0
-    assert step[-1] <= 250
+    assert step[-1] == 250
     assert len(step) == len(path) <= 101
     moved = np.abs(np.diff(path, axis=0)).sum(axis=0)
     np.testing.assert_allclose(moved, [travel.min(), np.sort(travel)[(len(travel) - 1) // 2], travel.max()], rtol=0.05)
@@ -238,5 +238,43 @@ def test_auxiliary_records_must_be_there_and_be_no_private_ones(task):
 
 def test_target_without_a_gradient_is_named(task):
     easy = data.from_arrays(np.eye(2) * 1e4, [0, 1], x_aux=np.eye(2) * 9e3, y_aux=[0, 1], num_classes=2)
-    with pytest.raises(ValueError, match="spec must leave the target a gradient"):
-        crafters.natural(easy, models.linear(easy), spec(learning_rate=10.0), seed=0)
+    for craft in INPUTS:
+        with pytest.raises(ValueError, match="target must have a gradient, got private record 1, of which"):
+            craft(easy, models.linear(easy), spec(learning_rate=10.0), seed=0, target=1)
+
+
+def test_target_without_features_cannot_be_turned_away_from(task):
+    x = task.x_train.copy()
+    x[3] = 0
+    with pytest.raises(ValueError, match="it cannot leave a target whose features are all 0, where it starts"):
+        crafters.crafted_input(replace(task, x_train=x), models.linear(task), spec(), seed=0, target=3, steps=100)
+
+
+def test_parameters_that_nothing_moves_are_counted(task):
+    x = np.hstack([task.x_train, np.zeros((80, 2), np.float32)])
+    pair = crafters.gradient(
+        data.from_arrays(x, task.y_train), models.linear(data.from_arrays(x, task.y_train)), spec(), seed=0
+    )
+    assert pair.details["unmoved"] == 20
+    assert pair.details["travel"] == 0
+
+
+@pytest.mark.parametrize("craft", [crafters.gradient, *INPUTS])
+def test_crafting_takes_whole_seeds_leaves_torch_alone_and_wants_a_spec(task, craft):
+    model, options = models.mlp(task), SHORT.get(craft, {})
+    before = torch.get_rng_state()
+    assert (
+        craft(task, model, spec(), seed=3.0, **options).fingerprint
+        == craft(task, model, spec(), seed=3, **options).fingerprint
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(ValueError, match="spec must be a dpsub.DPSGD, got a dict"):
+        craft(task, model, {}, seed=3, **options)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 100, 101, 150, 199, 5000])
+def test_snapshots_are_a_hundred_and_end_at_the_end(steps):
+    moments = snapshots(steps)
+    assert len(moments) == min(steps, 100)
+    assert max(moments) == steps
+    assert min(moments) >= 1

@@ -128,7 +128,7 @@ def test_more_records_than_there_are_is_named(tmp_path):
     [
         ({"x_test": None}, "path must hold x_train, y_train, x_test, y_test, got .* without x_test"),
         ({"y_train": None}, "without y_train"),
-        ({"y_train": np.arange(3)}, "one label a record, got 20 records and 3 labels"),
+        ({"y_train": np.arange(3)}, r"y_train must have shape \(20,\), one label a record, got \(3,\)"),
         ({"x_train": np.where(POOL["x"] < 59, POOL["x"], np.nan)}, "x_train must be finite"),
         ({"x_test": np.zeros((4, 2))}, "x_test must have records of shape"),
         ({"y_test": np.array([0, 1, 0.5, 1])}, "y_test must be whole numbers"),
@@ -138,6 +138,25 @@ def test_more_records_than_there_are_is_named(tmp_path):
 def test_other_layouts_are_named(tmp_path, changes, expected):
     with pytest.raises(ValueError, match=expected):
         load_features(save(tmp_path / "f.npz", **changes), n_train=20, n_aux=0)
+
+
+def test_records_that_differ_in_rounding_only_are_one(tmp_path):
+    x = np.repeat(POOL["x"], 2, axis=0) + np.tile([0.0, 1e-12], 20)[:, None]
+    x[:2] = [[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0]]
+    path = save(tmp_path / "f.npz", x_train=x, y_train=np.arange(40) % 2)
+    for seed in range(10):
+        task = load_features(path, n_train=12, n_aux=10, seed=seed)
+        assert not {tuple(r) for r in task.x_train.tolist()} & {tuple(r) for r in task.x_aux.tolist()}
+
+
+def test_arrays_that_are_no_archive_are_named(tmp_path):
+    np.save(tmp_path / "f.npy", np.zeros(3))
+    (tmp_path / "f.npy").rename(tmp_path / "f.npz")
+    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays"):
+        load_features(tmp_path / "f.npz")
+    for changes in ({"y_train": np.array(["a"] * 20)}, {"y_train": np.full(20, np.nan)}, {"x_train": np.float64(3)}):
+        with pytest.raises(ValueError, match="[xy]_train must"):
+            load_features(save(tmp_path / "g.npz", **changes))
 
 
 def test_file_that_is_no_archive_is_named(tmp_path):

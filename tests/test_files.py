@@ -136,7 +136,7 @@ def test_data_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, serv
         data.mnist()
 
 
-def batches(place, count=(30, 30), test=10):
+def batches(place, count=(12,) * 5, test=10):
     rng = np.random.default_rng(1)
     place.mkdir(parents=True, exist_ok=True)
     for name, records in [*((f"data_batch_{i + 1}.bin", n) for i, n in enumerate(count)), ("test_batch.bin", test)]:
@@ -164,9 +164,62 @@ def test_cifar10_is_downloaded_and_unpacked(folder, server, monkeypatch, tmp_pat
     digest = sha256((place / "cifar.tar.gz").read_bytes()).hexdigest()
     monkeypatch.setattr(_files, "CIFAR10", _files.Source(f"{address}/cifar.tar.gz", digest))
     assert len(data.cifar10(n_train=20, n_aux=15).y_test) == 10
-    assert (folder / "cifar-10-batches-bin" / "data_batch_2.bin").exists()
     (place / "cifar.tar.gz").unlink()
+    (folder / "cifar-10-binary.tar.gz").unlink()
     assert len(data.cifar10(n_train=20, n_aux=15).y_test) == 10
+
+
+def test_archive_is_unpacked_whole_or_not_at_all(folder, server, monkeypatch, tmp_path):
+    place, address = server
+    batches(tmp_path / "cifar-10-batches-bin")
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_4.bin").unlink()
+    with tarfile.open(place / "cifar.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
+    digest = sha256((place / "cifar.tar.gz").read_bytes()).hexdigest()
+    monkeypatch.setattr(_files, "CIFAR10", _files.Source(f"{address}/cifar.tar.gz", digest))
+    with pytest.raises(ValueError, match="got it without cifar-10-batches-bin/data_batch_4.bin"):
+        data.cifar10()
+    assert [path.name for path in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
+
+    def interrupted(path, target, **_):
+        (target / "cifar-10-batches-bin").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_files.shutil, "unpack_archive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        data.cifar10()
+    assert [path.name for path in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
+
+
+def test_copies_of_a_batch_are_not_read_twice(folder):
+    place = folder / "cifar-10-batches-bin"
+    batches(place)
+    (place / "data_batch_1 (copy).bin").write_bytes((place / "data_batch_1.bin").read_bytes())
+    assert "(60 of" in data.cifar10(n_train=20, n_aux=15).name
+
+
+def test_number_of_test_images_is_a_whole_number(folder):
+    batches(folder / "cifar-10-batches-bin")
+    for wrong in (-3, 2.5, True):
+        with pytest.raises(ValueError, match="n_test must be"):
+            data.cifar10(n_train=20, n_aux=15, n_test=wrong)
+
+
+def test_bits_that_flipped_in_a_copy_are_noticed(tmp_path):
+    path = tmp_path / "kept.npz"
+    _files.save_arrays(path, x=np.arange(50))
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        found = _files.load_arrays(path)
+        assert found is None or "x" not in found or (found["x"] == np.arange(50)).all()
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.npz"]
+
+
+def test_data_folder_may_be_named_from_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DPSUB_DATA", "~/data")
+    assert _files.folder() == tmp_path / "data"
 
 
 def test_other_layouts_of_cifar10_are_named(folder):
@@ -200,6 +253,15 @@ def test_sst2_is_downloaded_and_unpacked(folder, server, monkeypatch):
     digest = sha256((place / "SST-2.zip").read_bytes()).hexdigest()
     monkeypatch.setattr(_files, "SST2", _files.Source(f"{address}/SST-2.zip", digest))
     assert _files.sentences("dev")[0] == [sentence for sentence, _ in LINES]
+
+
+def test_sentences_may_hold_what_looks_like_a_line_end(folder):
+    (folder / "sst2").mkdir()
+    (folder / "sst2" / "train.tsv").write_bytes("\ufeffa\x85fine film\t1\r\ndull\t0\r\n".encode())
+    assert _files.sentences("train")[0] == ["a\x85fine film", "dull"]
+    (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="train.tsv must be a text in UTF-8"):
+        _files.sentences("train")
 
 
 def test_other_layouts_of_sst2_are_named(folder):

@@ -40,7 +40,7 @@ def test_bounds_of_the_first_runs_are_those_of_a_smaller_audit():
     few = findings.bounds(result, delta=1e-5, runs=100)
     assert few == findings.bounds(result.isel(run=slice(100)), delta=1e-5)
     for runs in (1, 301):
-        with pytest.raises(ValueError, match=f"runs must be from 2 to the 300 of the audit, got {runs}"):
+        with pytest.raises(ValueError, match=f"runs must be >= 2 and <= 300, got {runs}"):
             findings.bounds(result, delta=1e-5, runs=runs)
 
 
@@ -75,14 +75,44 @@ def test_panel_holds_what_a_figure_draws():
     ("other", "expected"),
     [
         (audited(noise_multiplier=3.0), "noise_multiplier 3.0 beside 20.0"),
-        (audited(task="another"), "task 'another' beside 'a task'"),
-        (audited(runs=200), "runs 200 beside 300"),
-        (audited(steps=(50, 400)), "same steps, got S3"),
+        (audited(max_grad_norm=3.0), "max_grad_norm 3.0 beside 1.0"),
+        (audited(task_fingerprint="another"), "task_fingerprint 'another' beside None"),
+        (audited(adjacency="zero_out"), "adjacency 'zero_out' beside None"),
+        (audited(runs=200), "same runs, repeats and steps, got S3 with {'run': 200"),
+        (audited(3), "same runs, repeats and steps"),
+        (audited(steps=(50, 400)), "same runs, repeats and steps"),
     ],
 )
 def test_panel_of_several_trainings_is_refused(other, expected):
     with pytest.raises(ValueError, match=expected):
         findings.panel({"S2": audited(), "S3": other}, delta=1e-5)
+
+
+def test_noise_multipliers_that_stores_take_for_the_same_are_of_one_training():
+    findings.panel({"S2": audited(), "S3": audited(noise_multiplier=20.0 * (1 + 1e-9))}, delta=1e-5)
+
+
+def test_ceiling_is_that_of_the_runs_and_the_rule_in_use():
+    result, rule = audited(), {"threshold": "split", "alpha": 0.1}
+    expected = estimators.max_certifiable_epsilon(100, delta=1e-5, **rule)
+    assert findings.panel({"S2": result}, delta=1e-5, runs=100, **rule)["ceiling"] == expected
+    assert findings.panel({"S2": result.isel(run=slice(100))}, delta=1e-5, **rule)["ceiling"] == expected
+    assert findings.source(result.isel(run=slice(100))) == "a task; 100 models an audit"
+
+
+def test_nothing_to_draw_or_to_name_is_an_error():
+    with pytest.raises(ValueError, match="audited must be one audit or more, by scenario, got none"):
+        findings.panel({}, delta=1e-5)
+    with pytest.raises(ValueError, match="audited must be one audit or more, got none"):
+        findings.source()
+
+
+def test_simulated_and_single_steps_can_be_tabled():
+    simulated = audit_worst_case(**MECHANISM, runs=400, adjacency="substitute")
+    single = audited().isel(step=-1)
+    table = findings.last_step([simulated, single], delta=1e-5)
+    assert list(table.scenario) == ["S1", "S2"]
+    assert table.bound[1] == findings.bounds(audited(), delta=1e-5)[0][-1].epsilon
 
 
 def test_last_step_is_a_table_of_the_final_models():
@@ -113,3 +143,18 @@ def test_kept_audits_are_found_from_the_root_and_from_the_notebooks(tmp_path, mo
         assert findings.kept("fig").resolve() == tmp_path / "results/paper/fig"
     with pytest.raises(FileNotFoundError, match="make rerun PRESET=laptop ONLY=fig"):
         findings.kept("fig", "laptop")
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_accuracies_are_parted_by_world(repeats):
+    result = audited(repeats)
+    shape = (repeats, 8, 2) if repeats > 1 else (8, 2)
+    dimensions = ("repeat", "measured", "step")[-len(shape) :]
+    values = np.arange(np.prod(shape)).reshape(shape) / 100
+    result = result.assign(accuracy=(dimensions, values)).assign_coords(measured=np.arange(8))
+    np.testing.assert_array_equal(findings.accuracy(result), values.reshape(-1, 2))
+    bits = result.bit.values.reshape(repeats, -1)[:, :8].ravel()
+    for bit in (0, 1):
+        np.testing.assert_array_equal(findings.accuracy(result, bit=bit), values.reshape(-1, 2)[bits == bit])
+    with pytest.raises(ValueError, match="got an audit without accuracies"):
+        findings.accuracy(audited())

@@ -110,7 +110,9 @@ def test_every_notebook_has_parameters_for_every_preset():
 
 
 def test_no_file_names_a_place_outside_the_project():
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     outside = re.compile(r"\.\./(shared)|/(work|root|farm)/")
     for name in tracked:
         if name not in (".ci/run", "tests/test_layout.py") and not name.endswith((".png", ".svg")):

@@ -92,15 +92,38 @@ def test_accuracies_are_drawn_in_percent_with_their_mean():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["with", "without"]
 
 
-def test_panels_share_axis_and_legend_and_name_their_data():
-    panel = findings.panel({"S2": audited(3), "S4": audited(3, scenario="S4")}, delta=1e-5)
-    figure = figures.epsilon_panels({"q = 1": panel, "q = 0.5": panel}, source="a task; 3 × 300 models an audit")
+@pytest.mark.parametrize("order", [1, -1])
+def test_panels_share_the_highest_axis_and_one_legend_and_name_their_data(order):
+    audits = [audited(3), audited(3, noise_multiplier=8.0), audited(3, noise_multiplier=60.0)][::order]
+    panels = {f"σ = {one.noise_multiplier:g}": findings.panel({"S2": one}, delta=1e-5) for one in audits}
+    figure = figures.epsilon_panels(panels, source="a task; 3 × 300 models an audit")
     assert figure.get_supxlabel() == "a task; 3 × 300 models an audit"
-    assert len({ax.get_ylim() for ax in figure.axes}) == 1
-    assert [ax.texts[0].get_text() for ax in figure.axes if ax.texts]
+    (limits,) = {ax.get_ylim() for ax in figure.axes}
+    assert limits[0] == 0
+    assert limits[1] > max(panel["substitute"][-1] for panel in panels.values())
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert len(labels) == len(set(labels)) == 4
+    assert len(labels) == len(set(labels))
     assert all(ax.get_legend() is None for ax in figure.axes)
+
+
+def test_legend_of_panels_tells_valid_bounds_from_others():
+    result = audited(3)
+    panels = {rule: findings.panel({"S2": result}, delta=1e-5, threshold=rule) for rule in ("best", "ranks")}
+    figure = figures.epsilon_panels(panels, source="a task")
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sum("not valid" in label for label in labels) == 1
+    assert sum("S2" in label for label in labels) == 2
+
+
+def test_scenarios_of_ones_own_can_be_drawn():
+    figures.epsilon_panels({"a": findings.panel({"mine": audited(scenario="mine")}, delta=1e-5)}, source="a task")
+
+
+def test_bounds_beyond_the_promise_are_on_the_plot():
+    bounds = [[findings.bounds(audited(), delta=1e-5)[0][-1]]]
+    (ax,) = axes(1)
+    figures.against_runs(ax, [300], audited={"S2": bounds}, substitute=0.5, add_remove=0.2, ceiling=[9.0])
+    assert ax.get_ylim()[1] > bounds[0][0].epsilon
 
 
 def test_bounds_against_runs_show_the_ceiling_and_the_truth():
