@@ -54,8 +54,8 @@ class Reference(NamedTuple):
         found = gradient_of(self.module, torch.as_tensor(self.z.x).double(), self.z.y)
         if not found.norm() > LEAST_NORM:
             raise ValueError(
-                f"target must have a gradient, got private record {self.slot}, of which the reference model is as sure as "
-                "numbers can say: train for fewer steps or choose another target"
+                f"target must have a gradient, got private record {self.slot}, of which the reference model is as sure "
+                "as numbers can say: train for fewer steps or choose another target"
             )
         return found
 

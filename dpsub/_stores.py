@@ -41,7 +41,8 @@ except ImportError:  # Windows
 SAME = 1e-6  # relative: a noise multiplier that was calibrated again, elsewhere, may differ in its last digits
 
 WHERE_FROM = {
-    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files", "sha256",
+    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
+    "sha256",
 }  # fmt: skip
 
 
@@ -211,8 +212,8 @@ def read(path: Path) -> xr.Dataset:
     }
     if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
         raise ValueError(
-            f"store must hold one audit, got {path}, whose shards come from another than it says: copy it anew from where "
-            "it was whole"
+            f"store must hold one audit, got {path}, whose shards come from another than it says: copy it anew from "
+            "where it was whole"
         )
     models = about["runs"] * about["repeats"]
     if contents.models < models:

@@ -259,7 +259,7 @@ def test_sentences_may_hold_what_looks_like_a_line_end(folder):
     (folder / "sst2").mkdir()
     (folder / "sst2" / "train.tsv").write_bytes("\ufeffa\x85fine film\t1\r\ndull\t0\r\n".encode())
     assert _files.sentences("train")[0] == ["a\x85fine film", "dull"]
-    (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
+    (folder / "sst2" / "train.tsv").write_bytes("na\xefve\t1\n".encode("latin-1"))
     with pytest.raises(ValueError, match="train.tsv must be a text in UTF-8"):
         _files.sentences("train")
 

@@ -79,6 +79,7 @@ def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp
     assert glued["validity_ranks_50000"] > 0.97
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tmp_path):
     glued = execute("figA5_adjacency_ratio", tmp_path, points=4, most_epsilon=20.0)
@@ -100,6 +101,7 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_accuracy"] > 0.5
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
     glued = execute(
