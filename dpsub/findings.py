@@ -104,7 +104,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
                 f"{dict(first.sizes)}"
             )
     rule = {name: options[name] for name in ("method", "threshold", "alpha") if name in options}
-    runs = options.get("runs", first.sizes["run"])
+    runs = options.get("runs") or first.sizes["run"]
     return {
         "steps": np.atleast_1d(first.step.values),
         **promises(first, delta=delta),
