@@ -133,14 +133,17 @@ def crafted_input(
     found = reference(task, model, spec, seed=seed, target=target)
     module = found.module
     wanted = found.gradient()
+    norm = wanted.norm()
+    direction = wanted / norm
     x = torch.zeros(found.z.x.shape, dtype=torch.float64, requires_grad=True)
     seen = snapshots(steps)
     losses, moments = [], []
     for step in range(steps + 1):
         got = gradient_of(module, x, found.z.y)
-        cosine = (wanted / wanted.norm()) @ (got / got.norm())
+        length = got.norm()
+        cosine = direction @ (got / length)
         mse = functional.mse_loss(got, wanted)
-        losses.append(torch.stack([cosine, mse, got.norm() / wanted.norm()]).detach())
+        losses.append(torch.stack([cosine, mse, length / norm]).detach())
         if step == 0 or step in seen:
             moments.append(x.detach().float())
             if not (torch.isfinite(losses[-1]).all() and torch.isfinite(moments[-1]).all()):
@@ -165,7 +168,7 @@ def crafted_input(
         task=task.fingerprint,
         details={
             **found.details,
-            "norm": float(wanted.norm()),
+            "norm": float(norm),
             "norm_ratio": float(curves[-1, 2]),
             "cosine": float(curves[-1, 0]),
             "crafting_steps": steps,

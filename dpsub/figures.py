@@ -46,7 +46,7 @@ def what_it_rests_on(bound: LowerBound) -> str:
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 
-OWN = {"color": "#CC79A7", "marker": "X"}  # a scenario that somebody else named
+OWN = {"color": "0.25", "marker": "X"}  # a scenario that somebody else named
 
 
 def looks(name: str, **changes: Any) -> dict[str, Any]:
