@@ -1,7 +1,8 @@
 """The tasks that models are trained on.
 
 Files are looked for in the folder that the environment variable DPSUB_DATA names, or else in the user's cache, and are
-downloaded to there: `mnist/*.gz`, `cifar-10-batches-bin/*.bin`, `sst2/*.tsv`, `purchase100/dataset_purchase`.
+downloaded to there if they are missing. Put there by hand, they go by `mnist/*.gz`, `cifar-10-batches-bin/*.bin`,
+`sst2/*.tsv` and `purchase100/dataset_purchase`.
 """
 
 from __future__ import annotations

@@ -39,3 +39,20 @@ def test_figure_3_has_gradients_near_the_accountant_and_records_beyond_add_remov
     assert last.substitute["S2"] == pytest.approx(10, abs=1e-3)
     assert 0.85 * last.substitute["S2"] <= last.bound["S2"] <= last.substitute["S2"]
     assert (last.bound > last.add_remove).all()
+
+
+def final_bounds(*patterns, by):
+    stored = (audits.load(path) for pattern in patterns for path in PAPER.glob(pattern))
+    last = findings.last_step(stored, delta=1e-5).set_index(["scenario", by]).sort_index()
+    assert len(last) == last.index.levshape[0] * last.index.levshape[1], "every scenario at every value, once"
+    return last
+
+
+def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
+    last = final_bounds("figA2_clipping/*.zarr", "fig3_natural_data/q=1-*.zarr", by="max_grad_norm")
+    crafted_input = last.bound["S3"]
+    assert crafted_input.index.tolist() == [1, 2, 4, 8]
+    assert crafted_input.is_monotonic_decreasing
+    assert crafted_input[8] < 0.7 * crafted_input[1]
+    for scenario in ("S2", "S4", "S5"):
+        assert last.bound[scenario].min() > 0.85 * last.bound[scenario].max()
