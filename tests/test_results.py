@@ -56,3 +56,12 @@ def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
     assert crafted_input[8] < 0.7 * crafted_input[1]
     for scenario in ("S2", "S4", "S5"):
         assert last.bound[scenario].min() > 0.85 * last.bound[scenario].max()
+
+
+def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
+    last = final_bounds("figA4_learning_rate/*.zarr", "fig3_natural_data/q=1-*.zarr", by="learning_rate")
+    assert last.bound["S3"].index.tolist() == [1e-4, 1e-3, 1e-2, 1e-1]
+    assert last.bound["S2"].min() > 0.85 * 10
+    for scenario in ("S3", "S4", "S5"):
+        assert last.bound[scenario, 1e-1] < 0.6 * last.bound[scenario, 1e-4]
+    assert last.bound["S3"].is_monotonic_decreasing
