@@ -65,3 +65,12 @@ def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
     for scenario in ("S3", "S4", "S5"):
         assert last.bound[scenario, 1e-1] < 0.6 * last.bound[scenario, 1e-4]
     assert last.bound["S3"].is_monotonic_decreasing
+
+
+def test_more_steps_weaken_the_crafted_input_and_no_other():
+    last = final_bounds("figA3_steps/*.zarr", "fig3_natural_data/q=0.0625-*.zarr", by="steps")
+    assert last.bound["S3"].index.tolist() == [500, 2500]
+    assert last.bound["S3", 2500] < 0.9 * last.bound["S3", 500]
+    for scenario in ("S2", "S4", "S5"):
+        assert last.bound[scenario, 2500] > 0.95 * last.bound[scenario, 500]
+    assert (last.bound > last.add_remove).all()
