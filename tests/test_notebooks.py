@@ -143,6 +143,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
     ("name", "parameters"),
     [
         ("fig3_natural_data", {"sample_rates": [0.5]}),
+        ("fig4_from_scratch", {"sample_rates": [0.5], "n_aux": 60}),
         ("figA2_clipping", {"max_grad_norms": [1.0, 8.0]}),
         ("figA3_steps", {"lengths": [20, 40]}),
         ("figA4_learning_rate", {"learning_rates": [0.01]}),
@@ -154,6 +155,16 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
     steps = {} if name == "figA3_steps" else {"steps": 40, "observe_every": 10}
     glued = execute(name, tmp_path, runs=64, n_train=60, device="cpu", **steps, **parameters)
     assert glued["runs"] == 64
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_costs_are_those_of_what_was_measured(tmp_path):
+    glued = execute("the_paper_beside_us", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
+    assert glued["a_record"] == 384_000
+    operations = 384_000 * 4 * (0.25 + 0.0625) * 50_000 * 2500 * 2500
+    assert glued["days"] * 86_400 * glued["rate"] * 1e9 == pytest.approx(operations)
+    assert glued["models"] > 150_000
 
 
 @pytest.mark.slow
