@@ -97,9 +97,8 @@ def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
 
 def test_canaries_cost_less_than_a_point_of_accuracy():
     """With five standard errors to spare."""
-    natural = audits.load(PAPER / "figA1_accuracy/S3.zarr")
-    crafted = audits.load(PAPER / "figA1_accuracy/S2.zarr")
-    target = findings.accuracy(natural, bit=0)[:, -1]
-    for canary in (findings.accuracy(natural, bit=1)[:, -1], findings.accuracy(crafted)[:, -1]):
+    inputs, gradients = (audits.load(PAPER / f"figA1_accuracy/{scenario}.zarr") for scenario in ("S3", "S2"))
+    target = findings.accuracy(inputs, bit=0)[:, -1]
+    for canary in (findings.accuracy(inputs, bit=1)[:, -1], findings.accuracy(gradients)[:, -1]):
         error = (target.var(ddof=1) / len(target) + canary.var(ddof=1) / len(canary)) ** 0.5
         assert abs(target.mean() - canary.mean()) + 5 * error < 0.01
