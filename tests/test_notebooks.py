@@ -11,6 +11,7 @@ from dpsub.accounting import gdp_epsilon, gdp_mu
 
 ROOT = Path(__file__).parent.parent
 GLUE = "application/papermill.record/"
+LONGEST_CELL = 300  # seconds: a kernel whose answer was lost is waited for no longer
 
 
 def execute(name, folder, **parameters):
@@ -18,7 +19,7 @@ def execute(name, folder, **parameters):
     target = folder / f"{name}.ipynb"
     papermill.execute_notebook(
         ROOT / "notebooks" / f"{name}.ipynb", target, parameters=parameters, cwd=ROOT, progress_bar=False,
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        execution_timeout=LONGEST_CELL, extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )  # fmt: skip
     glued = {}
     for cell in nbformat.read(target, as_version=4).cells:
