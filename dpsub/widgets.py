@@ -8,7 +8,7 @@ import itertools
 import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import display
+from matplotlib.figure import Figure
 
 from dpsub import accounting, explorer, figures, game
 
@@ -35,7 +35,7 @@ def epsilon_explorer(
         "steps": ipywidgets.IntSlider(steps, min=1, max=5000, description="steps T", **wide),
         "log10_delta": ipywidgets.IntSlider(log10_delta, min=-9, max=-2, description="log₁₀ δ", **wide),
     }
-    picture = ipywidgets.Output()
+    picture = ipywidgets.Image(format="png")
 
     def redraw(_: object = None) -> None:
         chosen = {name: slider.value for name, slider in sliders.items()}
@@ -44,14 +44,11 @@ def epsilon_explorer(
         values = explorer.numbers(**chosen, delta=delta)
         rates = np.linspace(0, 1, 101)
         curves = {name: accounting.tradeoff(rates, **chosen, adjacency=name) for name in ("add_remove", "substitute")}
-        with picture:
-            picture.clear_output(wait=True)
-            fig, (bars, curve) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
-            figures.epsilon_bars(bars, values)
-            figures.tradeoffs(curve, rates, curves)
-            curve.legend()
-            display(fig)  # type: ignore[no-untyped-call]
-            plt.close(fig)
+        fig, (bars, curve) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+        figures.epsilon_bars(bars, values)
+        figures.tradeoffs(curve, rates, curves)
+        curve.legend()
+        picture.value = _png(fig)
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")
@@ -88,10 +85,7 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
     def redraw(_: object = None) -> None:
         fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
         figures.game(left, right, current[0], threshold.value)
-        png = io.BytesIO()
-        fig.savefig(png, format="png", dpi=110)
-        picture.value = png.getvalue()
-        plt.close(fig)
+        picture.value = _png(fig)
 
     def deal(_: object = None) -> None:
         current[:] = [game.play(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds))]
@@ -111,3 +105,11 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
     hundred.on_click(play_often)
     deal()
     return ipywidgets.VBox([*choices.values(), threshold, picture, ipywidgets.HBox([again, hundred]), verdict])
+
+
+def _png(fig: Figure) -> bytes:
+    """The figure, which is closed, as an image: nbclient may wait for ever on an Output widget (its issue 312)."""
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=110)
+    plt.close(fig)
+    return png.getvalue()

@@ -70,7 +70,7 @@ def test_explorer_answers_a_slider():
     box = widgets.epsilon_explorer(noise_multiplier=10.0, sample_rate=1.0, steps=100)
     sliders, picture = box.children[:-1], box.children[-1]
     assert [slider.description for slider in sliders] == ["noise multiplier σ", "sample rate q", "steps T", "log₁₀ δ"]
-    calls = []
+    before, calls = bytes(picture.value), []
     original = explorer.numbers
     explorer.numbers = lambda **arguments: calls.append(arguments) or original(**arguments)
     try:
@@ -81,7 +81,9 @@ def test_explorer_answers_a_slider():
         explorer.numbers = original
     assert [call["steps"] for call in calls] == [200, 200, 200]
     assert calls[-1] == {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 200, "delta": 1e-8}
-    assert picture.outputs is not None
+    assert before.startswith(b"\x89PNG")
+    assert bytes(picture.value).startswith(b"\x89PNG")
+    assert bytes(picture.value) != before
 
 
 def test_group_privacy_is_drawn_when_given(ax):
