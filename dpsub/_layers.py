@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
@@ -72,7 +73,7 @@ class Dense:
             self._weight(total).baddbmm_(weighted.transpose(1, 2), by_run)
             total[:, -self.features_out :] += weighted.sum(dim=1)
 
-        return ((inputs * inputs).sum(dim=2) + 1) * (outputs * outputs).sum(dim=2), weighted_sum
+        return (vector_norm(inputs, dim=2) ** 2 + 1) * vector_norm(outputs, dim=2) ** 2, weighted_sum
 
     def module(self) -> nn.Module:
         return nn.Linear(self.features_in, self.features_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
@@ -95,7 +95,7 @@ class Network:
     def logits(self, theta: Tensor, inputs: Tensor, room: int = RECORDS_AT_ONCE) -> Tensor:
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
-        for runs, records in self._parts_of(len(theta), len(inputs), room):
+        for runs, records in self._parts_of([len(inputs)] * len(theta), room):
             values = inputs[records, None]
             for layer, part in self._parts(theta[runs]):
                 values = layer.forward(part, values)
@@ -112,6 +112,7 @@ class Network:
         *,
         gather: bool = False,
         room: int = RECORDS_AT_ONCE,
+        out: Tensor | None = None,
     ) -> Tensor:
         """The sum of the sampled records' clipped gradients, shaped like `theta`.
 
@@ -123,29 +124,30 @@ class Network:
             max_grad_norm: C.
             gather: compute only what is sampled, in each model's own batch. It pays where the batches are small.
             room: about how many numbers a part of the computation may hold; other parts round otherwise.
+            out: where the sum goes, shaped like `theta`; by default into new memory.
         """
-        total = torch.zeros_like(theta)
+        total = torch.zeros_like(theta) if out is None else out.zero_()
         if sampled is not None and gather:
-            records, sampled = _batches(sampled)
-            labels, inputs = labels[records], _Gathered(inputs, records)  # type: ignore[assignment]
-        else:
-            labels, inputs = labels[:, None], inputs[:, None]
-        for runs, batch in self._parts_of(len(theta), len(labels), room):
-            own = slice(None) if labels.shape[1] == 1 else runs
-            self._add_clipped(
-                total[runs],
-                theta[runs],
-                inputs[batch, own],
-                labels[batch, own],
-                None if sampled is None else sampled[batch, runs],
-                max_grad_norm,
-            )
+            counts = sampled.sum(dim=0)
+            sizes = counts.tolist()
+            batches = _batches(sampled, counts, max(sizes))
+            for runs, places in self._parts_of(sizes, room):
+                records = batches[places, runs]
+                taken: Tensor | None = (
+                    torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
+                )
+                values = inputs.index_select(0, records.flatten()).view(*records.shape, *inputs.shape[1:])
+                self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
+            return total
+        for runs, part in self._parts_of([len(labels)] * len(theta), room):
+            taken = None if sampled is None else sampled[part, runs]
+            self._add_clipped(total[runs], theta[runs], inputs[part, None], labels[part, None], taken, max_grad_norm)
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """(records, runs): the norms of the records' gradients, unclipped."""
         norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
-        for runs, batch in self._parts_of(len(theta), len(labels), RECORDS_AT_ONCE):
+        for runs, batch in self._parts_of([len(labels)] * len(theta), RECORDS_AT_ONCE):
             norms[batch, runs] = self._gradients(theta[runs], inputs[batch, None], labels[batch, None])[0]
         return norms
 
@@ -189,23 +191,16 @@ class Network:
         """Each layer with its columns of `theta`."""
         return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
 
-    def _parts_of(self, runs: int, records: int, room: int) -> Iterator[tuple[slice, slice]]:
+    def _parts_of(self, sizes: Sequence[int], room: int) -> Iterator[tuple[slice, slice]]:
+        """Runs and records of each part, where each run has so many records."""
         floats = sum(layer.floats for layer in self.layers)
-        batch = min(max(1, RECORDS_AT_ONCE // floats), max(1, records))
-        models = max(1, min(runs, room // (batch * floats)))
-        for first in range(0, runs, models):
-            for start in range(0, records, batch):
-                yield slice(first, min(first + models, runs)), slice(start, min(start + batch, records))
-
-
-class _Gathered:
-    """Records that are fetched only as they are asked for: all models' batches at once would not fit."""
-
-    def __init__(self, inputs: Tensor, records: Tensor) -> None:
-        self.inputs, self.records = inputs, records
-
-    def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
-        return self.inputs[self.records[key]]
+        batch = max(1, min(RECORDS_AT_ONCE // floats, max(sizes)))
+        models = max(1, room // (batch * floats))
+        for first in range(0, len(sizes), models):
+            runs = slice(first, first + models)
+            most = max(sizes[runs])
+            for start in range(0, most, batch):
+                yield runs, slice(start, min(start + batch, most))
 
 
 def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
@@ -222,13 +217,11 @@ def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor
     return vector
 
 
-def _batches(sampled: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, runs) bool → each model's batch, (size, runs): indices of records, and whether the place is taken."""
+def _batches(sampled: Tensor, counts: Tensor, most: int) -> Tensor:
+    """(n, runs) bool, so many in each run → each model's batch: the indices of its records, (most, runs), then 0."""
     pairs = sampled.T.nonzero()
-    counts = sampled.sum(dim=0)
-    size = max(1, int(counts.max()))
     ends = counts.cumsum(0)
     place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
-    records = torch.zeros(size, sampled.shape[1], dtype=torch.int64, device=sampled.device)
+    records = torch.zeros(most, sampled.shape[1], dtype=torch.int64, device=sampled.device)
     records[place, pairs[:, 0]] = pairs[:, 1]
-    return records, torch.arange(size, device=sampled.device)[:, None] < counts
+    return records

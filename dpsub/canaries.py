@@ -103,6 +103,23 @@ class CanaryPair:
         _checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
         return replace(self, z_prime=None, adjacency=adjacency)
 
+    def exchanged(self) -> CanaryPair:
+        """The pair with its worlds exchanged: z′ where z was.
+
+        An audit of it with the same seed trains twins: models with the starts, batches and noise of this pair's, whose
+        slot holds the other canary. Its scores speak for z′, so they point the other way: `findings.separation` sets
+        the two side by side.
+
+        Raises:
+            ValueError: if one world is empty, or z′ is a gradient other than −z, for which no score is the opposite.
+        """
+        if self.adjacency != "substitute":
+            raise ValueError(f"adjacency must be 'substitute' for worlds to be exchanged, got {self.adjacency!r}")
+        if not isinstance(self.z, Record) and not np.array_equal(self.z, -np.asarray(self.z_prime)):
+            raise ValueError("z_prime must be −z for gradients to be exchanged: a score speaks of z alone")
+        assert self.z_prime is not None
+        return replace(self, z=self.z_prime, z_prime=self.z)
+
 
 def _same(z: Any, z_prime: Any) -> bool:
     if isinstance(z, Record):

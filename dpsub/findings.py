@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from dpsub import _checks, accounting, estimators
 from dpsub.estimators import LowerBound
@@ -18,6 +19,8 @@ ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
     "task_fingerprint", "adjacency",
 )  # fmt: skip
+
+OF_ITS_MAKING = {"commit", "wall_seconds", "last_written", "models_stored", "dpsub_store"}
 
 
 def kept(notebook: str, preset: str = "paper") -> Path:
@@ -134,6 +137,62 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
             | {adjacency: float(epsilon[0]) for adjacency, epsilon in promises(last, delta=delta).items()}
         )
     return pd.DataFrame(rows)
+
+
+def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd.DataFrame:
+    """How far apart the two worlds' scores lie, by models that were each trained twice: an estimate, and no bound.
+
+    Each model of `result` has a twin in `exchanged`, with the same start, batches and noise and the other canary in its
+    slot, so that a few models tell the distance between the worlds well. Their spread they tell less well: to 20 % or
+    so by twelve of them.
+
+    Args:
+        result: of `dpsub.audit` with a canary.
+        exchanged: of the same call with `canary.exchanged()`.
+        delta: at which δ.
+
+    Returns:
+        A row for each step: `gap`, the mean difference between twins; `spread`, the standard deviation within a world;
+        `mu`, their ratio, and `error`, two standard errors of it (jackknife over pairs of twins); `epsilon`, and
+        `epsilon_low` and `epsilon_high` at mu ∓ error: what μ-GDP makes of it, which is what an audit of very many
+        models would come to if scores were Gaussian.
+
+    Raises:
+        ValueError: if the two are not twins, have repeats, or are fewer than 4 pairs.
+    """
+    if "repeat" in result.dims or result.sizes["run"] < 4:
+        raise ValueError(f"result must be of one repeat of 4 runs or more, got {dict(result.sizes)}")
+    for name in sorted({*result.attrs, *exchanged.attrs} - OF_ITS_MAKING):
+        its, other = result.attrs.get(name), exchanged.attrs.get(name)
+        if (its == other) == (name == "canary_fingerprint"):
+            raise ValueError(
+                f"exchanged must be the same audit with canary.exchanged(), got {name} {other!r} beside {its!r}"
+            )
+    if not np.array_equal(result.bit, exchanged.bit) or not np.array_equal(result.step, exchanged.step):
+        raise ValueError("exchanged must have the bits and steps of result: run both with the same seed and options")
+    scores, opposite = np.asarray(result.score, float), -np.asarray(exchanged.score, float)
+    if not np.isfinite([scores, opposite]).all():
+        raise ValueError("result and exchanged must be whole, got scores that are not finite or not there yet")
+    saw_z = result.bit.values[:, None] == 0
+    worlds = np.stack([np.where(saw_z, scores, opposite), np.where(saw_z, opposite, scores)])  # (world, run, step)
+
+    def of(runs: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        here = worlds[:, runs]
+        return here[0].mean(axis=0) - here[1].mean(axis=0), np.sqrt(here.var(axis=1, ddof=1).mean(axis=0))
+
+    count = len(scores)
+    gap, spread = of(np.ones(count, dtype=bool))
+    if not (spread > 0).all():
+        raise ValueError("result must have scores that differ between models, got the same score for each world")
+    without = np.stack([np.divide(*of(np.arange(count) != run)) for run in range(count)])
+    error = 2 * np.sqrt((count - 1) * without.var(axis=0))
+    mu = gap / spread
+    at = {"epsilon": mu, "epsilon_low": mu - error, "epsilon_high": mu + error}
+    return pd.DataFrame(
+        {"gap": gap, "spread": spread, "mu": mu, "error": error}
+        | {name: [accounting.gdp_epsilon(max(0.0, value), delta) for value in values] for name, values in at.items()},
+        index=pd.Index(result.step.values, name="step"),
+    )
 
 
 def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:

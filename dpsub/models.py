@@ -77,6 +77,7 @@ class Linear:
         *,
         gather: bool = False,
         room: int = RECORDS_AT_ONCE,
+        out: Tensor | None = None,
     ) -> Tensor:
         """The sum of the sampled records' clipped gradients, shaped like `theta`.
 
@@ -91,8 +92,9 @@ class Linear:
             sampled: (n, runs) bool, or None for the full batch.
             max_grad_norm: C.
             gather, room: of no use here.
+            out: where the sum goes, shaped like `theta`; by default into new memory.
         """
-        total = torch.zeros_like(theta).flatten(1)
+        total = (torch.zeros_like(theta) if out is None else out.zero_()).flatten(1)
         at_once = max(1, RECORDS_AT_ONCE // (4 * total.shape[1]))
         for start in range(0, len(inputs), at_once):
             records = slice(start, start + at_once)

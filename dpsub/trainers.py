@@ -87,6 +87,8 @@ class Bank:
 
         self.theta = model.initial_parameters(self.runs, generator)
         self.theta_0 = self.theta.clone()
+        # Each step's sum and noise go to the same places: new memory costs more than what is written into it.
+        self._sum, self._noise = torch.empty_like(self.theta), torch.empty_like(self.theta)
         if spec.optimizer == "adam":
             self.optimizer: torch.optim.Optimizer = torch.optim.Adam([self.theta], lr=spec.learning_rate, fused=True)
         else:
@@ -125,6 +127,7 @@ class Bank:
             spec.max_grad_norm if clip else math.inf,
             gather=spec.sample_rate < GATHER_BELOW,
             room=self.room,
+            out=self._sum,
         )
         if len(self.support):
             slot_gradients = (
@@ -142,7 +145,7 @@ class Bank:
         if self.spec.sample_rate < 1:
             coins = _coins(self.spec.sample_rate, self.others + 1, self.runs, self.generator)
             sampled, slot_sampled = coins[:-1], coins[-1]
-        drawn = torch.empty_like(self.theta).normal_(generator=self.generator) if noise else None
+        drawn = self._noise.normal_(generator=self.generator) if noise else None
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:

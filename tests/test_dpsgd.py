@@ -52,6 +52,24 @@ def test_a_pair_of_records_is_scored_by_their_logits():
     assert CanaryPair(z=np.ones(3), z_prime=-np.ones(3), slot=1, scenario="S2").score == "displacement"
 
 
+def test_exchanged_worlds_are_each_other():
+    x = np.ones(3, np.float32)
+    for z, z_prime in (((x, 0), (2 * x, 1)), (x, -x)):
+        pair = CanaryPair(z, z_prime, 4, "S3", details={"cosine": -1.0}, task="t")
+        other = pair.exchanged()
+        assert other.fingerprint != pair.fingerprint
+        assert other.exchanged().fingerprint == pair.fingerprint
+        assert (other.slot, other.scenario, other.details, other.task) == (4, "S3", {"cosine": -1.0}, "t")
+
+
+def test_worlds_that_cannot_be_exchanged_are_named():
+    alone = CanaryPair(([1.0], 0), None, 0, "S4", adjacency="zero_out")
+    with pytest.raises(ValueError, match="adjacency must be 'substitute' for worlds to be exchanged, got 'zero_out'"):
+        alone.exchanged()
+    with pytest.raises(ValueError, match="z_prime must be −z for gradients to be exchanged"):
+        CanaryPair([1.0, 0.0], [0.0, 1.0], 0, "S2").exchanged()
+
+
 def test_none_empties_the_slot_beside_a_gradient_too():
     pair = CanaryPair(z=[1.0, 0.0], z_prime=None, slot=0, scenario="S2", adjacency="add_remove")
     assert pair.z_prime.tolist() == [0.0, 0.0]

@@ -158,3 +158,63 @@ def test_accuracies_are_parted_by_world(repeats):
         np.testing.assert_array_equal(findings.accuracy(result, bit=bit), values.reshape(-1, 2)[bits == bit])
     with pytest.raises(ValueError, match="got an audit without accuracies"):
         findings.accuracy(audited())
+
+
+def twins(runs=12, mu=(0.5, 2.0), seed=0, noise=0.02, **attrs):
+    """Two audits of models that were trained twice: the same spread, mu of it apart, but for a little noise."""
+    rng = np.random.default_rng(seed)
+    bit = rng.integers(2, size=runs).astype(np.int8)
+    speaks = np.where(bit == 0, 1, -1)[:, None]
+    shared = 3 * rng.normal(size=(runs, len(mu)))
+    scores = [shared + sign * speaks * 1.5 * np.array(mu) + noise * rng.normal(size=shared.shape) for sign in (1, -1)]
+    return [
+        xr.Dataset(
+            {"score": (("run", "step"), score * sign), "bit": ("run", bit)},
+            coords={"step": [10, 20][: len(mu)]},
+            attrs={"seed": 0, "canary_fingerprint": name, "commit": name} | attrs,
+        )
+        for score, sign, name in ((scores[0], 1, "a"), (scores[1], -1, "b"))
+    ]
+
+
+def test_separation_is_the_gap_of_twins_over_the_spread_of_a_world():
+    found = findings.separation(*twins(runs=4000), delta=1e-5)
+    assert found.index.tolist() == [10, 20]
+    assert found.gap.tolist() == pytest.approx([1.5, 6.0], abs=0.01)
+    assert found.spread.tolist() == pytest.approx([3, 3], rel=0.05)
+    assert found.mu.tolist() == pytest.approx([0.5, 2.0], rel=0.05)
+    for column, sign in (("epsilon", 0), ("epsilon_low", -1), ("epsilon_high", 1)):
+        at = found.mu + sign * found.error
+        assert found[column].tolist() == [accounting.gdp_epsilon(mu, 1e-5) for mu in at]
+
+
+def test_a_dozen_twins_tell_the_separation_to_the_error_that_is_stated():
+    """What twelve pairs find lies within two standard errors of the truth about as often as of a Gaussian."""
+    found = [findings.separation(*twins(seed=seed, mu=(1.5,)), delta=1e-5).iloc[0] for seed in range(300)]
+    assert np.mean([abs(one.mu - 1.5) < one.error for one in found]) > 0.87
+    assert np.std([one.mu for one in found]) == pytest.approx(np.mean([one.error for one in found]) / 2, rel=0.3)
+    # Without twins the means of two worlds of six models each differ by chance alone by 0.6 of their spread.
+    assert np.std([one.gap / 3 for one in found]) < 0.01
+
+
+def test_worlds_that_do_not_differ_have_an_epsilon_of_zero_within_their_error():
+    found = findings.separation(*twins(mu=(0.0,), noise=1.0), delta=1e-5)
+    assert found.epsilon_low.item() == 0
+    assert found.mu.item() == pytest.approx(0, abs=2 * found.error.item())
+
+
+def test_audits_that_are_no_twins_are_named():
+    one, other = twins()
+    with pytest.raises(ValueError, match="got canary_fingerprint 'a' beside 'a'"):
+        findings.separation(one, one, delta=1e-5)
+    with pytest.raises(ValueError, match="got seed 1 beside 0"):
+        findings.separation(one, other.assign_attrs(seed=1), delta=1e-5)
+    with pytest.raises(ValueError, match="exchanged must have the bits and steps of result"):
+        findings.separation(one, other.assign(bit=1 - other.bit), delta=1e-5)
+    with pytest.raises(ValueError, match="result must be of one repeat of 4 runs or more, got .*'run': 3"):
+        findings.separation(one.isel(run=slice(3)), other.isel(run=slice(3)), delta=1e-5)
+    with pytest.raises(ValueError, match="must be whole, got scores that are not finite"):
+        findings.separation(one, other.assign(score=other.score.where(other.step > 10)), delta=1e-5)
+    still = [audit.assign(score=0 * audit.score) for audit in (one, other)]
+    with pytest.raises(ValueError, match="got the same score for each world"):
+        findings.separation(*still, delta=1e-5)

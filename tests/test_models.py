@@ -81,6 +81,28 @@ def test_an_empty_batch_sums_to_nothing(task, model):
 
 
 @every_model
+def test_a_sum_replaces_whatever_was_in_its_place(task, model):
+    theta, x, y = some_parameters(model), model.inputs(torch.as_tensor(task.x_train)), torch.as_tensor(task.y_train)
+    sampled = torch.rand(24, RUNS, generator=torch.Generator().manual_seed(0)) < 0.4
+    for mask, gather in ((None, False), (sampled, False), (sampled, True), (torch.zeros_like(sampled), True)):
+        place = torch.full_like(theta, torch.nan)
+        total = model.clipped_sum(theta, x, y, mask, 1.0, gather=gather, out=place)
+        assert total.data_ptr() == place.data_ptr()
+        torch.testing.assert_close(place, model.clipped_sum(theta, x, y, mask, 1.0, gather=gather), atol=0, rtol=0)
+
+
+@every_model
+def test_batches_of_different_sizes_are_summed_each_by_itself(task, model):
+    theta, x, y = some_parameters(model), model.inputs(torch.as_tensor(task.x_train)), torch.as_tensor(task.y_train)
+    sampled = torch.zeros(24, RUNS, dtype=torch.bool)
+    sampled[5, 0] = sampled[3:20, 2] = True  # one record, none, seventeen
+    for room in (1, 2**24):
+        gathered = model.clipped_sum(theta, x, y, sampled, 1.0, gather=True, room=room)
+        torch.testing.assert_close(gathered, model.clipped_sum(theta, x, y, sampled, 1.0), atol=1e-6, rtol=1e-5)
+    assert not model.flat(gathered)[1].any()
+
+
+@every_model
 def test_the_result_does_not_depend_on_the_room(task, model):
     theta, x, y = some_parameters(model), model.inputs(torch.as_tensor(task.x_train)), torch.as_tensor(task.y_train)
     sampled = torch.rand(24, RUNS, generator=torch.Generator().manual_seed(0)) < 0.4
