@@ -122,6 +122,7 @@ class Plan:
             "score": ("run", "step"),
             "bit": ("run",),
             "accuracy": ("measured", "step"),
+            "distance": ("run", "step"),
             "gradient": ("run", "step"),
             "weights": ("run", "parameter"),
         }
@@ -221,7 +222,7 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
     x_test = torch.as_tensor(plan.task.x_test if measured else plan.task.x_test[:0], device=device)
     y_test = torch.as_tensor(plan.task.y_test, device=device)
 
-    seen: dict[str, list[Tensor]] = {"score": [], "gradient": [], "accuracy": []}
+    seen: dict[str, list[Tensor]] = {"score": [], "distance": [], "gradient": [], "accuracy": []}
     due = set(plan.observed)
     for step in range(1, plan.spec.steps + 1):
         if stop.is_set():
@@ -230,6 +231,8 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
         bank.advance()
         if step in due:
             seen["score"].append(bank.scores())
+            if "distance" in plan.metrics:
+                seen["distance"].append(bank.distance())
             if gradient is not None:
                 seen["gradient"].append(gradient())
             if measured:

@@ -26,7 +26,7 @@ from dpsub.models import Model, check_fits
 if TYPE_CHECKING:
     from dpsub._stores import Store
 
-METRICS = ("accuracy", "gradient", "weights")
+METRICS = ("accuracy", "distance", "gradient", "weights")
 
 
 def audit(
@@ -63,8 +63,10 @@ def audit(
         repeats: audits of their own, with seeds spawned from `seed` (`repeat_seeds`, and `seeds` in the attributes),
             the first with `seed` itself. `estimators.over_repeats` makes a mean and an error of their bounds.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
-            "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches
-            the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
+            "distance", of the two canaries' clipped gradients in the observed models, ‖g_z − g_z′‖/2C: 1 as the
+            accountants assume, less where the models do not tell the records apart so well. "gradient", at the observed
+            steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches the steps
+            (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
             parameters of all runs after the last step, each a vector that `model.module(parameters)` makes a
             `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates instead of
             those that the records span (`Linear.within_span`): the numbers are others, of the same law.
@@ -93,10 +95,10 @@ def audit(
 
     Returns:
         `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; `step`, the number
-        of steps taken; `accuracy` (measured, step), with the runs that were measured as its coordinate; `gradient`
-        (run, step); `weights` (run, parameter). With repeats > 1, each with a leading `repeat`. The attributes say
-        what made it: parameters, seed and versions, and checksums of task, canary and fixed start to know these by; of
-        a stored audit also commit, wall time and the devices that took part.
+        of steps taken; `accuracy` (measured, step), with the runs that were measured as its coordinate; `distance` and
+        `gradient` (run, step); `weights` (run, parameter). With repeats > 1, each with a leading `repeat`. The
+        attributes say what made it: parameters, seed and versions, and checksums of task, canary and fixed start to
+        know these by; of a stored audit also commit, wall time and the devices that took part.
 
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in

@@ -181,11 +181,29 @@ class Bank:
         unit = self.expected_batch_size / self.spec.max_grad_norm**2
         if not self.has_record:
             return lambda: self._privatised()[:, self.support] @ self.gradients[0] * unit
-        z = slice(self.others, self.others + 1)
-        direction = self.model.flat(
-            self.model.clipped_sum(self.theta, self.inputs[z], self.labels[z], None, self.spec.max_grad_norm)
-        )
+        direction = self._canary_gradient(0)
         return lambda: (self._privatised() * direction).sum(dim=1) * unit
+
+    def distance(self) -> Tensor:
+        """(runs,): ‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, at the parameters as they are.
+
+        1 is what the accountants assume at every step. Where it is d at all of them, whoever sees the steps tells the
+        worlds apart no better than if the noise multiplier were 1/d times as large.
+        """
+        if self.has_record:
+            apart = self._canary_gradient(0)
+            if len(self.inputs) - self.others > 1:
+                apart = apart - self._canary_gradient(1)
+        else:
+            apart = (self.gradients[0] - self.gradients[1]).expand(self.runs, -1)
+        return torch.linalg.vector_norm(apart, dim=1) / (2 * self.spec.max_grad_norm)
+
+    def _canary_gradient(self, world: int) -> Tensor:
+        """(runs, parameters): the clipped gradient of z, 0, or z′, 1, a record, in each model."""
+        one = slice(self.others + world, self.others + world + 1)
+        return self.model.flat(
+            self.model.clipped_sum(self.theta, self.inputs[one], self.labels[one], None, self.spec.max_grad_norm)
+        )
 
     def _privatised(self) -> Tensor:
         assert self.theta.grad is not None

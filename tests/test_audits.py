@@ -91,10 +91,12 @@ def test_metrics_are_observed_beside_the_scores(task, model, canary):
     arguments = {"runs": BLOCK + 5, "observe_every": 20, "device": "cpu", "progress": False}
     plain = audit(task, model, canary, SPEC, **arguments)
     assert set(plain.data_vars) == {"score", "bit"}
-    result = audit(task, model, canary, SPEC, metrics=("accuracy", "weights", "gradient", "accuracy"), **arguments)
+    asked = ("accuracy", "weights", "distance", "gradient", "accuracy")
+    result = audit(task, model, canary, SPEC, metrics=asked, **arguments)
     assert result.accuracy.dims == ("measured", "step")
     assert result.measured.values.tolist() == list(range(8))
-    assert result.gradient.shape == (BLOCK + 5, 2)
+    assert result.gradient.shape == result.distance.shape == (BLOCK + 5, 2)
+    assert np.allclose(result.distance, 1)
     assert result.weights.shape == (BLOCK + 5, model.parameters)
     assert result.bit.equals(plain.bit)
 
@@ -283,7 +285,7 @@ def test_a_sampled_audit_draws_its_batches(task, model):
         ({"model": torch.nn.Linear(2, 2)}, "model must be made by dpsub.models, .* got a Linear"),
         ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
         ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
-        ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'gradient', 'weights', got 'loss'"),
+        ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
         ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
         ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
     ],

@@ -80,7 +80,7 @@ def files(store):
 
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_a_stored_audit_is_the_same_audit_and_is_read_the_second_time(run, tmp_path, monkeypatch, repeats):
-    options = {"metrics": ("accuracy", "gradient", "weights"), "repeats": repeats}
+    options = {"metrics": ("accuracy", "distance", "gradient", "weights"), "repeats": repeats}
     expected = run(store=None, **options)
     first = run(**options)
     monkeypatch.setattr(_plans, "Bank", None)

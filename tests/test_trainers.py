@@ -419,6 +419,34 @@ def test_a_watched_gradient_canary_is_one_in_noise_of_sigma():
     assert seen[bits == 0].mean() - seen[bits == 1].mean() == pytest.approx(2, abs=4.5 * 3 / np.sqrt(1_000))
 
 
+@every_model
+def test_the_distance_of_records_is_that_of_their_clipped_gradients(name):
+    task, model = MODELS[name]
+    setting = spec(max_grad_norm=0.5)
+    pair = canary("record", task, model)
+    bank = new_bank(task, model, setting, [0, 1], pair)
+    bank.advance()
+    found, alone = bank.distance(), new_bank(task, model, setting, [0, 1], pair.against_nothing(adjacency="zero_out"))
+    alone.theta.copy_(bank.theta)
+    for run in range(2):
+        module, clipped = model.module(model.flat(bank.theta)[run]), []
+        for x, y in (pair.z, pair.z_prime):
+            loss = nn.functional.cross_entropy(module(torch.as_tensor(x[None])), torch.tensor([y]))
+            gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+            clipped.append(gradient * (0.5 / (gradient.norm() + 1e-6)).clamp(max=1))
+        assert float(found[run]) == pytest.approx(float((clipped[0] - clipped[1]).norm()), rel=1e-4)  # 2C is 1
+        assert float(alone.distance()[run]) == pytest.approx(float(clipped[0].norm()), rel=1e-4)
+
+
+@every_model
+def test_the_distance_of_crafted_gradients_is_two_clipping_bounds(name):
+    task, model = MODELS[name]
+    pair = canary("gradient", task, model)
+    for shown, distance in ((pair, 1.0), (pair.against_nothing(adjacency="add_remove"), 0.5)):
+        bank = new_bank(task, model, spec(), [0, 1, 1], shown)
+        assert bank.distance().tolist() == pytest.approx([distance] * 3)
+
+
 def test_blocks_shrink_with_the_model_alone():
     class Sized:
         parameters = 0
