@@ -1,8 +1,9 @@
 """Banks against Opacus, one model at a time: models·steps per second on the same work, in one run, as ratios.
 
-`python benchmarks/trainers.py [--device cuda] [--rounds 3]`. "Published" is the loop of the papers' code, PrivacyEngine
-with its DataLoader; "lean" hands tensors straight to GradSampleModule and DPOptimizer. The floor is the time that the
-matrix products of the sampled records and the normals alone would take, at rates measured here.
+`python benchmarks/trainers.py [--device cuda] [--rounds 3] [--only Purchase100]`. "Published" is the loop of the
+papers' code, PrivacyEngine with its DataLoader; "lean" hands tensors straight to GradSampleModule and DPOptimizer. The
+floor is the time that the matrix products of the sampled records and the normals alone would take, at rates measured
+here.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="measure the cases whose name contains this")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     warnings.filterwarnings("ignore")
@@ -138,6 +140,8 @@ def main() -> None:
     print(f"medians of {arguments.rounds} rounds: microseconds a model and step; how many times as fast the bank is")
     print(f"{'':36}{'published':>10}{'lean':>8}{'bank':>8}{'floor':>8}{'published':>12}{'lean':>8}{'of floor':>10}")
     for name, task, model, spec in cases():
+        if arguments.only not in name:
+            continue
         runs = 128 * (2 * threads if device.type == "cpu" else 8)
         if not isinstance(model, dpsub.models.Linear) and device.type == "cpu":
             runs = 128 * threads

@@ -196,7 +196,8 @@ class Bank:
                 apart = apart - self._canary_gradient(1)
         else:
             apart = (self.gradients[0] - self.gradients[1]).expand(self.runs, -1)
-        return torch.linalg.vector_norm(apart, dim=1) / (2 * self.spec.max_grad_norm)
+        norms: Tensor = torch.linalg.vector_norm(apart, dim=1)
+        return norms / (2 * self.spec.max_grad_norm)
 
     def _canary_gradient(self, world: int) -> Tensor:
         """(runs, parameters): the clipped gradient of z, 0, or z′, 1, a record, in each model."""
