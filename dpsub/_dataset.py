@@ -16,7 +16,7 @@ LONG_NAMES = {
     "score": "score, higher speaks for z",
     "bit": "0: trained with z, 1: with z_prime",
     "accuracy": "share of the test records that the model labels rightly",
-    "distance": "distance of the two canaries' clipped gradients, in units of 2 max_grad_norm",
+    "distance": "distance of the two canaries' gradients, in units of 2 max_grad_norm",
     "gradient": "privatised sum times z's gradient, in units of max_grad_norm squared",
     "weights": "parameters after the last step",
 }

@@ -130,7 +130,7 @@ class Network:
         if sampled is not None and gather:
             counts = sampled.sum(dim=0)
             sizes = counts.tolist()
-            batches = _batches(sampled, counts, max(sizes))
+            batches = _batches(sampled, counts, largest=max(sizes))
             for runs, places in self._parts_of(sizes, room):
                 records = batches[places, runs]
                 taken: Tensor | None = (
@@ -140,8 +140,8 @@ class Network:
                 self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
             return total
         for runs, part in self._parts_of([len(labels)] * len(theta), room):
-            taken = None if sampled is None else sampled[part, runs]
-            self._add_clipped(total[runs], theta[runs], inputs[part, None], labels[part, None], taken, max_grad_norm)
+            here = None if sampled is None else sampled[part, runs]
+            self._add_clipped(total[runs], theta[runs], inputs[part, None], labels[part, None], here, max_grad_norm)
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -217,11 +217,11 @@ def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor
     return vector
 
 
-def _batches(sampled: Tensor, counts: Tensor, most: int) -> Tensor:
-    """(n, runs) bool, so many in each run → each model's batch: the indices of its records, (most, runs), then 0."""
+def _batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
+    """(n, runs) bool, with so many in each run → each model's batch, (largest, runs): indices of records, then 0."""
     pairs = sampled.T.nonzero()
     ends = counts.cumsum(0)
     place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
-    records = torch.zeros(most, sampled.shape[1], dtype=torch.int64, device=sampled.device)
+    records = torch.zeros(largest, sampled.shape[1], dtype=torch.int64, device=sampled.device)
     records[place, pairs[:, 0]] = pairs[:, 1]
     return records

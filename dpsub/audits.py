@@ -63,13 +63,13 @@ def audit(
         repeats: audits of their own, with seeds spawned from `seed` (`repeat_seeds`, and `seeds` in the attributes),
             the first with `seed` itself. `estimators.over_repeats` makes a mean and an error of their bounds.
         metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
-            "distance", of the two canaries' clipped gradients in the observed models, ‖g_z − g_z′‖/2C: 1 as the
-            accountants assume, less where the models do not tell the records apart so well. "gradient", at the observed
-            steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary sees who watches the steps
-            (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1. "weights", the
-            parameters of all runs after the last step, each a vector that `model.module(parameters)` makes a
-            `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates instead of
-            those that the records span (`Linear.within_span`): the numbers are others, of the same law.
+            "distance", ‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, in the models observed: at
+            most 1, or 0.5 beside an empty slot, as the accountants assume; less where gradients are shorter than C or
+            not opposite. "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary
+            sees who watches the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1.
+            "weights", the parameters of all runs after the last step, each a vector that `model.module(parameters)`
+            makes a `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates
+            instead of those that the records span (`Linear.within_span`): the numbers are others, of the same law.
         seed: runs come in blocks (`block_size` in the attributes; it depends on the model alone), each with a stream
             of its own: the same numbers on the same kind of device, with the same versions and arguments, however
             many threads, workers or interruptions, or whatever memory there are.

@@ -108,7 +108,7 @@ class CanaryPair:
 
         An audit of it with the same seed trains twins: models with the starts, batches and noise of this pair's, whose
         slot holds the other canary. Its scores speak for z′, so they point the other way: `findings.separation` sets
-        the two side by side.
+        the two side by side. Details and trace stay those of the pair as it was crafted.
 
         Raises:
             ValueError: if one world is empty, or z′ is a gradient other than −z, for which no score is the opposite.

@@ -19,8 +19,11 @@ ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
     "task_fingerprint", "adjacency",
 )  # fmt: skip
-
-OF_ITS_MAKING = {"commit", "wall_seconds", "last_written", "models_stored", "dpsub_store"}
+# What makes two models twins, given that their audits' trainings are one.
+ONE_RANDOMNESS = (
+    "scenario", "slot", "runs", "repeats", "seed", "block_size", "matmul_precision", "device", "cpu_capability",
+    "version_torch",
+)  # fmt: skip
 
 
 def kept(notebook: str, preset: str = "paper") -> Path:
@@ -96,11 +99,9 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         raise ValueError("audited must be one audit or more, by scenario, got none")
     first = next(iter(audited.values()))
     for scenario, other in audited.items():
-        for name in ONE_TRAINING:
+        if name := _differing(first, other, ONE_TRAINING):
             mine, its = first.attrs.get(name), other.attrs.get(name)
-            same = isclose(mine, its, rel_tol=1e-6) if name == "noise_multiplier" and mine and its else its == mine
-            if not same:
-                raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
+            raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
         if not np.array_equal(other.step, first.step) or dict(other.sizes) != dict(first.sizes):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with {dict(other.sizes)} beside "
@@ -139,38 +140,61 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _differing(one: xr.Dataset, other: xr.Dataset, names: Iterable[str]) -> str | None:
+    """The first of these attributes that is not the same in both; another machine computes σ a little differently."""
+    for name in names:
+        mine, its = one.attrs.get(name), other.attrs.get(name)
+        same = isclose(mine, its, rel_tol=1e-6) if name == "noise_multiplier" and mine and its else its == mine
+        if not same:
+            return name
+    return None
+
+
 def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd.DataFrame:
     """How far apart the two worlds' scores lie, by models that were each trained twice: an estimate, and no bound.
 
     Each model of `result` has a twin in `exchanged`, with the same start, batches and noise and the other canary in its
-    slot, so that a few models tell the distance between the worlds well. Their spread they tell less well: to 20 % or
-    so by twelve of them.
+    slot, so that a few models tell the distance between the worlds well. Their spread they tell less well: twelve of
+    them to a standard error of 20 % or more.
 
     Args:
-        result: of `dpsub.audit` with a canary.
-        exchanged: of the same call with `canary.exchanged()`.
+        result: of `dpsub.audit` with a canary. Of a linear head with metrics=("accuracy",): in the coordinates that
+            its records span, where it trains without, the noise of twins is not the same.
+        exchanged: of the same call with `canary.exchanged()`. That it was this pair, and no third canary, is not
+            checked.
         delta: at which δ.
 
     Returns:
         A row for each step: `gap`, the mean difference between twins; `spread`, the standard deviation within a world;
-        `mu`, their ratio, and `error`, two standard errors of it (jackknife over pairs of twins); `epsilon`, and
-        `epsilon_low` and `epsilon_high` at mu ∓ error: what μ-GDP makes of it, which is what an audit of very many
-        models would come to if scores were Gaussian.
+        `mu`, gap over spread, less what a spread of so few models makes it too large by (Hedges, 1981), and `error`,
+        two standard errors of it (jackknife over pairs of twins); `epsilon`, and `epsilon_low` and `epsilon_high` at
+        mu ∓ error, 0 where that is negative: what μ-GDP makes of it, which is what an audit of very many models would
+        come to if scores were Gaussian and equally spread in both worlds.
 
     Raises:
-        ValueError: if the two are not twins, have repeats, or are fewer than 4 pairs.
+        ValueError: if the two are of different trainings, randomness, runs or steps, or are of one canary; if they have
+            repeats or fewer than 4 runs, or if a score is missing.
     """
-    if "repeat" in result.dims or result.sizes["run"] < 4:
-        raise ValueError(f"result must be of one repeat of 4 runs or more, got {dict(result.sizes)}")
-    for name in sorted({*result.attrs, *exchanged.attrs} - OF_ITS_MAKING):
-        its, other = result.attrs.get(name), exchanged.attrs.get(name)
-        if (its == other) == (name == "canary_fingerprint"):
+    for argument, audited in (("result", result), ("exchanged", exchanged)):
+        if set(audited.score.dims) != {"run", "step"} or audited.sizes["run"] < 4:
             raise ValueError(
-                f"exchanged must be the same audit with canary.exchanged(), got {name} {other!r} beside {its!r}"
+                f"{argument} must have the dimensions run, of 4 or more, and step, got {dict(audited.score.sizes)}"
             )
+        if "canary_fingerprint" not in audited.attrs:
+            raise ValueError(
+                f"{argument} must be of dpsub.audit, with its attributes, got one without canary_fingerprint"
+            )
+    if name := _differing(result, exchanged, (*ONE_TRAINING, *ONE_RANDOMNESS)):
+        mine, its = result.attrs.get(name), exchanged.attrs.get(name)
+        raise ValueError(
+            f"exchanged must be the same audit with canary.exchanged(), got one with {name} {its!r} beside {mine!r}"
+        )
+    if result.canary_fingerprint == exchanged.canary_fingerprint:
+        raise ValueError("exchanged must be of canary.exchanged(), got an audit of the same canary as result")
     if not np.array_equal(result.bit, exchanged.bit) or not np.array_equal(result.step, exchanged.step):
         raise ValueError("exchanged must have the bits and steps of result: run both with the same seed and options")
-    scores, opposite = np.asarray(result.score, float), -np.asarray(exchanged.score, float)
+    scores = np.asarray(result.score.transpose("run", "step"), float)
+    opposite = -np.asarray(exchanged.score.transpose("run", "step"), float)
     if not np.isfinite([scores, opposite]).all():
         raise ValueError("result and exchanged must be whole, got scores that are not finite or not there yet")
     saw_z = result.bit.values[:, None] == 0
@@ -182,11 +206,12 @@ def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd
 
     count = len(scores)
     gap, spread = of(np.ones(count, dtype=bool))
-    if not (spread > 0).all():
-        raise ValueError("result must have scores that differ between models, got the same score for each world")
-    without = np.stack([np.divide(*of(np.arange(count) != run)) for run in range(count)])
-    error = 2 * np.sqrt((count - 1) * without.var(axis=0))
-    mu = gap / spread
+    left_out = [of(np.arange(count) != run) for run in range(count)]
+    if not (np.stack([spread, *(other for _, other in left_out)]) > 0).all():
+        raise ValueError("result must have scores that differ between models, got all, or all but one, alike at a step")
+    few = 1 - 3 / (4 * (count - 1) - 1)
+    mu = few * gap / spread
+    error = 2 * few * np.sqrt((count - 1) * np.var([other / its for other, its in left_out], axis=0))
     at = {"epsilon": mu, "epsilon_low": mu - error, "epsilon_high": mu + error}
     return pd.DataFrame(
         {"gap": gap, "spread": spread, "mu": mu, "error": error}

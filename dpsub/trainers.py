@@ -187,24 +187,23 @@ class Bank:
     def distance(self) -> Tensor:
         """(runs,): ‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, at the parameters as they are.
 
-        1 is what the accountants assume at every step. Where it is d at all of them, whoever sees the steps tells the
-        worlds apart no better than if the noise multiplier were 1/d times as large.
+        At most 1, or 0.5 where one world is empty: what the accountants assume at every step.
         """
         if self.has_record:
             apart = self._canary_gradient(0)
             if len(self.inputs) - self.others > 1:
-                apart = apart - self._canary_gradient(1)
+                apart -= self._canary_gradient(1, out=self._noise)  # between steps, nobody needs the noise
         else:
             apart = (self.gradients[0] - self.gradients[1]).expand(self.runs, -1)
         norms: Tensor = torch.linalg.vector_norm(apart, dim=1)
         return norms / (2 * self.spec.max_grad_norm)
 
-    def _canary_gradient(self, world: int) -> Tensor:
+    def _canary_gradient(self, world: int, out: Tensor | None = None) -> Tensor:
         """(runs, parameters): the clipped gradient of z, 0, or z′, 1, a record, in each model."""
         one = slice(self.others + world, self.others + world + 1)
-        return self.model.flat(
-            self.model.clipped_sum(self.theta, self.inputs[one], self.labels[one], None, self.spec.max_grad_norm)
-        )
+        inputs, labels = self.inputs[one], self.labels[one]
+        total = self.model.clipped_sum(self.theta, inputs, labels, None, self.spec.max_grad_norm, out=out)
+        return self.model.flat(total)
 
     def _privatised(self) -> Tensor:
         assert self.theta.grad is not None
