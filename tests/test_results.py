@@ -128,7 +128,7 @@ def test_from_scratch_the_gradient_follows_the_accountant(figure_4):
     assert last.substitute.to_numpy() == pytest.approx(10, abs=1e-3)
     assert last.bound["S2"].between(8.0 - 2 * 0.8, 10).all()
     assert (last.bound["S2"] > last.add_remove["S2"]).all()
-    assert (last.bound.drop("S2") < last.bound["S2"].min()).all()
+    assert (last.bound.drop("S2", level="scenario") < last.bound["S2"].min()).all()
 
 
 def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among_as_many_as_the_papers(figure_4):
