@@ -26,6 +26,7 @@ __all__ = [
     "check_task",
     "cifar10",
     "digits",
+    "features_or_digits",
     "from_arrays",
     "load_features",
     "mnist",
@@ -261,6 +262,26 @@ def load_features(
         whole.x_train, whole.y_train, test=(whole.x_test, whole.y_test), n_train=n_train, n_aux=n_aux, seed=seed,
         num_classes=whole.num_classes, name=name,
     )  # fmt: skip
+
+
+def features_or_digits(
+    path: str | os.PathLike[str] | None,
+    *,
+    n_train: int = 500,
+    n_aux: int = 500,
+    seed: int = 0,
+    name: str | None = None,
+    stand_in_for: str | None = None,
+) -> Task:
+    """A file of features where there is one, else handwritten digits: what a notebook runs on anywhere.
+
+    Args:
+        path: of `load_features`; None for `digits`, which need no file.
+        n_train, n_aux, seed, name, stand_in_for: of `load_features`; digits take `n_train` and `seed` alone.
+    """
+    if path is None:
+        return digits(n_train=n_train, seed=seed)
+    return load_features(path, n_train=n_train, n_aux=n_aux, seed=seed, name=name, stand_in_for=stand_in_for)
 
 
 def _scaled(task: Task) -> Task:

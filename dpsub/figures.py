@@ -41,6 +41,16 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # where a line
 ASSUMES = {"none": "assumes nothing", "gdp": "assumes GDP", "mechanism": "assumes the mechanism"}
 
 
+def use_style() -> None:
+    """Draw in dpsub's style from here on; in a notebook, as vector graphics."""
+    plt.style.use(STYLE)
+    try:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:  # no notebook
+        return
+    set_matplotlib_formats("svg")
+
+
 def what_it_rests_on(bound: LowerBound) -> str:
     """For a legend: what has to hold for a bound to mean anything, and whether it keeps its promise then."""
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")

@@ -117,6 +117,21 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     }
 
 
+def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **options: Any) -> dict[str, dict[str, Any]]:
+    """What `figures.epsilon_panels` draws: for each label, the `panel` of its scenarios.
+
+    Args:
+        audited: by label and scenario, as `audits.sweep` and `audits.load_all` return them.
+        delta: at which δ.
+        options: of `bounds`.
+    """
+    labels = dict.fromkeys(label for label, _ in audited)
+    return {
+        label: panel({s: one for (of, s), one in sorted(audited.items()) if of == label}, delta=delta, **options)
+        for label in labels
+    }
+
+
 def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     """What audits found in the final models: a row each.
 
