@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from dpsub._gaussian import gdp_epsilon
+from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.estimators import EXACT, METHODS, LowerBound, epsilon_lower_bound
 
 try:

@@ -49,7 +49,7 @@ def main() -> None:
     audit()
     assert "zarr" not in sys.modules
     begin = time.perf_counter()
-    from dpsub import _stores
+    from dpsub.audits import stores as _stores
 
     imported = time.perf_counter() - begin
     inside: list[float] = []

@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
-from dpsub._layers import Conv, Dense
 from dpsub.models import Model
+from dpsub.models.layers import Conv, Dense
 
 
 def random_task(n: int, shape: tuple[int, ...], classes: int) -> dpsub.data.Task:

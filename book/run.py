@@ -119,9 +119,10 @@ def machine(device: str) -> tuple[str, str]:
     """The device that notebooks train on, in words, and the commit that they train with."""
     import torch
 
-    from dpsub import _devices, _plans
+    from dpsub.audits.origins import made_on
+    from dpsub.trainers import devices
 
-    made = _plans.made_on(_devices.device(device))
+    made = made_on(devices.device(device))
     cores = torch.get_num_threads()
     size = "1 GPU" if made.device != "cpu" else "1 core" if cores == 1 else f"{cores} cores"
     return f"{made.device}, {size}", made.commit

@@ -8,25 +8,12 @@ from typing import TYPE_CHECKING, Any
 from dpsub._version import __version__
 
 if TYPE_CHECKING:
-    from dpsub import (
-        accounting,
-        audits,
-        crafters,
-        data,
-        estimators,
-        explorer,
-        figures,
-        findings,
-        game,
-        models,
-        opacus,
-        pictures,
-        validity,
-        widgets,
-    )
+    from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
+    from dpsub._core import DPSGD, CanaryPair
     from dpsub.audits import audit
-    from dpsub.canaries import CanaryPair
-    from dpsub.dpsgd import DPSGD
+    from dpsub.estimators import validity
+    from dpsub.figures import explorer, findings, pictures, widgets
+    from dpsub.figures import threshold_game as game
     from dpsub.worst_case import audit_worst_case
 
 __all__ = [
@@ -47,19 +34,28 @@ __all__ = [
     "models",
     "opacus",
     "pictures",
+    "trainers",
     "validity",
     "widgets",
 ]
 
 # Imported on first use: accounting should not wait for torch, nor training for dp-accounting.
-_HOME = {"DPSGD": "dpsgd", "CanaryPair": "canaries", "audit": "audits", "audit_worst_case": "worst_case"}
+_NAMES = {"DPSGD": "_core", "CanaryPair": "_core", "audit": "audits", "audit_worst_case": "worst_case"}
+_MODULES = {
+    "explorer": "figures.explorer",
+    "findings": "figures.findings",
+    "game": "figures.threshold_game",
+    "pictures": "figures.pictures",
+    "validity": "estimators.validity",
+    "widgets": "figures.widgets",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"dpsub.{_HOME[name]}"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"dpsub.{_NAMES[name]}"), name)
     if name in __all__:
-        return importlib.import_module(f"dpsub.{name}")
+        return importlib.import_module(f"dpsub.{_MODULES.get(name, name)}")
     raise AttributeError(f"module 'dpsub' has no attribute {name!r}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from dpsub import _checks, _dataset
-from dpsub._random import stream
-from dpsub._sums import log_likelihood_ratio
+from dpsub._core import checks, datasets
+from dpsub._core.streams import stream
+from dpsub.accounting.worst_case_sum import log_likelihood_ratio
 
 BLOCK = 8192
 
@@ -41,11 +41,11 @@ def audit_worst_case(
 
     Source: *Beyond Membership*, section 3.1, equations 2 and 3.
     """
-    sigma, q = _checks.mechanism(noise_multiplier, sample_rate)
-    steps = _checks.whole("steps", steps)
-    runs = _checks.whole("runs", runs)
-    _checks.adjacency(adjacency)
-    seed = _checks.whole("seed", seed, at_least=0)
+    sigma, q = checks.mechanism(noise_multiplier, sample_rate)
+    steps = checks.whole("steps", steps)
+    runs = checks.whole("runs", runs)
+    checks.adjacency(adjacency)
+    seed = checks.whole("seed", seed, at_least=0)
 
     sums, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
@@ -57,7 +57,7 @@ def audit_worst_case(
         sign = np.where(bits[here] == 0, 1, -1 if adjacency == "substitute" else 0)
         sums[here] = sign * sampled + np.sqrt(steps) * sigma * rng.standard_normal(BLOCK)[:size]
     scores = log_likelihood_ratio(sums, noise_multiplier=sigma, sample_rate=q, steps=steps, adjacency=adjacency)
-    return _dataset.build(
+    return datasets.build(
         scores[:, None],
         bits,
         [steps],

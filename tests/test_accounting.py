@@ -8,10 +8,10 @@ from dp_accounting.pld import privacy_loss_distribution as plds
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from dpsub import _curves, accounting
-from dpsub._curves import RevealedCurve
+from dpsub import accounting
 from dpsub.accounting import (
     delta,
+    engines,
     epsilon,
     epsilon_interval,
     gdp_epsilon,
@@ -20,6 +20,7 @@ from dpsub.accounting import (
     tradeoff,
     worst_case_epsilon,
 )
+from dpsub.accounting.revealed_batches import RevealedCurve
 
 FIGURE_2 = {"steps": 500, "delta": 1e-5}
 FULL = {"noise_multiplier": 48.4033203125, "sample_rate": 1.0}
@@ -198,7 +199,7 @@ def test_a_tilt_beyond_the_cliff_of_heavy_tails_is_taken_back():
 
 def test_bounds_that_contradict_each_other_are_no_answer():
     with pytest.raises(ArithmeticError, match="two bounds contradict each other"):
-        _curves._narrowed((np.array([1.0]), np.array([2.0])), (np.array([2.1]), np.array([3.0])))
+        engines._narrowed((np.array([1.0]), np.array([2.0])), (np.array([2.1]), np.array([3.0])))
 
 
 # From 60-digit quadrature.

@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.stats import ks_2samp, kstest, norm
 
-from dpsub import DPSGD, CanaryPair, _devices, _plans, accounting, audit, audits, crafters, data, models, trainers
+from dpsub import DPSGD, CanaryPair, accounting, audit, audits, crafters, data, models, trainers
+from dpsub.audits import plans
 from dpsub.estimators import epsilon_lower_bound
 
 BLOCK = 128
@@ -170,7 +171,7 @@ def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, m
     monkeypatch.setattr(_devices, "free_bytes", lambda device: 3.5 * needed)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     plan = audits._plan(task, model, canary, spec, 200, 1, 1, (), 0, "highest")
-    assert _plans.workers(plan, torch.device("cpu")) == 3
+    assert plans.workers(plan, torch.device("cpu")) == 3
     monkeypatch.setattr(_devices, "free_bytes", lambda device: needed - 1)
     with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
         audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
@@ -180,7 +181,7 @@ MEMORY = """
 import re, pathlib
 import numpy as np, psutil, torch
 from dpsub import DPSGD, CanaryPair, data, models
-from dpsub.trainers import Bank, block_bytes
+from dpsub.trainers import assemble, block_bytes
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
@@ -189,7 +190,7 @@ model, spec, device = models.{kind}(task), DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimiz
 before = psutil.Process().memory_info().rss
 bits, generator = np.zeros({runs}, np.int8), torch.Generator()
 z = np.eye(1, model.parameters, dtype=np.float32)[0]
-bank = Bank(model, task, spec, bits=bits, generator=generator, canary=CanaryPair(z, -z, 0, "S2"), within_span=True)
+bank = assemble(model, task, spec, bits=bits, generator=generator, canary=CanaryPair(z, -z, 0, "S2"), coordinates="span")
 bank.advance()
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())
 used = 1024 * int(peak[1]) - before

@@ -15,7 +15,9 @@ import torch
 from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
 
-from dpsub import DPSGD, _cluster, _devices, _plans, audit, audits, crafters, data, models
+from dpsub import DPSGD, audit, audits, crafters, data, models
+from dpsub.audits import plans
+from dpsub.trainers import devices
 
 ROOT = Path(__file__).parent.parent
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=0.5, steps=20, learning_rate=0.01)
@@ -74,11 +76,11 @@ def test_another_precision_waits_for_its_turn():
     seen, entered = [], threading.Event()
 
     def other():
-        with _devices.matmul_precision("medium"):
+        with devices.matmul_precision("medium"):
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
             entered.set()
 
-    with _devices.matmul_precision("highest"), _devices.matmul_precision("highest"):
+    with devices.matmul_precision("highest"), devices.matmul_precision("highest"):
         thread = threading.Thread(target=other)
         thread.start()
         assert not entered.wait(0.1)
@@ -115,7 +117,7 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
 
 
 def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):
-    here, several = _plans.made_on(torch.device("cpu")), iter(range(10**6))
+    here, several = plans.made_on(torch.device("cpu")), iter(range(10**6))
     monkeypatch.setattr(_cluster, "made_on", lambda *_: here._replace(device=f"GPU {next(several) % 2}"))
     with pytest.raises(ValueError, match=r"(?s)device and versions must be.*device: GPU \d, now GPU \d.*allow_mix"):
         audit(*arguments, client=client, **OPTIONS)
@@ -156,17 +158,17 @@ def test_each_worker_takes_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
     monkeypatch.setattr(_devices, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(_devices, "_claimed", _devices._claimed.__wrapped__)
-    claim = _devices.own_device
+    monkeypatch.setattr(_devices, "_claimed", devices._claimed.__wrapped__)
+    claim = devices.own_device
     try:
         assert [claim("auto"), claim("auto")] == [torch.device("cuda", 0), torch.device("cuda", 1)]
         with pytest.raises(RuntimeError, match="client must have one worker for each GPU of a machine, 2 of them"):
             claim("auto")
-        _devices._taken.pop(0).close()  # what the end of a worker does
+        devices._taken.pop(0).close()  # what the end of a worker does
         assert claim("auto") == torch.device("cuda", 0)
     finally:
-        while _devices._taken:
-            _devices._taken.pop().close()
+        while devices._taken:
+            devices._taken.pop().close()
 
 
 def slurm_cluster(size):

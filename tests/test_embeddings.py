@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dpsub import _embeddings, data
-from dpsub._embeddings import of_images, of_sentences
+from dpsub import data
+from dpsub.data.embeddings import of_images, of_sentences
 
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -7,11 +7,12 @@ from scipy.special import betaincinv
 from scipy.stats import beta, binom, norm
 
 from dpsub import accounting
-from dpsub._claims import GDP, PER_OCTAVE, ApproximateDP, MechanismDP
-from dpsub._one_threshold import clopper_pearson_upper
-from dpsub._rank_test import fixed_ranks, p_value, smallest_parameter
 from dpsub.accounting import gdp_epsilon, gdp_mu
 from dpsub.estimators import METHODS, LowerBound, epsilon_lower_bound, max_certifiable_epsilon, over_repeats
+from dpsub.estimators.claims import GDP, ApproximateDP
+from dpsub.estimators.mechanism_claim import PER_OCTAVE, MechanismDP
+from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.ranks import fixed_ranks, p_value, smallest_parameter
 
 DELTA = 1e-5
 SAMPLED = {"sample_rate": 0.0625, "steps": 500, "adjacency": "substitute"}

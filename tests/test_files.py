@@ -11,7 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from dpsub import _files, data
+from dpsub import data
+from dpsub.data import files
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def mnist(monkeypatch):
     def serve_at(address):
         table = {
             name: (
-                _files.Source(f"{address}/{name}", sha256(packed[name]).hexdigest()),
+                files.Source(f"{address}/{name}", sha256(packed[name]).hexdigest()),
                 sha256(raw).hexdigest(),
             )
             for name, raw in files.items()
@@ -162,7 +163,7 @@ def test_cifar10_is_downloaded_and_unpacked(folder, server, monkeypatch, tmp_pat
     with tarfile.open(place / "cifar.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
     digest = sha256((place / "cifar.tar.gz").read_bytes()).hexdigest()
-    monkeypatch.setattr(_files, "CIFAR10", _files.Source(f"{address}/cifar.tar.gz", digest))
+    monkeypatch.setattr(_files, "CIFAR10", files.Source(f"{address}/cifar.tar.gz", digest))
     assert len(data.cifar10(n_train=20, n_aux=15).y_test) == 10
     (place / "cifar.tar.gz").unlink()
     (folder / "cifar-10-binary.tar.gz").unlink()
@@ -176,7 +177,7 @@ def test_archive_is_unpacked_whole_or_not_at_all(folder, server, monkeypatch, tm
     with tarfile.open(place / "cifar.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
     digest = sha256((place / "cifar.tar.gz").read_bytes()).hexdigest()
-    monkeypatch.setattr(_files, "CIFAR10", _files.Source(f"{address}/cifar.tar.gz", digest))
+    monkeypatch.setattr(_files, "CIFAR10", files.Source(f"{address}/cifar.tar.gz", digest))
     with pytest.raises(ValueError, match="got it without cifar-10-batches-bin/data_batch_4.bin"):
         data.cifar10()
     assert [path.name for path in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
@@ -185,7 +186,7 @@ def test_archive_is_unpacked_whole_or_not_at_all(folder, server, monkeypatch, tm
         (target / "cifar-10-batches-bin").mkdir(parents=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_files.shutil, "unpack_archive", interrupted)
+    monkeypatch.setattr(files.shutil, "unpack_archive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         data.cifar10()
     assert [path.name for path in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
@@ -207,11 +208,11 @@ def test_number_of_test_images_is_a_whole_number(folder):
 
 def test_bits_that_flipped_in_a_copy_are_noticed(tmp_path):
     path = tmp_path / "kept.npz"
-    _files.save_arrays(path, x=np.arange(50))
+    files.save_arrays(path, x=np.arange(50))
     whole = path.read_bytes()
     for at in range(0, len(whole), 3):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
-        found = _files.load_arrays(path)
+        found = files.load_arrays(path)
         assert found is None or "x" not in found or (found["x"] == np.arange(50)).all()
     assert [file.name for file in tmp_path.iterdir()] == ["kept.npz"]
 
@@ -219,7 +220,7 @@ def test_bits_that_flipped_in_a_copy_are_noticed(tmp_path):
 def test_data_folder_may_be_named_from_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DPSUB_DATA", "~/data")
-    assert _files.folder() == tmp_path / "data"
+    assert files.folder() == tmp_path / "data"
 
 
 def test_other_layouts_of_cifar10_are_named(folder):
@@ -241,7 +242,7 @@ def test_sentences_are_read_with_and_without_a_header(folder, header):
     (folder / "sst2").mkdir()
     text = header + "".join(f"{sentence} \t{label}\n" for sentence, label in LINES)
     (folder / "sst2" / "train.tsv").write_text(text)
-    texts, labels = _files.sentences("train")
+    texts, labels = files.sentences("train")
     assert list(zip(texts, labels.tolist(), strict=True)) == LINES
 
 
@@ -251,17 +252,17 @@ def test_sst2_is_downloaded_and_unpacked(folder, server, monkeypatch):
         for split in ("train", "dev", "original/train"):
             archive.writestr(f"SST-2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{s}\t{y}\n" for s, y in LINES))
     digest = sha256((place / "SST-2.zip").read_bytes()).hexdigest()
-    monkeypatch.setattr(_files, "SST2", _files.Source(f"{address}/SST-2.zip", digest))
-    assert _files.sentences("dev")[0] == [sentence for sentence, _ in LINES]
+    monkeypatch.setattr(_files, "SST2", files.Source(f"{address}/SST-2.zip", digest))
+    assert files.sentences("dev")[0] == [sentence for sentence, _ in LINES]
 
 
 def test_sentences_may_hold_what_looks_like_a_line_end(folder):
     (folder / "sst2").mkdir()
     (folder / "sst2" / "train.tsv").write_bytes("\ufeffa\x85fine film\t1\r\ndull\t0\r\n".encode())
-    assert _files.sentences("train")[0] == ["a\x85fine film", "dull"]
+    assert files.sentences("train")[0] == ["a\x85fine film", "dull"]
     (folder / "sst2" / "train.tsv").write_bytes("na\xefve\t1\n".encode("latin-1"))
     with pytest.raises(ValueError, match="train.tsv must be a text in UTF-8"):
-        _files.sentences("train")
+        files.sentences("train")
 
 
 def test_other_layouts_of_sst2_are_named(folder):
@@ -269,7 +270,7 @@ def test_other_layouts_of_sst2_are_named(folder):
     for text in ("", "a sentence\n", "a sentence\tfine\n", "a\tb\t1\n"):
         (folder / "sst2" / "train.tsv").write_text(text)
         with pytest.raises(ValueError, match="train.tsv must hold lines of a sentence, a tab, and a label 0 or 1"):
-            _files.sentences("train")
+            files.sentences("train")
 
 
 def purchases(folder, count=400, seed=0):
@@ -290,7 +291,7 @@ def test_purchase100_is_read_once_and_then_from_its_packed_copy(folder, monkeypa
     rows = {(*row[1:], row[0] - 1) for row in table.tolist()}
     assert all((*x, y) in rows for x, y in zip(task.x_test.astype(int).tolist(), task.y_test.tolist(), strict=True))
     with monkeypatch.context() as without:
-        without.setattr(_files.pd, "read_csv", None)
+        without.setattr(files.pd, "read_csv", None)
         assert data.purchase100(n_train=150, n_aux=100).fingerprint == task.fingerprint
     (kept,) = (folder / "purchase100").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:500])
@@ -313,7 +314,7 @@ def test_what_is_computed_goes_to_the_users_cache_where_the_data_folder_cannot_b
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DPSUB_DATA", str(tmp_path / "file"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert _files.cache("embeddings") == tmp_path / "cache" / "dpsub" / "embeddings"
+    assert files.cache("embeddings") == tmp_path / "cache" / "dpsub" / "embeddings"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(OSError, match="DPSUB_DATA must name a folder that can be written"):
-        _files.cache("embeddings")
+        files.cache("embeddings")

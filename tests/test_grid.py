@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpsub import _grid
-from dpsub._gaussian import gdp_delta, gdp_epsilon
-from dpsub._grid import Composition, scale
-from dpsub._pairs import Pair
-from dpsub._steps import REACH, Step, deviations, merge_outcomes, split_outcomes, spread
+from dpsub.accounting import composition as _grid
+from dpsub.accounting.composition import Composition
+from dpsub.accounting.dominating_pairs import Pair
+from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon
+from dpsub.accounting.grid_engine import scale
+from dpsub.accounting.one_step import REACH, Step, deviations, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 

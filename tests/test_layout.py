@@ -120,7 +120,7 @@ def test_no_file_names_a_place_outside_the_project():
 
 
 def test_streams_of_one_seed_are_apart():
-    from dpsub._random import stream
+    from dpsub._core.streams import stream
 
     draws = [stream(5, purpose, block).integers(2**60) for purpose in ("data", "crafter", "audit") for block in (0, 1)]
     draws += [np.random.default_rng(5).integers(2**60), stream(5 + 2**32, "audit", 0).integers(2**60)]

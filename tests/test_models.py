@@ -5,7 +5,7 @@ import xarray as xr
 from torch import nn
 
 from dpsub import DPSGD, data, models
-from dpsub.trainers import Bank
+from dpsub.trainers import assemble
 
 RUNS = 3
 
@@ -199,7 +199,7 @@ def test_a_head_within_the_span_of_its_records_trains_the_same(rows):
     model, spec = models.linear(task), DPSGD(0.5, 1.0, 1.0, 6, 0.3)
     vectors = torch.zeros(2, *model.shape)
     vectors[0, :rows, 1], vectors[1, :rows, 2] = 0.7, -0.4
-    bank = Bank(model, task, spec, bits=np.zeros(3, np.int8), generator=torch.Generator())
+    bank = assemble(model, task, spec, bits=np.zeros(3, np.int8), generator=torch.Generator())
     small, inputs, moved = model.within_span(bank.inputs, vectors.flatten(1))
     assert inputs.shape == (20, 20 + rows)
     assert small.parameters == (20 + rows) * 4

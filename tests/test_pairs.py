@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpsub._pairs import Pair, pairs
+from dpsub.accounting.dominating_pairs import Pair, pairs
 
 DIRECTIONS = ("substitute", "remove", "add")
 

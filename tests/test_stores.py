@@ -18,7 +18,8 @@ import torch
 import xarray as xr
 import zarr
 
-from dpsub import DPSGD, CanaryPair, _contents, _plans, _stores, audit, audits, crafters, data, models
+from dpsub import DPSGD, CanaryPair, audit, audits, crafters, data, models
+from dpsub.audits import contents, plans, stores
 
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=1.0, steps=4, learning_rate=0.01)
 OPTIONS = {"runs": 300, "observe_every": 2, "seed": 3, "device": "cpu", "progress": False}  # three blocks
@@ -75,7 +76,7 @@ def flip(path, at):
 
 
 def files(store):
-    return sorted(p for p in store.rglob("*") if p.is_file() and p.name != _contents.LOCK)
+    return sorted(p for p in store.rglob("*") if p.is_file() and p.name != contents.LOCK)
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
@@ -240,7 +241,7 @@ def test_kill_9_at_twenty_random_moments_changes_no_bit(tmp_path):
     for kill in range(20):
         store = tmp_path / f"killed-{kill // 4}"  # each store is killed four times over
         process = start(store)
-        while process.poll() is None and not _stores.is_taken(store):
+        while process.poll() is None and not stores.is_taken(store):
             time.sleep(0.001)
         time.sleep(rng.uniform(0, seconds / 4))
         process.kill()
@@ -280,7 +281,7 @@ def test_damage_is_told_by_runs_and_only_what_is_lost_is_trained_again(run, tmp_
     flip(store / "score/c/1/0", 50)
     (store / "bit/c/2").unlink()
     trained = []
-    original = _plans.train_shard
+    original = plans.train_shard
     monkeypatch.setattr(
         audits, "train_shard", lambda plan, shard, *a: trained.append(shard.number) or original(plan, shard, *a)
     )
@@ -295,7 +296,7 @@ def test_a_store_that_lost_what_it_says_of_itself_keeps_its_shards(run, tmp_path
     store = tmp_path / "audit.zarr"
     run()
     (store / "zarr.json").unlink()
-    (store / _contents.LOCK).unlink()
+    (store / contents.LOCK).unlink()
     with pytest.raises(ValueError, match=r"(?s)store is damaged.*zarr\.json is missing.*repair=True"):
         run()
     monkeypatch.setattr(_plans, "Bank", None)
@@ -363,7 +364,7 @@ def test_another_kind_of_device_is_refused_unless_told_and_the_mix_is_recorded(r
         with pytest.raises(Killed):
             run()
     assert 0 < audits.status(tmp_path / "audit.zarr").stored < 300
-    here = _plans.made_on(torch.device("cpu"))
+    here = plans.made_on(torch.device("cpu"))
     monkeypatch.setattr(audits, "made_on", lambda *_: here._replace(device="NVIDIA H200"))
     with pytest.raises(ValueError, match=r"(?s)device: cpu, now NVIDIA H200.*allow_mix=True"):
         run()
@@ -387,7 +388,7 @@ def test_a_complete_store_is_read_whatever_the_device(run, expected, tmp_path):
 
 
 def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expected, tmp_path, monkeypatch):
-    put, interrupted = _stores.Store._put, []
+    put, interrupted = stores.Store._put, []
     elsewhere = signal.signal(signal.SIGINT, signal.default_int_handler)  # dask-jobqueue takes it when imported
 
     def interrupt(self, name, content):
@@ -396,7 +397,7 @@ def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expect
             signal.raise_signal(signal.SIGINT)
         put(self, name, content)
 
-    monkeypatch.setattr(_stores.Store, "_put", interrupt)
+    monkeypatch.setattr(stores.Store, "_put", interrupt)
     told = r"256 of 300 models are in .*audit.zarr; the same call goes on from there"
     with pytest.raises(KeyboardInterrupt, match=told):
         run()
@@ -410,14 +411,14 @@ def test_ctrl_c_finishes_what_is_being_written_and_says_how_to_go_on(run, expect
 
 def after_shard(monkeypatch, number, act):
     """Do something behind the store's back once this shard is written."""
-    write = _stores.Store.write
+    write = stores.Store.write
 
     def call(self, shard, arrays, made):
         write(self, shard, arrays, made)
         if shard.number == number:
             act()
 
-    monkeypatch.setattr(_stores.Store, "write", call)
+    monkeypatch.setattr(stores.Store, "write", call)
 
 
 def test_a_store_that_is_changed_while_it_is_written_gives_no_numbers(run, tmp_path, expected, monkeypatch):
@@ -443,8 +444,8 @@ def test_a_folder_that_is_replaced_by_another_audit_is_not_written_to(run, tmp_p
             patch.undo()
             assert run(seed=77).equals(other)
 
-    write = _stores.Store.write
-    after_shard(monkeypatch, 0, lambda: (monkeypatch.setattr(_stores.Store, "write", write), replaced()))
+    write = stores.Store.write
+    after_shard(monkeypatch, 0, lambda: (monkeypatch.setattr(stores.Store, "write", write), replaced()))
     with pytest.raises(OSError, match=r"the store was removed or replaced while it was being written.*audit\.zarr"):
         run()
     assert run(seed=77).equals(other)
@@ -560,7 +561,7 @@ def test_what_the_project_keeps_is_whole():
 
 
 def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
-    store, put, told = tmp_path / "audit.zarr", _stores.Store._put, []
+    store, put, told = tmp_path / "audit.zarr", stores.Store._put, []
 
     def meanwhile(self, name, content):
         put(self, name, content)
@@ -569,7 +570,7 @@ def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
             with pytest.raises(BlockingIOError, match=r"somebody else is writing this store.*audit\.zarr"):
                 run()
 
-    monkeypatch.setattr(_stores.Store, "_put", meanwhile)
+    monkeypatch.setattr(stores.Store, "_put", meanwhile)
     assert run().equals(expected)
     assert "128 of 300 models, being written" in told[0]
     assert not audits.status(store).being_written
@@ -579,7 +580,7 @@ def test_a_file_system_without_locks_is_warned_about(run, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(_stores.fcntl, "flock", flock)
+    monkeypatch.setattr(stores.fcntl, "flock", flock)
     with pytest.warns(UserWarning, match=r"audit.zarr cannot be locked \(No locks available\): let no other process"):
         run()
 
@@ -662,7 +663,7 @@ def test_a_store_of_another_format_says_which_and_what_to_do(run, tmp_path):
     path = tmp_path / "audit.zarr/zarr.json"
     document = json.loads(path.read_bytes())
     attributes = {**document["attributes"], "dpsub_store": 7, "version_dpsub": "3.1.4"}
-    path.write_bytes(_contents.vouched({**document, "attributes": attributes}))
+    path.write_bytes(contents.vouched({**document, "attributes": attributes}))
     told = r"store must be of format 1, .* got .* of format 7, by dpsub 3\.1\.4: use that dpsub, or give another path"
     with pytest.raises(ValueError, match=told):
         run()
@@ -735,7 +736,7 @@ def test_shards_of_another_audit_are_not_read_as_this_one(run, tmp_path):
 
 def test_audit_killed_before_its_last_word_is_read_with_its_origin(run, tmp_path, monkeypatch):
     path, words = tmp_path / "audit.zarr", count()
-    put = _stores.Store._put_root
+    put = stores.Store._put_root
 
     def put_once(store):
         if next(words):
@@ -743,7 +744,7 @@ def test_audit_killed_before_its_last_word_is_read_with_its_origin(run, tmp_path
         put(store)
 
     with monkeypatch.context() as killed:
-        killed.setattr(_stores.Store, "_put_root", put_once)
+        killed.setattr(stores.Store, "_put_root", put_once)
         with pytest.raises(KeyboardInterrupt):
             run()
     loaded = audits.load(path)

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from dpsub._gaussian import GaussianCurve, gdp_delta
-from dpsub._tradeoff import tradeoff
+from dpsub.accounting.delta_to_tradeoff import tradeoff
+from dpsub.accounting.gaussian import GaussianCurve, gdp_delta
 
 RATES = np.concatenate(([0.0], np.logspace(-12, -1, 12), np.linspace(0.1, 1, 10)))
 

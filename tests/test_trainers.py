@@ -10,7 +10,8 @@ from scipy.stats import kstest
 from torch import nn
 
 from dpsub import DPSGD, CanaryPair, data, models
-from dpsub.trainers import Bank, _coins, _threshold, block_size
+from dpsub.trainers import Bank, assemble, block_size
+from dpsub.trainers.coins import coins, threshold
 
 STEPS = 8
 CANARIES = ("gradient", "record")
@@ -56,7 +57,7 @@ def canary(kind, task, model, slot=7, parameter=3):
 
 def new_bank(task, model, setting, bits, pair=None, seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return Bank(model, task, setting, bits=np.array(bits, np.int8), generator=generator, canary=pair, **options)
+    return assemble(model, task, setting, bits=np.array(bits, np.int8), generator=generator, canary=pair, **options)
 
 
 def as_parameters(model, vector):
@@ -257,17 +258,17 @@ def test_masks_and_noise_are_independent_across_models_and_steps(q):
 @pytest.mark.parametrize("q", [1e-3, 0.0625, 0.3, 0.999])
 def test_coins_fall_as_often_as_they_should(q):
     tosses, generator = 2**24, torch.Generator().manual_seed(0)
-    heads = int(_coins(q, 2**12 + 1, 2**12 - 1, generator).sum())
+    heads = int(coins(q, 2**12 + 1, 2**12 - 1, generator).sum())
     assert abs(heads - (tosses - 1) * q) < 4.5 * np.sqrt(tosses * q * (1 - q))
 
 
 def test_coins_know_their_probability_to_32_bits():
     for q in (1e-9, 2.5 * 2**-24, 0.1, 0.25, 1 - 1e-9):
-        assert abs((_threshold(q) + 2**31) / 2**32 - q) <= 2**-33 * (1 + 1e-9)
+        assert abs((threshold(q) + 2**31) / 2**32 - q) <= 2**-33 * (1 + 1e-9)
     generator = torch.Generator().manual_seed(0)
-    assert not _coins(1e-12, 100, 100, generator).any()
-    assert _coins(1 - 1e-12, 100, 100, generator).all()
-    assert _coins(0.5, 3, 3, generator).shape == (3, 3)
+    assert not coins(1e-12, 100, 100, generator).any()
+    assert coins(1 - 1e-12, 100, 100, generator).all()
+    assert coins(0.5, 3, 3, generator).shape == (3, 3)
 
 
 @pytest.mark.parametrize("kind", CANARIES)
@@ -458,7 +459,7 @@ def test_blocks_shrink_with_the_model_alone():
 
 
 def test_blocks_of_an_audit_never_share_a_seed():
-    from dpsub._random import torch_seed
+    from dpsub._core.streams import torch_seed
 
     seeds = [torch_seed(3, "audit", block) for block in range(100_000)]
     assert len(set(seeds)) == len(seeds)
@@ -472,7 +473,7 @@ def test_blocks_of_an_audit_never_share_a_seed():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @every_model
 def test_a_gpu_takes_the_same_steps(name, optimizer, kind):
-    from dpsub._devices import matmul_precision
+    from dpsub.trainers.devices import matmul_precision
 
     task, model = MODELS[name]
     setting = spec(optimizer=optimizer, learning_rate=0.1 if optimizer == "sgd" else 0.01)

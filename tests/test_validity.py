@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import binom, kstest
 
 from dpsub import validity
-from dpsub.validity import DPSGD, Cell, Gaussian, RandomizedResponse
+from dpsub.estimators.validity import Cell, Gaussian, RandomizedResponse, SampledGaussian
 
-TRUTHS = [Gaussian(1.0), DPSGD(1.0, 0.9, 1), DPSGD(3.0, 0.0625, 500), RandomizedResponse(1.0)]
+TRUTHS = [Gaussian(1.0), SampledGaussian(1.0, 0.9, 1), SampledGaussian(3.0, 0.0625, 500), RandomizedResponse(1.0)]
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: type(truth).__name__)
@@ -27,7 +27,7 @@ def test_what_a_truth_is_at_delta():
     assert RandomizedResponse(1.0).epsilon(1e-9) == pytest.approx(1.0)
     fpr = np.array([0.1, 0.3, 0.7])
     np.testing.assert_allclose(RandomizedResponse(1.0).tradeoff(RandomizedResponse(1.0).tradeoff(fpr)), fpr)
-    assert DPSGD(12.1148681640625, 0.25, 500).epsilon(1e-5) == pytest.approx(3.98683, abs=1e-3)
+    assert SampledGaussian(12.1148681640625, 0.25, 500).epsilon(1e-5) == pytest.approx(3.98683, abs=1e-3)
 
 
 def test_a_cell_is_measured_and_the_same_again():
@@ -68,14 +68,14 @@ def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
 @pytest.mark.parametrize("method", ["gdp", "dp", "pld"])
 @pytest.mark.parametrize("threshold", ["ranks", "split", "fixed"])
 def test_what_claims_to_be_valid_is_wrong_in_at_most_alpha_of_audits(method, threshold):
-    truth = DPSGD(12.1148681640625, 0.25, 500) if method == "pld" else Gaussian(1.0)
+    truth = SampledGaussian(12.1148681640625, 0.25, 500) if method == "pld" else Gaussian(1.0)
     row = validity.measure(Cell(method, threshold, 500, truth, audits=100))
     assert row["valid"]
     assert row["wrong"] <= binom.ppf(0.999, 100, 0.05)
 
 
 def test_where_the_gaussian_family_misleads_the_others_do_not():
-    for truth, most in ((RandomizedResponse(1.0), 5.0), (DPSGD(1.0, 0.9, 1), 1.4)):
+    for truth, most in ((RandomizedResponse(1.0), 5.0), (SampledGaussian(1.0, 0.9, 1), 1.4)):
         cell = Cell("gdp", "ranks", 5_000, truth, audits=20)
         misled = validity.measure(cell)
         assert misled["wrong"] == 20

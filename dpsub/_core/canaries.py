@@ -1,0 +1,153 @@
+"""A pair of worlds that differ in one record, and by which adjacency they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub._core import checks
+
+RESERVED = ("fingerprint", "crafted")  # what audits say of a canary themselves
+
+
+class Record(NamedTuple):
+    """One record: features, shaped like a task's, and a label."""
+
+    x: NDArray[np.float32]
+    y: int
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryPair:
+    """What fills the canary's slot in the two worlds: gradients, or records.
+
+    Attributes:
+        z, z_prime: gradients, (parameters,) float32 in the units of max_grad_norm, that enter the sum as they are; or
+            records (x, y), whose gradients training computes and clips. z_prime=None leaves the slot empty; beside a
+            gradient it is kept as 0.
+        slot: which private record gives its place to the canary. It is one of the n that q·n counts.
+        scenario: what figures and results call the attack: "S2" … "S5", the papers', or a name of your own.
+        adjacency: how the two worlds differ: "substitute" as crafted.
+        details: what the crafter found, for figures and stored results: numbers and texts.
+        task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
+        trace: arrays of what the crafter saw on its way, for pictures; not stored.
+    """
+
+    z: NDArray[np.float32] | Record
+    z_prime: NDArray[np.float32] | Record | None
+    slot: int
+    scenario: str
+    adjacency: str = "substitute"
+    details: Mapping[str, float | int | str] = field(default_factory=dict)
+    task: str | None = None
+    trace: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.adjacency(self.adjacency)
+        for name, value in self.details.items():
+            if name in RESERVED or not isinstance(value, str | int | float | np.generic):
+                raise ValueError(
+                    f"details must be numbers and texts, under other names than {' and '.join(RESERVED)}, got "
+                    f"{name!r}: {value!r}"
+                )
+        object.__setattr__(self, "slot", checks.whole("slot", self.slot, at_least=0))
+        z, z_prime, given = _world("z", self.z), self.z_prime, self.z_prime
+        if z_prime is not None:
+            z_prime = _world("z_prime", z_prime)
+            if isinstance(z_prime, Record) != isinstance(z, Record):
+                raise ValueError("z and z_prime must both be gradients or both be records")
+        elif not isinstance(z, Record):
+            z_prime = np.zeros_like(z)
+        object.__setattr__(self, "z", z)
+        object.__setattr__(self, "z_prime", z_prime)
+        empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
+        if empty != (self.adjacency != "substitute"):
+            raise ValueError(
+                f"z_prime must be empty, None or a gradient of 0, under 'add_remove' and 'zero_out' and only there, "
+                f"got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+            )
+        if not isinstance(z, Record) and not z.any():
+            raise ValueError("z must not be 0: a model's score is how far it moved against z")
+        if _same(z, z_prime):
+            raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
+
+    @property
+    def score(self) -> str:
+        """How the distinguisher scores a model θ for z.
+
+        "displacement" of gradients: (z/C)·(θ₀ − θ). "logit" of records: logit(z; θ) − logit(z′; θ), where logit is
+        log p/(1 − p) for the probability p of the record's label, and what is absent counts 0.
+        """
+        return "logit" if isinstance(self.z, Record) else "displacement"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with either world or the slot."""
+        digest = sha256(repr((self.slot, self.adjacency)).encode())
+        for world in (self.z, self.z_prime):
+            x, y = world if isinstance(world, Record) else (world, None)
+            digest.update(repr(None if x is None else (x.shape, y)).encode())
+            digest.update(b"" if x is None else x.astype("<f4").tobytes())
+        return digest.hexdigest()[:16]
+
+    def against_nothing(self, *, adjacency: str) -> CanaryPair:
+        """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.
+
+        The slot still has its Poisson coin and still counts in q·n, so that nothing else tells the worlds apart.
+        """
+        checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
+        return replace(self, z_prime=None, adjacency=adjacency)
+
+    def exchanged(self) -> CanaryPair:
+        """The pair with its worlds exchanged: z′ where z was.
+
+        An audit of it with the same seed trains twins: models with the starts, batches and noise of this pair's, whose
+        slot holds the other canary. Its scores speak for z′, so they point the other way: `findings.separation` sets
+        the two side by side. Details and trace stay those of the pair as it was crafted.
+
+        Raises:
+            ValueError: if one world is empty, or z′ is a gradient other than −z, for which no score is the opposite.
+        """
+        if self.adjacency != "substitute":
+            raise ValueError(f"adjacency must be 'substitute' for worlds to be exchanged, got {self.adjacency!r}")
+        if not isinstance(self.z, Record) and not np.array_equal(self.z, -np.asarray(self.z_prime)):
+            raise ValueError("z_prime must be −z for gradients to be exchanged: a score speaks of z alone")
+        assert self.z_prime is not None
+        return replace(self, z=self.z_prime, z_prime=self.z)
+
+
+def _same(z: Any, z_prime: Any) -> bool:
+    if isinstance(z, Record):
+        return z_prime is not None and np.array_equal(z.x, z_prime.x) and z.y == z_prime.y
+    return np.array_equal(z, z_prime)
+
+
+def _world(name: str, value: object) -> NDArray[np.float32] | Record:
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise ValueError(f"{name} must be a record (x, y), got {len(value)} values")
+        return Record(_array(f"{name}'s features", value[0]), checks.whole(f"{name}'s label", value[1], at_least=0))
+    gradient = _array(name, value)
+    if gradient.ndim != 1:
+        raise ValueError(f"{name} must be a vector (parameters,) or a record, the tuple (x, y), got {gradient.shape}")
+    return gradient
+
+
+def _array(name: str, value: Any) -> NDArray[np.float32]:
+    """A copy, so that what the caller does to the original does not change the canary."""
+    checks.no_mask(name, value)
+    try:
+        wide = np.asarray(value)
+        finite = np.isfinite(wide).all() and not np.iscomplexobj(wide)
+        with np.errstate(over="ignore"):
+            array = wide.astype(np.float32) if finite else wide
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be real numbers; a record is a tuple (x, y); got {value!r}") from None
+    if not finite or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite real numbers that float32 can hold, got {value!r}")
+    return array

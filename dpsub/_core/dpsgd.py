@@ -1,0 +1,60 @@
+"""What one DP-SGD training is, apart from its data and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from dpsub._core import checks
+
+OPTIMIZERS = ("sgd", "adam")
+
+
+class Mechanism(TypedDict):
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    r"""The parameters of one DP-SGD or DP-Adam training, with the names that Opacus gives them.
+
+    Attributes:
+        noise_multiplier: σ > 0; the noise on the sum of clipped gradients has standard deviation σ·max_grad_norm.
+        max_grad_norm: C > 0; each record's gradient is scaled down to this norm.
+        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability. The noisy sum is divided by q·n.
+        steps: T ≥ 1; an empty batch is a step too.
+        learning_rate: η > 0.
+        optimizer: "sgd", or "adam" with betas (0.9, 0.999) and eps 1e-8 on the noisy average.
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Source: *Beyond Membership*, section 2.2, equation 1.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    sample_rate: float
+    steps: int
+    learning_rate: float
+    optimizer: str = "sgd"
+
+    def __post_init__(self) -> None:
+        sigma, q = checks.mechanism(self.noise_multiplier, self.sample_rate)
+        checked = {
+            "noise_multiplier": sigma,
+            "sample_rate": q,
+            "max_grad_norm": checks.real("max_grad_norm", self.max_grad_norm, above=0),
+            "steps": checks.whole("steps", self.steps),
+            "learning_rate": checks.real("learning_rate", self.learning_rate, above=0),
+            "optimizer": checks.choice("optimizer", self.optimizer, OPTIMIZERS),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What the accountants need: `accounting.epsilon(**spec.mechanism, delta=…, adjacency=…)`."""
+        return Mechanism(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)

@@ -1,0 +1,35 @@
+"""What numbers were made with: versions, and the commit of the sources."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from dpsub._version import __version__
+
+PACKAGE = Path(__file__).parent.parent
+
+
+def versions(*libraries: str) -> dict[str, str]:
+    """Of Python, dpsub, NumPy, SciPy and the libraries named."""
+    found = {"python": platform.python_version(), "dpsub": __version__}
+    return found | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
+
+
+@cache
+def commit() -> str:
+    """The commit of dpsub's sources, where they are a checkout, and whether any of them was changed since."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)
+
+    try:
+        if git("ls-files", "--error-unmatch", "__init__.py").returncode:
+            return "not a checkout"
+        changed = git("diff", "--quiet", "HEAD", "--", ".").returncode
+        return git("rev-parse", "--short=12", "HEAD").stdout.strip() + ("+changes" if changed else "")
+    except OSError:
+        return "no git"

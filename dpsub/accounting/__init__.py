@@ -1,0 +1,34 @@
+r"""ε and δ of Poisson-subsampled DP-SGD under add/remove and substitute adjacency.
+
+One step with noise multiplier σ and sample rate q is dominated, for the replacement of one record, by the pair
+
+.. math:: (1-q)\,N(0,\sigma^2) + q\,N(1,\sigma^2) \quad\text{against}\quad (1-q)\,N(0,\sigma^2) + q\,N(-1,\sigma^2),
+
+and for its addition or removal by N(0, σ²) and one of these. The book proves it (*What does my ε protect?*, "Opposite
+gradients are the worst case"); compositions of dominating pairs dominate (Zhu, Dong and Wang, 2022, Theorem 10).
+"""
+
+from __future__ import annotations
+
+from dpsub.accounting.calibration import noise_multiplier
+from dpsub.accounting.epsilon_delta import EpsilonInterval, delta, epsilon, epsilon_interval
+from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
+from dpsub.accounting.group_privacy import group_privacy_epsilon
+from dpsub.accounting.phases import History
+from dpsub.accounting.tradeoffs import tradeoff
+from dpsub.accounting.worst_case_sum import worst_case_epsilon
+
+__all__ = [
+    "EpsilonInterval",
+    "History",
+    "delta",
+    "epsilon",
+    "epsilon_interval",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "group_privacy_epsilon",
+    "noise_multiplier",
+    "tradeoff",
+    "worst_case_epsilon",
+]

@@ -1,0 +1,216 @@
+r"""Compositions of steps on a grid of losses, to any precision.
+
+They are computed with an exponential tilt, which moves the losses that decide δ(ε) to the middle of the distribution:
+the floating-point error is then relative to δ, however small δ is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.optimize import minimize_scalar
+from scipy.signal import lfilter
+
+from dpsub.accounting.dominating_pairs import Array
+from dpsub.accounting.one_step import Step
+
+OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside of a composition's window on either side
+EPS = float(np.finfo(float).eps)
+TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/4) costs next to nothing
+LEAST_TILT = -12.0  # its logarithm: as good as none
+NEGLIGIBLE = 1e-4  # of δ: a rounding error that asks for no other tilt
+WIDEST = 2**22  # points of a composition, 32 MiB an array: no tilt worth having needs so many
+PRECISIONS = ("double", "longdouble")  # the second is slow, and on some machines the first
+
+
+class TooWide(Exception):
+    """A composition of more than WIDEST points."""
+
+
+class Composition:
+    """δ(ε) of independent steps, in phases of equal ones, up to floating-point rounding, which is bounded.
+
+    All steps are on grids of one mesh.
+    """
+
+    def __init__(self, *phases: tuple[Step, int]) -> None:
+        self.phases = phases
+        self.mesh = phases[0][0].mesh
+        self.steps = sum(count for _, count in phases)
+        certain = any(step.infinite >= 1 for step, _ in phases)
+        finite = -math.inf if certain else sum(count * math.log1p(-step.infinite) for step, count in phases)
+        self.infinite = -math.expm1(finite)
+        self.lowest = sum(count * step.low for step, count in phases)
+        self.highest = sum(count * (step.low + len(step.mass) - 1) for step, count in phases)
+        self.relative = 1000 * EPS * self.steps  # each mass's error, for exponents below 1000
+        self._at_tilt = lru_cache(maxsize=2)(self._compose)
+
+    def delta(self, epsilon: float, *, rounding: int) -> float:
+        """δ(ε), with the rounding error added (`rounding` +1) or taken off (−1)."""
+        tilt = self._best_tilt(partial(self._log_chernoff, epsilon=epsilon))
+        try:
+            losses, mass, log_error = self._at_tilt(tilt, "double")
+        except TooWide:
+            return 1.0 if rounding > 0 else self.infinite
+        if epsilon >= self.highest * self.mesh:
+            return self.infinite
+        log_error -= tilt * epsilon
+        if log_error >= 0:
+            return 1.0 if rounding > 0 else self.infinite
+        above = losses > epsilon
+        finite = float(mass[above] @ -np.expm1(epsilon - losses[above]))
+        answer = self.infinite + finite * (1 + rounding * self.relative) + rounding * math.exp(log_error)
+        return min(max(answer, 0.0), 1.0)
+
+    def deltas(self, *, rounding: int) -> Array:
+        """δ at every multiple of the mesh from 0 to the largest loss, as in `delta` but for errors of 1e-14."""
+        losses, tail, tail_under_q, log_error = self._tails(math.exp(LEAST_TILT), "double")
+        first = round(losses[0] / self.mesh)
+        if first > WIDEST:
+            raise TooWide
+        delta = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + rounding * math.exp(log_error)
+        if first > 0:  # below the window everything is above
+            epsilon = np.arange(first) * self.mesh
+            all_above = delta[0] + tail_under_q[0] * -np.expm1(epsilon - losses[0])
+            delta = np.concatenate((all_above, delta))
+        return np.clip(delta[max(-first, 0) :], 0.0, 1.0)
+
+    def epsilon(self, delta: float, *, rounding: int) -> float:
+        """The smallest ε ≥ 0 with δ(ε) ≤ delta, for δ(ε) as above."""
+        if delta <= self.infinite:
+            return math.inf
+        # Every tilt gives a bound. Chernoff's for δ is the best, but where the loss is bounded, or has a tail heavier
+        # than any exponential: there the answer it gives leads to a better one, and the rest is a matter of digits.
+        tilt = self._best_tilt(lambda t: (self._rough_log_moment(t) - math.log(delta)) / t)
+        best, least_error, at_tilt = math.inf if rounding > 0 else 0.0, math.inf, tilt
+        for precision in PRECISIONS:
+            tilt = at_tilt
+            while math.log(tilt) >= LEAST_TILT:
+                answer, log_error = self._solve(delta, tilt, rounding, precision)
+                best = min(best, answer) if rounding > 0 else max(best, answer)
+                if log_error <= math.log(NEGLIGIBLE * delta):
+                    return best
+                if log_error > least_error:
+                    break
+                least_error, at_tilt = log_error, tilt
+                tilt *= math.exp(-1 / TILTS)
+                if math.isfinite(log_error):
+                    tilt = min(tilt, self._best_tilt(partial(self._log_chernoff, epsilon=answer)))
+        return best
+
+    def _solve(self, delta: float, tilt: float, rounding: int, precision: str) -> tuple[float, float]:
+        """A bound on ε, and the logarithm of the rounding error of δ there, infinite if it is not tight."""
+        try:
+            losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
+        except TooWide:
+            return math.inf if rounding > 0 else 0.0, math.inf
+        log_errors = log_error - tilt * losses
+        error = rounding * np.exp(np.minimum(log_errors, 0.0)) * (losses < (self.highest - 0.5) * self.mesh)
+        excess = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + error - delta
+        excess[log_errors >= 0] = rounding  # nothing is known there
+        above = np.flatnonzero(excess > 0)
+        if not len(above):
+            # The answer lies below the window, unless that begins at 0.
+            first = max(float(losses[0]), 0.0)
+            return first if rounding > 0 else 0.0, math.inf if first else -math.inf
+        k = int(above[-1])
+        if tail_under_q[k] <= 0:
+            return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
+        # Between multiples δ(ε) is linear in e^ε; its error falls on towards k + 1.
+        within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
+        answer = max(float(losses[k]) + within_cell, 0.0)
+        return answer, log_error - tilt * answer
+
+    def _tails(self, tilt: float, precision: str) -> tuple[Array, Array, Array, float]:
+        """At each loss ℓ of the window P(loss > ℓ) and e^ℓ Q(loss > ℓ); and the error, as in `_compose`."""
+        losses, mass, log_error = self._at_tilt(tilt, precision)
+        tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
+        decay = math.exp(-self.mesh)
+        tail_under_q = lfilter([0.0, decay], [1.0, -decay], mass[::-1])[::-1]
+        return losses, tail, tail_under_q, log_error
+
+    def _log_chernoff(self, tilt: float, epsilon: float) -> float:
+        return self._rough_log_moment(tilt) - tilt * epsilon
+
+    def _rough_log_moment(self, tilt: float) -> float:
+        return sum(count * step.rough_log_moment(tilt) for step, count in self.phases)
+
+    def _log_moment(self, tilt: float) -> float:
+        return sum(count * step.log_moment(tilt) for step, count in self.phases)
+
+    def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
+        """The tilt with the smallest Chernoff bound, rounded, so that close questions share one composition.
+
+        It is rounded down: where tails are heavy, a little more would move everything to the end of the losses.
+        """
+        steepest = math.log(5 / self.mesh)  # more than e^5 a cell would see nothing but the last one
+        found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
+        return math.exp(math.floor(TILTS * found.x) / TILTS)
+
+    def _compose(self, tilt: float, precision: str) -> tuple[Array, Array, float]:
+        """Losses, their masses, and log e for which the masses above any ε are off by at most e^(log e - tilt · ε)."""
+        mesh, variance, log_moment = self.mesh, 0.0, 0.0
+        tilted = []
+        for step, count in self.phases:
+            moment = step.log_moment(tilt)
+            weights = np.exp(step.log_mass + tilt * step.losses - moment)
+            mean = float(weights @ step.losses)
+            variance += count * float(weights @ (step.losses - mean) ** 2)
+            log_moment += count * moment
+            tilted.append(weights)
+        scale = math.sqrt(variance) + mesh
+        first = max(math.floor(-self._reach(tilt, log_moment, -1, scale) / mesh), self.lowest)
+        last = min(math.ceil(self._reach(tilt, log_moment, 1, scale) / mesh), self.highest)
+        if last - first > WIDEST:
+            raise TooWide
+        if self.steps == 1:
+            composed, error = tilted[0][first - self.lowest :][: last - first + 1], 0.0
+        else:
+            size = int(fft.next_fast_len(last - first + 1, real=True))
+            power = np.ones(1, dtype=np.result_type(precision, complex))
+            for weights, (_, count) in zip(tilted, self.phases, strict=True):
+                folded = np.bincount(np.arange(len(weights)) % size, weights=weights, minlength=size)
+                power = power * _power(fft.rfft(folded.astype(precision)), count)
+            composed = np.roll(fft.irfft(power, size), -((first - self.lowest) % size))[: last - first + 1]
+            # The transforms' errors in the Euclidean norm; and by Cauchy and Schwarz what they come to in a sum.
+            norm = math.sqrt(float(np.mean(np.abs(power) ** 2)))
+            counted = min(len(composed), -1 / math.expm1(-2 * tilt * mesh))
+            error = (
+                float(np.finfo(precision).eps) * (2 * self.steps + 5 * math.log2(size) + 5) * norm * math.sqrt(counted)
+            )
+        losses = np.asarray((first + np.arange(len(composed))) * mesh)
+        with np.errstate(divide="ignore"):
+            log_mass = np.log(np.maximum(composed, 0.0)) + (log_moment - tilt * losses)
+        # A probability, but far left of what the tilt is for, where it is noise.
+        mass = np.exp(np.minimum(log_mass, 300.0))
+        error += 2 * math.exp(-OUTSIDE)
+        return losses, mass, log_moment + math.log(error)
+
+    def _reach(self, tilt: float, log_moment: float, sign: int, scale: float) -> float:
+        """Chernoff's bound on how far above (or below) 0 the sum of tilted losses lies."""
+        rough = self._rough_log_moment(tilt)
+
+        def bound(u: float) -> float:
+            extra = math.exp(u)
+            return (self._rough_log_moment(tilt + sign * extra) - rough + OUTSIDE) / extra
+
+        found = minimize_scalar(bound, bounds=(math.log(1e-3), math.log(1e3 + 50 / scale)), method="bounded")
+        extra = math.exp(found.x)
+        return (self._log_moment(tilt + sign * extra) - log_moment + OUTSIDE) / extra
+
+
+def _power(values: NDArray[np.complexfloating], exponent: int) -> NDArray[np.complexfloating]:
+    """By repeated squaring: NumPy's is slow in extended precision, and less exact."""
+    result = np.ones_like(values)
+    while exponent:
+        if exponent % 2:
+            result *= values
+        exponent //= 2
+        if exponent:
+            values = values * values
+    return result

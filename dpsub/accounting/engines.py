@@ -1,0 +1,153 @@
+"""From a question about DP-SGD to an interval that holds the answer: which engine, how fine, and when it is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dpsub.accounting import grid_engine
+from dpsub.accounting.dominating_pairs import Array
+from dpsub.accounting.gaussian import GaussianCurve
+from dpsub.accounting.one_step import REACH, deviations
+from dpsub.accounting.phases import Training, distance
+from dpsub.accounting.revealed_batches import RevealedCurve
+
+NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
+TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
+MOST_POINTS = 2**20  # of a grid: below 2 GiB and 10 s
+
+Interval = tuple[Array, Array]  # the lower and the upper ends of all that is asked
+
+
+class Curve(Protocol):
+    """δ(ε) of one training, known up to an interval."""
+
+    def epsilon(self, delta: float) -> tuple[float, float]: ...
+
+    def delta(self, epsilon: float) -> tuple[float, float]: ...
+
+
+class Testable(Curve, Protocol):
+    """One that knows the trade-off function too: all of `engine="auto"` do."""
+
+    def tradeoff(self, fpr: Array) -> Interval: ...
+
+
+class Answers(NamedTuple):
+    """One interval for each curve, and what it comes from."""
+
+    intervals: list[Interval]
+    bound: str
+
+
+def answers(
+    training: Training,
+    engine: str,
+    ask: Callable[[Curve], Interval],
+    *,
+    excess: Callable[[Array, Array], float],
+    eps_error: float,
+    delta: float | None,
+) -> Answers:
+    """Ask every curve of the training, at growing precision and cost, until `excess` is at most 1 for all of them.
+
+    Args:
+        training: what the curves are of.
+        engine: one of `NAMES`.
+        ask: what to ask of a curve; every curve's interval has to hold the answer.
+        excess: how many times too wide an interval is, given its ends.
+        eps_error: what `engine="prv"` is made for.
+        delta: the smallest δ that matters, or None for any.
+    """
+    if engine == "auto" and all(q == 1 for _, q in training.mechanisms):
+        mus = (
+            math.sqrt(sum(t / sigma**2 for (sigma, _), t in zip(training.mechanisms, row, strict=True)))
+            for row in training.counts
+        )
+        return Answers([ask(GaussianCurve(distance(training.adjacency) * mu)) for mu in mus], "closed form")
+
+    coarsest, make, finer = _precision(training, engine, eps_error, delta)
+    found: list[Interval] = [(np.zeros(1), np.full(1, np.inf))] * len(training.counts)
+    level: float | None = coarsest
+    while level is not None:
+        found = [_narrowed(*both) for both in zip(found, map(ask, make(level)), strict=True)]
+        worst = max(excess(*interval) for interval in found)
+        if worst <= 1:
+            return Answers(found, NAMES[engine])
+        level = finer(level, worst)
+    if engine != "auto":
+        return Answers(found, NAMES[engine])
+    revealed = (RevealedCurve(distance(training.adjacency), *training.harshest, sum(row)) for row in training.counts)
+    narrowed = [_narrowed(*both) for both in zip(found, map(ask, revealed), strict=True)]
+    helped = any(np.any(new < old) for (_, new), (_, old) in zip(narrowed, found, strict=True))
+    return Answers(narrowed, "revealed batches" if helped else "coarse grid")
+
+
+def epsilons(training: Training, engine: str, delta: float, eps_error: float) -> Answers:
+    """ε at one δ, to `eps_error`, absolute or relative."""
+    return answers(
+        training,
+        engine,
+        lambda curve: as_arrays([curve.epsilon(delta)]),
+        excess=lambda low, high: float(np.max((high - low) / 2 / np.maximum(eps_error, eps_error * low))),
+        eps_error=eps_error,
+        delta=delta,
+    )
+
+
+def as_arrays(intervals: Iterable[tuple[float, float]]) -> Interval:
+    lower, upper = (np.array(ends) for ends in zip(*intervals, strict=True))
+    return lower, upper
+
+
+def _narrowed(one: Interval, other: Interval) -> Interval:
+    """Both hold the truth, so what they have in common does."""
+    lower, upper = np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+    if np.any(lower > upper * (1 + 1e-9) + 1e-9):
+        raise ArithmeticError("two bounds contradict each other, so one is wrong: please report what was asked")
+    return lower, upper
+
+
+def _precision(
+    training: Training, engine: str, eps_error: float, delta: float | None
+) -> tuple[float, Callable[[float], Sequence[Curve]], Callable[[float, float], float | None]]:
+    """The coarsest level of precision; the curves at a level; and the next, given how far off the last one was."""
+    adjacency, mechanisms, counts = training.adjacency, training.mechanisms, training.counts
+    if engine == "prv":
+        from dpsub.accounting import prv_engine  # takes as long to import as all of dpsub.accounting
+
+        target = 0.8 * eps_error
+        return (
+            max(0.1, target),
+            lambda error: prv_engine.curves(adjacency, mechanisms, counts, error, (delta or 1e-5) / 1000),
+            lambda error, worst: None if error == target else target,
+        )
+    steps = sum(training.most)
+    reach = REACH if delta is None or engine == "pld" else deviations(steps, delta)
+    scale = grid_engine.scale(adjacency, mechanisms, training.most)
+    widest = grid_engine.widest(adjacency, mechanisms, reach)
+    finest = (widest + 20 * math.sqrt(steps) * scale) / MOST_POINTS
+
+    def make(mesh: float) -> Sequence[Curve]:
+        if engine == "pld":
+            from dpsub.accounting import pld_engine
+
+            return pld_engine.curves(adjacency, mechanisms, counts, mesh)
+        mesh = max(grid_engine.aligned(mesh, training), finest)
+        return grid_engine.curves(adjacency, mechanisms, counts, mesh, reach)
+
+    def finer(mesh: float, worst: float) -> float | None:
+        if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would reach no further
+            return None
+        # Errors fall with the square of the mesh.
+        return max(mesh / min(max(1.2 * math.sqrt(worst), 2.0), 8.0), finest)
+
+    return max(min(max(scale / 10, widest / 8192), widest / 1024), finest), make, finer
+
+
+def any_bound(low: Array, high: Array) -> float:
+    """For `answers`: any bound will do."""
+    return 0.0 if np.isfinite(high).all() else math.inf

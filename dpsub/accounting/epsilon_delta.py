@@ -1,0 +1,213 @@
+"""ε and δ of a DP-SGD training, as certified intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self, overload
+
+import numpy as np
+
+from dpsub._core import checks
+from dpsub.accounting.dominating_pairs import Array
+from dpsub.accounting.engines import NAMES, TOLERANCE, Curve, Interval, answers, any_bound, as_arrays, epsilons
+from dpsub.accounting.phases import History, StepCounts, of_arguments, one_count
+
+ENGINES = tuple(NAMES)
+NO_DELTA = 1e-280  # a δ smaller than this is not told from none
+
+
+class _Ends(NamedTuple):
+    lower: float | Array
+    estimate: float | Array
+    upper: float | Array
+
+
+class EpsilonInterval(_Ends):
+    """ε lies between `lower` and `upper`; `estimate` is halfway. Arrays where several step counts were asked for.
+
+    `bound` says what the ends come from: "closed form"; "grid", dpsub's own; "coarse grid", where the error asked for
+    would take more than a million points; "revealed batches", where no grid helps and the upper end is that of an
+    adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if their engine was asked.
+    """
+
+    bound: str
+
+    def __new__(cls, lower: float | Array, estimate: float | Array, upper: float | Array, bound: str = "") -> Self:
+        interval = super().__new__(cls, lower, estimate, upper)
+        interval.bound = bound
+        return interval
+
+
+@overload
+def epsilon(
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    delta: float,
+    adjacency: str,
+    engine: str = ...,
+    eps_error: float = ...,
+) -> float: ...
+@overload
+def epsilon(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: StepCounts,
+    delta: float,
+    adjacency: str,
+    engine: str = ...,
+    eps_error: float = ...,
+) -> Array: ...
+def epsilon(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | StepCounts | None = None,
+    history: History | None = None,
+    delta: float,
+    adjacency: str,
+    engine: str = "auto",
+    eps_error: float = TOLERANCE,
+) -> float | Array:
+    r"""The ε that DP-SGD guarantees: the certified upper end of `epsilon_interval`.
+
+    Args:
+        noise_multiplier: σ > 0; the noise's standard deviation divided by max_grad_norm.
+        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently.
+        steps: ≥ 1; one number, or a sequence of them: one ε each, from one discretisation.
+        history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants
+            record them; ε is that of all of them together.
+        delta: 0 < δ < 1.
+        adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
+            record replaced by nothing: the same ε as add/remove).
+        engine: "auto" is the closed form at q = 1, and elsewhere dpsub's own grid, which is the cheapest that certifies
+            the error, at any δ; "pld" is dp-accounting's privacy loss distribution, which certifies no δ near 1e-11;
+            "prv" is prv-accountant, the paper's, which certifies none near 1e-13.
+        eps_error: > 0; upper end − estimate may be this, or this times ε if that is larger.
+
+    Returns:
+        ε, a float for one number of steps or a history, else an array of their shape.
+
+    Raises:
+        ValueError: if an argument is out of range, or δ is below what the engine asked for can certify.
+
+    Source: *Beyond Membership*, sections 2.1 and 5; the pair of one step is in the module's description.
+
+    >>> round(epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
+    3.995
+    >>> round(epsilon(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute"), 3)
+    4.126
+    """
+    return epsilon_interval(
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=steps,
+        history=history,
+        delta=delta,
+        adjacency=adjacency,
+        engine=engine,
+        eps_error=eps_error,
+    ).upper
+
+
+def epsilon_interval(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | StepCounts | None = None,
+    history: History | None = None,
+    delta: float,
+    adjacency: str,
+    engine: str = "auto",
+    eps_error: float = TOLERANCE,
+) -> EpsilonInterval:
+    r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(eps_error, eps_error·ε) where possible.
+
+    The arguments are those of `epsilon`. Where that error would take a grid of more than a million points the
+    interval is wider, and its `bound` says so.
+
+    >>> low, estimate, high = epsilon_interval(
+    ...     noise_multiplier=12.115, sample_rate=0.25, steps=500, delta=1e-5, adjacency="substitute")
+    >>> low <= estimate <= high and high - estimate <= 4e-3
+    True
+    """
+    training, single = of_arguments(noise_multiplier, sample_rate, steps, history, adjacency)
+    delta = checks.probability("delta", delta)
+    checks.choice("engine", engine, ENGINES)
+    eps_error = checks.real("eps_error", eps_error, above=0)
+
+    found = epsilons(training, engine, delta, eps_error)
+    lower, upper = (np.concatenate(ends) for ends in zip(*found.intervals, strict=True))
+    if np.isinf(upper).any():
+        raise ValueError(
+            f"delta must be larger for engine={engine!r} to certify an ε, got {delta:g}; engine='auto' takes any"
+        )
+    estimate = (lower + upper) / 2
+    if single:
+        return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]), found.bound)
+    return EpsilonInterval(lower, estimate, upper, found.bound)
+
+
+@overload
+def delta(
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    epsilon: float,
+    adjacency: str,
+    engine: str = ...,
+) -> float: ...
+@overload
+def delta(
+    *,
+    noise_multiplier: float = ...,
+    sample_rate: float = ...,
+    steps: int = ...,
+    history: History = ...,
+    epsilon: Sequence[float] | Array,
+    adjacency: str,
+    engine: str = ...,
+) -> Array: ...
+def delta(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    epsilon: float | Sequence[float] | Array,
+    adjacency: str,
+    engine: str = "auto",
+) -> float | Array:
+    r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound, to three digits where possible.
+
+    The arguments are those of `epsilon`, with `epsilon` ≥ 0 in the place of `delta`: one, or a sequence of them, for
+    the curve δ(ε).
+
+    >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
+    9.8e-06
+    """
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency)
+    several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and np.ndim(epsilon) else None
+    wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
+    if not wanted:
+        raise ValueError("epsilon must be a number or a non-empty sequence of them, got none")
+    checks.choice("engine", engine, ENGINES)
+
+    def ask(curve: Curve) -> Interval:
+        return as_arrays(map(curve.delta, wanted))
+
+    def excess(low: Array, high: Array) -> float:
+        return float(np.max((high - low) / 2 / (TOLERANCE * low + NO_DELTA)))
+
+    least = None
+    for precise in (False, True):  # a rough answer first, which tells how far out the loss matters
+        error = excess if precise else any_bound
+        found = answers(training, engine, ask, excess=error, eps_error=TOLERANCE, delta=least)
+        [(low, high)] = found.intervals
+        least = max(float(np.min(low)), NO_DELTA)
+    return float(high[0]) if several is None else high

@@ -1,0 +1,83 @@
+"""The substitute ε that follows from add/remove accounting alone."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from scipy.optimize import brentq
+
+from dpsub._core import checks
+from dpsub.accounting.dominating_pairs import Array
+from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, any_bound, as_arrays
+from dpsub.accounting.phases import History, of_arguments, one_count
+
+SMALLEST_GROUP_DELTA = 1e-60  # where group privacy asks for less, it says next to nothing
+LARGEST_GROUP_EPSILON = 600.0  # beyond, e^-ε′ δ is no floating-point number to speak of
+
+
+def group_privacy_epsilon(
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    delta: float,
+) -> float:
+    r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
+
+    A record is replaced by one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
+    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. Any solution is a valid bound.
+
+    The arguments are those of `epsilon`. Returns `inf` where there is no solution that can be certified.
+
+    Source: *Beyond Membership*, Theorem 4.1, with δ adjusted.
+
+    >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
+    4.108
+    """
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, "add_remove")
+    delta = checks.probability("delta", delta)
+
+    full_batch = all(q == 1 for _, q in training.mechanisms)
+    largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)
+
+    climb = partial(_smallest_group_epsilon, delta=delta, largest=largest)
+
+    def ask(curve: Curve) -> Interval:
+        return as_arrays([(climb(curve, 0), climb(curve, 1))])
+
+    def excess(low: Array, high: Array) -> float:
+        return float(np.max((high - low) / np.maximum(TOLERANCE, TOLERANCE * low)))
+
+    # A rough answer first: it tells the smallest δ that will be asked, or that there is no more precise one.
+    found = answers(training, "auto", ask, excess=any_bound, eps_error=TOLERANCE, delta=None)
+    [(_, [upper])] = found.intervals
+    if found.bound == "grid":
+        least = max(delta / (1 + math.exp(upper)), SMALLEST_GROUP_DELTA)
+        [(_, [upper])] = answers(training, "auto", ask, excess=excess, eps_error=TOLERANCE, delta=least).intervals
+    return 2 * float(upper)
+
+
+def _smallest_group_epsilon(curve: Curve, end: int, *, delta: float, largest: float) -> float:
+    """ε′ as in `group_privacy_epsilon`, from one end of the curve's intervals."""
+
+    def lacking(current: float) -> float:
+        """How far ε′ is from what add/remove accounting needs there; a solution if that is at most 0."""
+        needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
+        return min(needed, 2 * largest) - current
+
+    enough, stride, lack = 0.0, 0.0, lacking(0.0)
+    while lack > 0:
+        too_little, stride = enough, max(1.5 * lack, 2 * stride)
+        enough += stride
+        if enough > largest:
+            return math.inf
+        lack = lacking(enough)
+    if enough == 0:
+        return 0.0
+    root = float(brentq(lacking, too_little, enough, xtol=1e-6))
+    while end and lacking(root) > 0:
+        root += 1e-6
+    return root

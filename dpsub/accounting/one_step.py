@@ -1,0 +1,160 @@
+r"""The privacy loss of one step on a grid, bounded from both sides.
+
+Outcomes whose loss lies between two multiples of the mesh are replaced by outcomes on the multiples: either split, so
+that every δ(ε) can only grow ("connect the dots", Doroshenko et al., 2022), or merged, so that it can only fall. Both
+keep the masses under P and Q, so their errors fall with the square of the mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import logsumexp, ndtri
+
+from dpsub.accounting.dominating_pairs import Array, Pair
+
+LARGEST_LOSS = 600.0  # of one step: its exponential has to be a floating-point number
+REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
+FARTHEST = 37.0  # beyond, tails are no floating-point numbers to speak of
+BEYOND = 1e-6  # of δ, is what a step's grid may leave out in all steps together
+LOSS_ROUNDING = 1e-12  # how far off one step's loss can be for the rounding of its masses
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step's loss under P: `mass` at multiples of the mesh from `low`, and `infinite` where nothing protects."""
+
+    mesh: float
+    low: int
+    mass: Array
+    infinite: float
+
+    @cached_property
+    def losses(self) -> Array:
+        return np.asarray((self.low + np.arange(len(self.mass))) * self.mesh)
+
+    @cached_property
+    def log_mass(self) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(self.mass)
+
+    def log_moment(self, tilt: float) -> float:
+        """log E[e^(tilt · loss)] of the finite part."""
+        exponent = self.log_mass + tilt * self.losses
+        top = exponent.max()
+        return float(top + math.log(np.exp(exponent - top).sum()))
+
+    @cached_property
+    def _blocks(self) -> tuple[Array, Array]:
+        """Log-mass and mean loss of about a thousand blocks of cells, fine where the mass is and where the range is."""
+        even = np.linspace(0, len(self.mass), 513)[:-1].astype(int)
+        total = np.cumsum(self.mass)
+        starts = np.unique(np.append(even, np.searchsorted(total, np.linspace(0, total[-1], 513)[1:-1])))
+        mass = np.add.reduceat(self.mass, starts)
+        kept = mass > 0
+        return np.log(mass[kept]), np.add.reduceat(self.mass * self.losses, starts)[kept] / mass[kept]
+
+    def rough_log_moment(self, tilt: float) -> float:
+        """`log_moment` from blocks of cells: enough to choose a tilt by."""
+        log_mass, losses = self._blocks
+        return float(logsumexp(log_mass + tilt * losses))
+
+
+def deviations(steps: int, delta: float) -> float:
+    """How many standard deviations of the noise a grid has to reach for this δ: what is beyond is BEYOND · δ."""
+    return min(FARTHEST, -float(ndtri(max(BEYOND * delta / steps, 1e-300))))
+
+
+def loss_range(pair: Pair, reach: float) -> Array:
+    """The losses at `reach` standard deviations of the noise on either side."""
+    x = reach * pair.sigma + 1
+    return np.clip(pair.loss(np.array([-x, x])), -LARGEST_LOSS, LARGEST_LOSS)
+
+
+def spread(pair: Pair) -> float:
+    """The standard deviation of the loss under P."""
+    x, log_p = pair.nodes(reach=12 * pair.sigma + 1)
+    p, loss = np.exp(log_p), pair.loss(x)
+    return float(np.sqrt(p @ (loss - p @ loss) ** 2))
+
+
+def split_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
+    """Split each outcome between the two multiples of the mesh around its loss, keeping its mass under P and Q."""
+    lowest, highest = loss_range(pair, reach) / mesh
+    low, high = math.floor(lowest), math.ceil(highest)
+    index = np.arange(low, high + 1)
+    edges = pair.inverse_loss(index * mesh)
+    p, q = pair.masses(edges, "P"), pair.masses(edges, "Q")
+    up = np.clip((p - np.exp(index[:-1] * mesh) * q) / -math.expm1(-mesh), 0.0, p)
+    mass = np.append(p - up, 0.0)
+    mass[1:] += up
+    below, beyond = pair.masses(np.array([-np.inf, edges[0]]), "P"), pair.masses(np.array([edges[-1], np.inf]), "P")
+    mass[0] += below[0]
+    return Step(mesh, low, mass, float(beyond[0]))
+
+
+def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
+    """Merge outcomes, cell by cell, with as much of a neighbour as brings each merged loss onto the grid.
+
+    Merging outcomes is post-processing of both P and Q, so every δ(ε) can only fall.
+    """
+    # The outermost multiples inside the range: mass piles up at the ends of a bounded loss and must be merged inwards.
+    lowest, highest = loss_range(pair, reach) / mesh
+    low = math.ceil(lowest)
+    high = max(math.floor(highest), low)
+    index = np.arange(low, high + 1)
+    edges = np.concatenate(([-np.inf], pair.inverse_loss((index[:-1] + 0.5) * mesh), [np.inf]))
+    if len(index) > 1 and pair.q < 1 and pair.direction == "remove":
+        edges[1] = _balanced_edge(pair, -math.inf, edges[1], low * mesh)
+    if len(index) > 1 and pair.q < 1 and pair.direction == "add":
+        edges[-2] = _balanced_edge(pair, math.inf, edges[-2], high * mesh)
+    p, q = pair.masses(edges, "P"), pair.masses(edges, "Q")
+    ratio = np.exp(index * mesh)
+    p, q = _borrow(p, q, ratio)
+    p, q = (-part[::-1] for part in _borrow(-p[::-1], -q[::-1], ratio[::-1]))
+
+    # What found no neighbour to merge with is rounded down.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cell = np.where(p >= ratio * q * (1 - LOSS_ROUNDING), index, np.floor(np.log(p / q) / mesh))
+    kept = (p > 0) & (cell >= low)
+    mass = np.bincount(cell[kept].astype(int) - low, weights=p[kept], minlength=len(index)).astype(np.float64)
+    mass[0] = max(mass[0], 1e-300)  # nothing at all has no logarithm
+    return Step(mesh, low, mass, 0.0)
+
+
+def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
+    """The edge at which all that lies between it and the end has this loss on average, or the edge given if nearer.
+
+    At a bounded end, where most of the mass can be, there is no neighbour to merge it with.
+    """
+
+    def excess(x: float) -> float:
+        ends = np.sort([end, x])
+        return math.log(pair.masses(ends, "P")[0] / pair.masses(ends, "Q")[0]) - loss
+
+    far = math.copysign(FARTHEST * pair.sigma, end)
+    if excess(edge) * excess(far) >= 0:
+        return edge
+    return float(brentq(excess, far, edge, xtol=1e-15, rtol=1e-14))
+
+
+def _borrow(p: Array, q: Array, ratio: Array) -> tuple[Array, Array]:
+    """Bring each cell with p < ratio * q up to equality with as much of the cells after it as that takes."""
+    raised_p, raised_q = np.zeros_like(p), np.zeros_like(q)
+    rows = zip(p.tolist(), q.tolist(), ratio.tolist(), strict=True)
+    have_p, have_q, target = next(rows)
+    at = 0
+    for i, (next_p, next_q, next_ratio) in enumerate(rows, start=1):
+        missing, offered = target * have_q - have_p, next_p - target * next_q
+        if 0 < missing >= offered:
+            have_p, have_q = have_p + next_p, have_q + next_q
+            continue
+        part = missing / offered if missing > 0 else 0.0
+        raised_p[at], raised_q[at] = have_p + part * next_p, have_q + part * next_q
+        have_p, have_q, target, at = (1 - part) * next_p, (1 - part) * next_q, next_ratio, i
+    raised_p[at], raised_q[at] = have_p, have_q
+    return raised_p, raised_q

@@ -1,0 +1,78 @@
+"""A training as its accountants see it: phases of steps at one noise multiplier and sample rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub._core import checks
+
+StepCounts = Sequence[int] | NDArray[np.integer]
+History = Sequence[tuple[float, float, int]]
+
+
+def distance(adjacency: str) -> float:
+    """Between the two worlds' means at a step that samples the record, in clipping bounds."""
+    return 2.0 if adjacency == "substitute" else 1.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """Phases of (noise multiplier, sample rate), and for each curve that is wanted how many steps of every phase."""
+
+    mechanisms: tuple[tuple[float, float], ...]
+    counts: tuple[tuple[int, ...], ...]
+    adjacency: str
+
+    @property
+    def harshest(self) -> tuple[float, float]:
+        """A mechanism that every phase's is dominated by."""
+        return min(sigma for sigma, _ in self.mechanisms), max(q for _, q in self.mechanisms)
+
+    @property
+    def most(self) -> tuple[int, ...]:
+        return max(self.counts, key=sum)
+
+
+LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-4, 1e6, 10**9  # for which there are numbers enough
+
+
+def of_arguments(
+    noise_multiplier: float | None,
+    sample_rate: float | None,
+    steps: int | StepCounts | None,
+    history: History | None,
+    adjacency: str,
+) -> tuple[Training, bool]:
+    """The arguments, checked; and whether one curve was asked for, rather than one for each of several step counts."""
+    checks.adjacency(adjacency)
+    if history is not None:
+        if not (noise_multiplier is sample_rate is steps is None):
+            raise ValueError("history must be given alone: it holds noise_multiplier, sample_rate and steps itself")
+        phases: dict[tuple[float, float], int] = {}
+        for sigma, q, count in checks.history(history):
+            phases[sigma, q] = phases.get((sigma, q), 0) + count
+        return _computable(Training(tuple(phases), (tuple(phases.values()),), adjacency)), True
+    if noise_multiplier is None or sample_rate is None or steps is None:
+        raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
+    mechanism = checks.mechanism(noise_multiplier, sample_rate)
+    several = np.ndim(steps) > 0
+    counts = np.asarray(steps).tolist() if several else [steps]
+    if np.ndim(steps) > 1 or not counts:
+        raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
+    rows = tuple((checks.whole("steps", count),) for count in counts)
+    return _computable(Training((mechanism,), rows, adjacency)), not several
+
+
+def _computable(training: Training) -> Training:
+    for sigma, _ in training.mechanisms:
+        checks.real("noise_multiplier", sigma, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+    checks.whole("steps", sum(training.most), at_most=MOST_STEPS)
+    return training
+
+
+def one_count(steps: int | None) -> int | None:
+    return None if steps is None else checks.whole("steps", steps)

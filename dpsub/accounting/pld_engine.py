@@ -1,0 +1,71 @@
+r"""Privacy loss distributions by dp-accounting: its discretisation, its composition.
+
+The upper end is its "connect the dots" discretisation. Its own optimistic one rounds every loss down, which costs
+steps * mesh / 2; the lower end here is the merged one of `dpsub._steps` instead, composed by dp-accounting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from dp_accounting import privacy_accountant
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as plds
+
+from dpsub.accounting.dominating_pairs import Mechanisms, pairs
+from dpsub.accounting.one_step import merge_outcomes
+
+ROUNDING = 1e-11  # more than floating-point FFTs of the sizes allowed here shift any δ(ε), truncated tails included
+
+
+@dataclass(frozen=True)
+class PLDCurve:
+    """δ(ε) of one composition, between an optimistic and a pessimistic distribution of the privacy loss."""
+
+    optimistic: plds.PrivacyLossDistribution
+    pessimistic: plds.PrivacyLossDistribution
+    mesh: float
+
+    def epsilon(self, delta: float) -> tuple[float, float]:
+        lower = float(self.optimistic.get_epsilon_for_delta(min(delta + ROUNDING, 1.0)))
+        if lower > 700:  # exp(-loss) is 0 there, and dp-accounting answers with the next multiple of the mesh
+            lower -= self.mesh
+        upper = float(self.pessimistic.get_epsilon_for_delta(delta - ROUNDING)) if delta > ROUNDING else math.inf
+        return lower, max(lower, upper)
+
+    def delta(self, epsilon: float) -> tuple[float, float]:
+        lower = float(self.optimistic.get_delta_for_epsilon(epsilon)) - ROUNDING
+        upper = float(self.pessimistic.get_delta_for_epsilon(epsilon)) + ROUNDING
+        return max(lower, 0.0), min(max(lower, upper), 1.0)
+
+
+def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float) -> list[PLDCurve]:
+    """One curve for each row of `counts`, the steps of every phase, all from the same discretisations."""
+    relation = privacy_accountant.NeighboringRelation
+    pessimistic = [
+        plds.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=q,
+            value_discretization_interval=mesh,
+            neighboring_relation=relation.REPLACE_ONE if adjacency == "substitute" else relation.ADD_OR_REMOVE_ONE,
+        )
+        for sigma, q in mechanisms
+    ]
+    optimistic = [
+        plds.PrivacyLossDistribution(
+            *(
+                pld_pmf.DensePLDPmf(mesh, step.low, step.mass, 0.0, pessimistic_estimate=False)
+                for step in (merge_outcomes(pair, mesh) for pair in pairs(adjacency, sigma, q))
+            )
+        )
+        for sigma, q in mechanisms
+    ]
+
+    def composed(steps: list[plds.PrivacyLossDistribution], row: Sequence[int]) -> plds.PrivacyLossDistribution:
+        phases = [step.self_compose(count) for step, count in zip(steps, row, strict=True)]
+        return reduce(lambda one, other: one.compose(other), phases)
+
+    return [PLDCurve(composed(optimistic, row), composed(pessimistic, row), mesh) for row in counts]

@@ -1,0 +1,113 @@
+"""From the arguments of an audit to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub._core import DPSGD, CanaryPair, Record, checks, streams
+from dpsub.audits.observers import Observer, chosen
+from dpsub.audits.plans import Plan
+from dpsub.data import Task, check_task
+from dpsub.models import Model, check_fits
+from dpsub.trainers import COORDINATES, devices
+
+
+def plan_of(
+    task: Task,
+    model: Model,
+    canary: CanaryPair | Sequence[CanaryPair],
+    spec: DPSGD,
+    *,
+    runs: int,
+    observe_every: int,
+    repeats: int,
+    metrics: Sequence[str | Observer],
+    coordinates: str,
+    seed: int,
+    matmul_precision: str,
+) -> Plan:
+    """What `audit` is asked to do, checked."""
+    check_task(task)
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    repeats = checks.whole("repeats", repeats)
+    canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
+    for each in canaries:
+        _check_canary(task, model, each, spec)
+    if isinstance(canary, Sequence) and len(canaries) != repeats:
+        raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
+    if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
+        raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
+    runs = checks.whole("runs", runs)
+    observe_every = checks.whole("observe_every", observe_every)
+    if observe_every > spec.steps:
+        raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
+    observers = chosen(metrics, task)
+    return Plan(
+        task=task,
+        model=model,
+        canaries=canaries,
+        spec=spec,
+        runs=runs,
+        observe_every=observe_every,
+        observers=observers,
+        coordinates=_coordinates(coordinates, observers),
+        seeds=tuple(repeat_seeds(seed, repeats)),
+        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+    )
+
+
+def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
+    """What "auto" stands for: "all" where something observed needs all coordinates, else "span"."""
+    needing = [one.name for one in observers if one.all_coordinates]
+    checks.choice("coordinates", coordinates, ("auto", *COORDINATES))
+    if coordinates == "span" and needing:
+        raise ValueError(
+            f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "
+            "parameters, got 'span'"
+        )
+    return coordinates if coordinates != "auto" else "all" if needing else "span"
+
+
+def _check_canary(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> None:
+    if not isinstance(canary, CanaryPair):
+        raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(canary).__name__}")
+    if canary.task is not None and canary.task != task.fingerprint:
+        raise ValueError(
+            f"canary must be crafted for this task, {task!r}: its private records are others; craft it anew"
+        )
+    if not 0 <= canary.slot < len(task.y_train):
+        raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
+
+    def norm(gradient: NDArray[np.float32]) -> float:
+        return float(np.linalg.norm(gradient.astype(np.float64)))
+
+    for name, world in (("z", canary.z), ("z_prime", canary.z_prime)):
+        if isinstance(world, Record):
+            if world.x.shape != task.x_train.shape[1:] or world.y >= task.num_classes:
+                raise ValueError(
+                    f"canary.{name} must be a record like the task's, features {task.x_train.shape[1:]} and a label "
+                    f"below {task.num_classes}, got {world.x.shape} and {world.y}"
+                )
+        elif world is not None and world.shape != (model.parameters,):
+            raise ValueError(f"canary.{name} must have shape ({model.parameters},) for {model!r}, got {world.shape}")
+        elif world is not None and not norm(world) <= spec.max_grad_norm * (1 + 1e-6):
+            raise ValueError(
+                f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {norm(world):g}"
+            )
+
+
+def repeat_seeds(seed: int, repeats: int) -> list[int]:
+    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`, the first of them `seed` itself.
+
+    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat by itself. To craft the canary anew for each:
+    `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
+
+    >>> repeat_seeds(7, 1)
+    [7]
+    """
+    return streams.repeat_seeds(checks.whole("seed", seed, at_least=0), checks.whole("repeats", repeats))

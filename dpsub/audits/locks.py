@@ -1,0 +1,79 @@
+"""One writer at a time, errors that say where, and Ctrl-C that waits."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+from dpsub.audits.sources import LOCK
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the file system say where: a full disk's does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and Path(str(error.filename)).suffix != ".partial":
+            raise
+        advice = f"{error.strerror}; what was stored before stays: put this right, and the same call goes on from there"
+        raise OSError(error.errno, advice, str(path)) from error
+
+
+def take(lock: BufferedIOBase, path: Path) -> None:
+    """`flock`: the system lets go of it when the process ends, however it ends."""
+    if fcntl is None:
+        return
+    for wait in (0.05, 0.1, 0.2, None):  # somebody's `is_taken` holds it for a moment
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if wait is None:
+                advice = "somebody else is writing this store: wait for them, or give another path"
+                raise BlockingIOError(error.errno, advice, str(path)) from None
+            time.sleep(wait)
+        except OSError as error:
+            warnings.warn(f"{path} cannot be locked ({error.strerror}): let no other process write it", stacklevel=4)
+            return
+
+
+def is_taken(path: Path) -> bool:
+    """Whether some process is writing this store."""
+    if fcntl is None or not (path / LOCK).exists():
+        return False
+    try:
+        with open(path / LOCK, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    handler = signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(*came[0])

@@ -1,0 +1,182 @@
+"""What is observed of models in training.
+
+A new observation is a class here, or anywhere: `audit(metrics=[MyOwn()])` takes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dpsub._core import checks
+from dpsub._core.datasets import LONG_NAMES
+from dpsub.data import Task
+from dpsub.trainers import Bank
+
+
+class Watch(ABC):
+    """One bank, watched while it trains: `before_step` and `after_step` are called around each observed step."""
+
+    def before_step(self) -> None:  # noqa: B027
+        """Take down what the step will change, if that is needed."""
+
+    @abstractmethod
+    def after_step(self) -> Tensor:
+        """What is observed: its first dimension is the bank's runs."""
+
+
+class AfterStep(Watch):
+    """A look at the bank as it is after each observed step."""
+
+    def __init__(self, look: Callable[[], Tensor]) -> None:
+        self._look = look
+
+    def after_step(self) -> Tensor:
+        return self._look()
+
+
+class Observer(ABC):
+    """One observation. It becomes a variable of the audit's dataset.
+
+    Attributes:
+        name: of the variable; stored with the audit. Another observation needs another name.
+        long_name: what the variable is, in words and with its unit.
+        dims: ("run", "step") for a number a model at each observed step; ("run", "parameter") for the parameters after
+            the last step. With another first dimension than "run" only the first `most_runs` models are observed, and
+            that dimension says which.
+        most_runs: how many models are observed at most; None for all.
+        all_coordinates: whether models have to train in all their coordinates: true if more is looked at than scores,
+            the slot's own gradients and the records' logits (`Model.within_span`).
+    """
+
+    name: ClassVar[str]
+    long_name: ClassVar[str]
+    dims: ClassVar[tuple[str, ...]] = ("run", "step")
+    most_runs: ClassVar[int | None] = None
+    all_coordinates: ClassVar[bool] = False
+
+    @abstractmethod
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        """Watch a bank, or the first so many runs of it, from its start to its last step."""
+
+    def check(self, task: Task) -> None:  # noqa: B027
+        """Refuse a task on which there is nothing to observe."""
+
+    def attributes(self, task: Task) -> dict[str, str]:
+        """What else the numbers depend on, to be stored with them."""
+        return {}
+
+
+class Score(Observer):
+    """How much each model speaks for z: what every audit observes."""
+
+    name = "score"
+    long_name = LONG_NAMES["score"]
+
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        return AfterStep(bank.scores)
+
+
+class Accuracy(Observer):
+    """The share of the test records that a model labels rightly, of eight models at most."""
+
+    name = "accuracy"
+    long_name = "share of the test records that the model labels rightly"
+    dims = ("measured", "step")
+    most_runs = 8
+    all_coordinates = True
+
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        x, y = (torch.as_tensor(records, device=bank.device) for records in (task.x_test, task.y_test))
+        return AfterStep(lambda: bank.accuracy(x, y, runs))
+
+    def check(self, task: Task) -> None:
+        if not len(task.y_test):
+            raise ValueError('metrics must not name "accuracy" for a task without test records: give x_test and y_test')
+
+    def attributes(self, task: Task) -> dict[str, str]:
+        return {"test_fingerprint": task.test_fingerprint}
+
+
+class Distance(Observer):
+    """‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, in each model.
+
+    At most 1, or 0.5 where one world is empty: what the accountants assume at every step.
+    """
+
+    name = "distance"
+    long_name = "distance of the two canaries' gradients, in units of 2 max_grad_norm"
+
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        return AfterStep(lambda: bank.slot.distance(bank) / (2 * bank.spec.max_grad_norm))
+
+
+class GradientProduct(Observer):
+    """The privatised sum's product with z's gradient, in units of C²: what an adversary sees who watches the steps.
+
+    z's gradient is the canary's own or, of a record, its clipped gradient at the parameters before the step. A model
+    whose slot holds a z of norm C, and is sampled, shows 1 + N(0, σ²) and what the other records add.
+
+    Source: *Tight Auditing of DP ML*, Algorithm 2, the observation O[t].
+    """
+
+    name = "gradient"
+    long_name = "privatised sum times z's gradient, in units of max_grad_norm squared"
+
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        return _WatchGradient(bank)
+
+
+class _WatchGradient(Watch):
+    def __init__(self, bank: Bank) -> None:
+        self._bank = bank
+        self._unit = bank.expected_batch_size / bank.spec.max_grad_norm**2
+        self.before_step()
+
+    def before_step(self) -> None:
+        self._gradient = self._bank.slot.gradient(self._bank)
+
+    def after_step(self) -> Tensor:
+        return self._bank.slot.product(self._bank, self._gradient) * self._unit
+
+
+class Weights(Observer):
+    """The parameters after the last step, each a vector that `model.module(parameters)` makes a module of."""
+
+    name = "weights"
+    long_name = "parameters after the last step"
+    dims = ("run", "parameter")
+    all_coordinates = True
+
+    def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
+        return AfterStep(lambda: bank.model.flat(bank.theta))
+
+
+BY_NAME: dict[str, Observer] = {one.name: one for one in (Accuracy(), Distance(), GradientProduct(), Weights())}
+RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")
+
+
+def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
+    """The observers that `audit(metrics=…)` asks for."""
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise ValueError(f'metrics must be a sequence of names, got {metrics!r}; for one, ("accuracy",)')
+    found: dict[str, Observer] = {}
+    for one in metrics:
+        observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
+        if observer.name in RESERVED or not observer.name.isidentifier():
+            raise ValueError(f"metrics must have names of their own, got an observer of the name {observer.name!r}")
+        if observer.dims not in (("run", "parameter"), ("run", "step")) and (
+            len(observer.dims) != 2 or observer.dims[1] != "step" or observer.most_runs is None
+        ):
+            raise ValueError(
+                f'metrics must have the dims ("run", "step"), ("run", "parameter") or, with most_runs, one of their '
+                f'own and "step", got {observer.dims!r} of {observer.name!r}'
+            )
+        if found.setdefault(observer.name, observer) is not observer:
+            raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
+        observer.check(task)
+    return tuple(found.values())

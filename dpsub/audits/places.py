@@ -1,0 +1,90 @@
+"""Where the shards of an audit go: the protocol, and memory for audits that are not stored."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import numpy as np
+import xarray as xr
+
+from dpsub.audits.origins import Made, origin
+from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.shards import Arrays
+
+
+class Writer(Protocol):
+    """Takes shards; there is one only while its place is open for writing."""
+
+    @property
+    def plan(self) -> Plan:
+        """What is to be trained, with the noise multiplier and canaries of what is stored already."""
+        ...
+
+    @property
+    def missing(self) -> list[Shard]: ...
+
+    @property
+    def made(self) -> list[Made]:
+        """Where the shards come from that are there."""
+        ...
+
+    def write(self, shard: Shard, arrays: Arrays, made: Made) -> None: ...
+
+
+class Place(Protocol):
+    """Where an audit's numbers are kept."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def missing(self) -> list[Shard]: ...
+
+    @property
+    def made(self) -> list[Made]: ...
+
+    def writing(self) -> AbstractContextManager[Writer]:
+        """Open for writing."""
+        ...
+
+    def settle(self) -> None:
+        """Where nothing has to be trained: put right what is left to put right."""
+        ...
+
+    def dataset(self) -> xr.Dataset:
+        """All of it."""
+        ...
+
+
+class Memory:
+    """Where the shards of an audit go that is not stored."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.made: list[Made] = []
+        self._written: set[int] = set()
+        self._arrays = {name: np.full(v.shape, v.fill, v.dtype) for name, v in plan.variables.items()}
+
+    @property
+    def missing(self) -> list[Shard]:
+        return [shard for shard in self.plan.shards if shard.number not in self._written]
+
+    def writing(self) -> AbstractContextManager[Memory]:
+        return nullcontext(self)
+
+    def settle(self) -> None:
+        return
+
+    def write(self, shard: Shard, arrays: Arrays, made: Made) -> None:
+        for name, values in arrays.items():
+            self._arrays[name][self.plan.region(name, shard)] = values
+        self._written.add(shard.number)
+        self.made.append(made)
+
+    def dataset(self) -> xr.Dataset:
+        variables = {
+            name: (variable.dims, self._arrays[name], {"long_name": variable.long_name})
+            for name, variable in self.plan.variables.items()
+        }
+        return xr.Dataset(variables, self.plan.indexes, self.plan.attributes | origin(self.made))

@@ -1,0 +1,178 @@
+"""What an audit is going to do: all that its numbers depend on, cut into shards that can be trained anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub._core import DPSGD, CanaryPair
+from dpsub._core.datasets import LONG_NAMES
+from dpsub.audits.observers import BY_NAME, Observer, Score
+from dpsub.data import Task
+from dpsub.models import Model
+from dpsub.trainers import block_size
+
+SHARDS = 128  # of a repeat, at most: few enough files, and little lost with one of them
+
+
+class Variable(NamedTuple):
+    """How one variable is laid out; what has not been trained yet is `fill`."""
+
+    sizes: dict[str, int]  # by dimension, in order
+    dtype: str
+    fill: float
+    long_name: str
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(self.sizes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes.values())
+
+
+class Shard(NamedTuple):
+    """Whole blocks of one repeat, which are trained and stored together."""
+
+    number: int
+    repeat: int
+    blocks: range
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"runs {self.start} to {self.stop - 1} of repeat {self.repeat}"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An audit, before and apart from being run."""
+
+    task: Task
+    model: Model
+    canaries: tuple[CanaryPair, ...]  # one for all repeats, or one each
+    spec: DPSGD
+    runs: int
+    observe_every: int
+    observers: tuple[Observer, ...]  # beside the scores
+    coordinates: str  # "span" or "all"
+    seeds: tuple[int, ...]
+    matmul_precision: str
+
+    @property
+    def repeats(self) -> int:
+        return len(self.seeds)
+
+    @cached_property
+    def observed(self) -> list[int]:
+        steps = self.spec.steps
+        return sorted({*range(self.observe_every, steps + 1, self.observe_every), steps})
+
+    def rows(self, observer: Observer) -> int:
+        """How many models of a repeat are observed."""
+        return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, block_size(self.model))
+
+    @property
+    def shard_runs(self) -> int:
+        size = block_size(self.model)
+        blocks = -(-self.runs // size)
+        return -(-blocks // SHARDS) * size
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        size, width = block_size(self.model), self.shard_runs
+        found: list[Shard] = []
+        for repeat in range(self.repeats):
+            for start in range(0, self.runs, width):
+                stop = min(start + width, self.runs)
+                found.append(Shard(len(found), repeat, range(start // size, -(-stop // size)), start, stop))
+        return found
+
+    @cached_property
+    def variables(self) -> dict[str, Variable]:
+        lead: dict[str, int] = {} if self.repeats == 1 else {"repeat": self.repeats}
+        sizes = {"step": len(self.observed), "parameter": self.model.parameters}
+        found = {}
+        for observer in (Score(), *self.observers):
+            dims = lead | {observer.dims[0]: self.rows(observer), observer.dims[1]: sizes[observer.dims[1]]}
+            found[observer.name] = Variable(dims, "float32", np.nan, observer.long_name)
+            if observer.name == "score":
+                found["bit"] = Variable(lead | {"run": self.runs}, "int8", -1, LONG_NAMES["bit"])
+        return found
+
+    @property
+    def indexes(self) -> dict[str, NDArray[np.int64]]:
+        """The coordinates of the dataset's dimensions."""
+        found = {"step": np.array(self.observed)}
+        found |= {one.dims[0]: np.arange(self.rows(one)) for one in self.observers if one.most_runs is not None}
+        if self.repeats > 1:
+            found["repeat"] = np.arange(self.repeats)
+        return {name: values.astype(np.int64) for name, values in found.items()}
+
+    def region(self, name: str, shard: Shard) -> tuple[slice | int, ...]:
+        """Where a variable of this shard goes."""
+        rows = slice(shard.start, shard.stop) if "run" in self.variables[name].dims else slice(None)
+        return (rows,) if self.repeats == 1 else (shard.repeat, rows)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """What makes the numbers: everything needed to run the audit again, but for device and versions."""
+        first = self.canaries[0]
+
+        def each(values: list[Any]) -> Any:
+            plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+            return plain[0] if len(plain) == 1 else plain
+
+        return {
+            "scenario": first.scenario,
+            "adjacency": first.adjacency,
+            "task": self.task.name,
+            "task_fingerprint": self.task.fingerprint,
+            **{name: value for one in self.observers for name, value in one.attributes(self.task).items()},
+            "n": len(self.task.y_train),
+            "model": repr(self.model),
+            **asdict(self.spec),
+            "runs": self.runs,
+            "observe_every": self.observe_every,
+            "repeats": self.repeats,
+            "metrics": " ".join(one.name for one in self.observers),
+            "coordinates": self.coordinates,
+            "seed": self.seeds[0],
+            **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
+            "block_size": block_size(self.model),
+            "matmul_precision": self.matmul_precision,
+            "slot": each([canary.slot for canary in self.canaries]),
+            "canary_crafted": "once" if len(self.canaries) == 1 else "anew for each repeat",
+            "canary_fingerprint": each([canary.fingerprint for canary in self.canaries]),
+            **{f"canary_{name}": each([c.details[name] for c in self.canaries]) for name in first.details},
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with any attribute."""
+        return fingerprint(self.attributes)
+
+
+def implied_coordinates(metrics: str) -> str:
+    """In which coordinates models train if nobody chooses: in all where something observed needs them."""
+    known = (BY_NAME[name] for name in metrics.split() if name in BY_NAME)
+    return "all" if any(one.all_coordinates for one in known) else "span"
+
+
+def fingerprint(attributes: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits that change with any attribute.
+
+    Coordinates that the metrics imply do not count: stores were written before there was a choice.
+    """
+    known = dict(attributes)
+    if known.get("coordinates") == implied_coordinates(known["metrics"]):
+        del known["coordinates"]
+    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,144 @@
+"""Stored audits: how far they are, and reading and packing those that are complete."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import xarray as xr
+
+from dpsub.audits.origins import joined
+
+
+class Status(NamedTuple):
+    """How far a stored audit is.
+
+    Attributes:
+        store: its folder.
+        audit: what it audits, in words.
+        models: how many there will be, over all repeats; 0 where damage leaves that unknown.
+        stored: how many there are, whole.
+        damaged: files that are not what was written, and what is wrong with each.
+        being_written: whether a process is at it, as far as the file system can tell.
+        device, commit: that the shards come from, all of them.
+        wall_seconds: of the sessions that wrote them, each up to its last shard.
+    """
+
+    store: Path
+    audit: str
+    models: int
+    stored: int
+    damaged: dict[str, str]
+    being_written: bool
+    device: str
+    commit: str
+    wall_seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether all models are there, and nothing is damaged."""
+        return self.stored == self.models and not self.damaged
+
+    def __str__(self) -> str:
+        state = "complete" if self.complete else "being written" if self.being_written else "not complete"
+        made = f", {self.wall_seconds:,.0f} s on {self.device}, commit {self.commit}" if self.stored else ""
+        damaged = "".join(f"\n  damaged: {name} {problem}" for name, problem in self.damaged.items())
+        return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models, {state}{made}{damaged}"
+
+
+def load(store: str | os.PathLike[str]) -> xr.Dataset:
+    """A complete stored audit, every checksum computed again, without the task, model and canary that it takes to run.
+
+    Returns:
+        What `audit` returned.
+
+    Raises:
+        ValueError: if there is no audit in this folder, or it is damaged or not complete.
+    """
+    from dpsub.audits import stores
+
+    return stores.read(located(store))
+
+
+def status(store: str | os.PathLike[str]) -> Status:
+    """How far a stored audit is, and whether all of it is what was written (every checksum is computed again).
+
+    Raises:
+        ValueError: if there is no audit in this folder.
+    """
+    from dpsub.audits.contents import Contents
+    from dpsub.audits.locks import is_taken
+
+    path = located(store)
+    contents = Contents(path)
+    if not contents.begun:
+        raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
+    about, made = contents.attributes, [entry.made for entry in contents.entries.values()]
+    return Status(
+        store=path,
+        audit=f"{about['scenario']} on {about['task']}" if about else "unknown",
+        models=about["runs"] * about["repeats"] if about else 0,
+        stored=contents.models,
+        damaged=contents.damaged,
+        being_written=is_taken(path),
+        device=joined(each.device for each in made),
+        commit=joined(each.commit for each in made),
+        wall_seconds=contents.wall_seconds,
+    )
+
+
+def pack(store: str | os.PathLike[str]) -> Path:
+    """Put a complete stored audit into one file beside its folder, `NAME.zip`, and remove the folder.
+
+    The file holds what the folder held, checksums and provenance included. `load`, `status` and `audit(store=NAME)`
+    read it as they read the folder, and `xarray.open_zarr(zarr.storage.ZipStore("NAME.zip", mode="r"))` opens it.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: if there is no audit in this folder, it is damaged or not complete, or a process is writing it.
+    """
+    from dpsub.audits import stores
+    from dpsub.audits.contents import Contents
+    from dpsub.audits.locks import is_taken
+    from dpsub.audits.sources import LOCK, PACKED, write_archive
+
+    path = located(store)
+    stores.read(path)
+    if path.is_file():
+        return path
+    if is_taken(path):
+        raise ValueError(f"store must not be written while it is packed, got {path}, which a process is writing")
+    contents = Contents(path, with_numbers=True)
+    known = {*contents.files, LOCK}
+    files = (item.relative_to(path).as_posix() for item in path.rglob("*") if not item.is_dir())
+    if foreign := sorted(name for name in files if name not in known):
+        raise ValueError(f"store must hold nothing but its audit, got {path} with {foreign[0]!r}: move that away")
+    packed = path.with_name(path.name + PACKED)
+    beside = packed.with_name(f"{packed.name}.partial")
+    write_archive(beside, contents.files)
+    whole = Contents(beside, with_numbers=True)
+    if whole.damaged or whole.files != contents.files:
+        raise OSError(f"{beside} is not what was written to it: look for what is wrong with this disk")
+    beside.replace(packed)
+    for name in known:
+        (path / name).unlink(missing_ok=True)
+    for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):
+        folder.rmdir()
+    path.rmdir()
+    return packed
+
+
+def located(store: str | os.PathLike[str]) -> Path:
+    """Where it is now, whatever folder the process is in later."""
+    if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
+        raise ValueError(f"store must be a path in the file system, got {store!r}")
+    path = Path(store).expanduser().resolve()
+    packed = path.with_name(path.name + ".zip")
+    if not packed.exists():
+        return path
+    if path.exists():
+        raise ValueError(f"store must be one audit, got {path} and, packed, {packed}: remove one of them")
+    return packed

@@ -1,0 +1,89 @@
+"""Training one shard: the same numbers wherever devices of one kind train it."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpsub._core.streams import stream, torch_seed
+from dpsub.audits.observers import Score
+from dpsub.audits.plans import Plan, Shard
+from dpsub.trainers import assemble, block_bytes, block_size, devices
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Stopped(Exception):
+    """A shard was told to stop before it was trained."""
+
+
+def train_shard(plan: Plan, shard: Shard, device: torch.device, stop: Event) -> Arrays:
+    """The numbers of one shard, by variable.
+
+    Raises:
+        Stopped: if `stop` was set before all of it was trained.
+        ValueError: if the training diverged.
+    """
+    blocks = [_train_block(plan, shard.repeat, block, device, stop) for block in shard.blocks]
+    found = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            wrong = f"{int((~np.isfinite(values)).sum())} numbers of {name!r} in {shard} are not finite"
+            raise ValueError(f"spec must be such that training does not diverge: {wrong}")
+    return found
+
+
+def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop: Event) -> Arrays:
+    size, seed = block_size(plan.model), plan.seeds[repeat]
+    runs = min(size, plan.runs - block * size)
+    bits = stream(seed, "audit", block).integers(0, 2, size, dtype=np.int8)[:runs]
+    bank = assemble(
+        plan.model,
+        plan.task,
+        plan.spec,
+        bits=bits,
+        generator=torch.Generator(device).manual_seed(torch_seed(seed, "audit", block)),
+        canary=plan.canaries[repeat if len(plan.canaries) > 1 else 0],
+        coordinates=plan.coordinates,
+    )
+    # Who observes only some runs observes those of the first block.
+    observers = [one for one in (Score(), *plan.observers) if one.most_runs is None or block == 0]
+    watches = {one.name: one.watch(bank, plan.task, min(runs, plan.rows(one))) for one in observers}
+    observed, last = set(plan.observed), {plan.spec.steps}
+    due = {one.name: observed if "step" in one.dims else last for one in observers}
+    seen: dict[str, list[Tensor]] = {name: [] for name in watches}
+    for step in range(1, plan.spec.steps + 1):
+        if stop.is_set():
+            raise Stopped
+        looking = [name for name in watches if step in due[name]]
+        for name in looking:
+            watches[name].before_step()
+        bank.advance()
+        for name in looking:
+            seen[name].append(watches[name].after_step())
+    stacked = {
+        one.name: torch.stack(seen[one.name], dim=1) if "step" in one.dims else seen[one.name][0] for one in observers
+    }
+    return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
+
+
+def workers(plan: Plan, device: torch.device) -> int:
+    """How many blocks train side by side: a thread each, as many as the memory holds.
+
+    Raises:
+        ValueError: if it does not hold one.
+    """
+    runs = min(plan.runs, block_size(plan.model))
+    needed, free = block_bytes(plan.model, plan.task, plan.spec, device, runs), devices.free_bytes(device)
+    if needed > free:
+        raise ValueError(
+            f"model and task must fit the memory: a block of {runs} models of {plan.model.parameters} parameters on "
+            f"{len(plan.task.y_train)} records takes about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are "
+            f"free on {device}: free some, or use a smaller model, fewer records or a larger device"
+        )
+    return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)

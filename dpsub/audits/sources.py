@@ -1,0 +1,121 @@
+"""The files of a store: in a folder, or packed into one."""
+
+from __future__ import annotations
+
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol, Self
+
+DOCUMENT = "zarr.json"
+LOCK = ".dpsub-lock"
+PACKED = ".zip"
+SIGNED = b"dpsub sha256 "  # with 64 digits, the end of a packed store: the checksum of all that stands before them
+DIGITS = 64
+
+
+class Source(Protocol):
+    """Where a store's files are read from.
+
+    Attributes:
+        damaged: what is wrong with the whole, by name.
+    """
+
+    damaged: dict[str, str]
+
+    def read(self, name: str) -> bytes:
+        """The content of one file.
+
+        Raises:
+            OSError: if it cannot be read; FileNotFoundError, if there is none.
+        """
+        ...
+
+    def shard_documents(self) -> dict[int, str]:
+        """The names of the shards' documents, by number."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Folder:
+    """A store's files, each by itself."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.damaged: dict[str, str] = {}
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def shard_documents(self) -> dict[int, str]:
+        found = (self._path / "shards").glob(f"*/{DOCUMENT}")
+        return {int(one.parent.name): f"shards/{one.parent.name}/{DOCUMENT}" for one in found if _is_number(one.parent)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+class Archive:
+    """A store's files in one, as `pack` writes them: a zip file without compression, signed with its own checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self.damaged: dict[str, str] = {}
+        content = path.read_bytes()
+        signed, digest = content[:-DIGITS], content[-DIGITS:]
+        if not signed.endswith(SIGNED) and not zipfile.is_zipfile(path):
+            raise ValueError(
+                f"store must be an audit's folder, or an audit packed into one file and whole, got the file {path}, "
+                "which is neither: it was cut short, or is something else; give another path"
+            )
+        if not signed.endswith(SIGNED) or sha256(signed).hexdigest().encode() != digest:
+            self.damaged[path.name] = "is not what was written"
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except zipfile.BadZipFile:
+            raise ValueError(
+                f"store is damaged, {path}, so that no file in it can be found: copy it anew from where it was whole"
+            ) from None
+
+    def read(self, name: str) -> bytes:
+        try:
+            if self._zip.getinfo(name).compress_type != zipfile.ZIP_STORED:
+                raise OSError(f"{name} is compressed, as no packed store is")
+            return self._zip.read(name)
+        except KeyError:
+            raise FileNotFoundError(name) from None
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            raise OSError(5, f"not what was written: {error}") from None
+
+    def shard_documents(self) -> dict[int, str]:
+        parts = [(name, name.split("/")) for name in self._zip.namelist()]
+        return {
+            int(of[1]): name
+            for name, of in parts
+            if len(of) == 3 and of[0] == "shards" and of[1].isdecimal() and of[2] == DOCUMENT
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+
+def _is_number(path: Path) -> bool:
+    return path.name.isdecimal()
+
+
+def write_archive(path: Path, files: dict[str, bytes]) -> None:
+    """Pack files into one, the same bytes for the same files."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name])
+        archive.comment = SIGNED + b"0" * DIGITS
+    content = path.read_bytes()[:-DIGITS]
+    path.write_bytes(content + sha256(content).hexdigest().encode())

@@ -1,0 +1,161 @@
+"""Audits on disk: a folder that is resumed, or a finished audit in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from dpsub._core import CanaryPair
+from dpsub._core.canaries import RESERVED
+from dpsub.audits import zarr_layout
+from dpsub.audits.contents import Contents
+from dpsub.audits.locks import naming, take
+from dpsub.audits.origins import Made
+from dpsub.audits.plans import Plan, Shard, fingerprint
+from dpsub.audits.sources import LOCK
+from dpsub.audits.told import decoded, told
+from dpsub.audits.writer import StoreWriter
+
+SAME = 1e-6  # relative: a noise multiplier that was calibrated again, elsewhere, may differ in its last digits
+
+WHERE_FROM = {
+    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
+    "sha256",
+}  # fmt: skip
+
+
+class Store:
+    """An audit on disk: what is there is read and checked at once; nothing is written but by `writing`."""
+
+    def __init__(self, path: Path, plan: Plan, *, repair: bool = False) -> None:
+        self.path = path
+        self._asked = plan
+        self._repair = repair
+        self._read()
+
+    def _read(self) -> None:
+        self.contents = Contents(self.path)
+        self.plan = self._asked
+        if self.contents.damaged and not (self._repair and not self.contents.packed):
+            raise ValueError(self.contents.damage)
+        if self.contents.attributes:
+            self.plan = _as_stored(self._asked, self.contents)
+        if any(entry.audit != self.plan.fingerprint for entry in self.contents.entries.values()):
+            raise ValueError(
+                f"store has lost what it says of itself, {self.path}, and its shards come from another audit than the "
+                "one asked for: give the parameters that it was made with, or another path"
+            )
+        if self.contents.packed and self.missing:
+            raise ValueError(f"store is packed, but not complete, {self.path}: give another path")
+
+    @property
+    def missing(self) -> list[Shard]:
+        return [shard for shard in self.plan.shards if shard.number not in self.contents.entries]
+
+    @property
+    def made(self) -> list[Made]:
+        return [entry.made for entry in self.contents.entries.values()]
+
+    @contextmanager
+    def writing(self) -> Iterator[StoreWriter]:
+        """The store to oneself, begun or mended where it has to be."""
+        with naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / LOCK, "ab")  # noqa: SIM115
+        with lock:
+            take(lock, self.path)
+            self._read()
+            writer = StoreWriter(self.contents, self.plan, lock)
+            try:
+                yield writer
+            finally:
+                with suppress(OSError):  # the shards' documents say the same
+                    writer.put_root()
+
+    def settle(self) -> None:
+        """Where nothing has to be trained: put right what damage, or the end of a process, left behind."""
+        if self.contents.packed:
+            return
+        if self.contents.damaged:
+            with self.writing():
+                pass
+        elif self.contents.attributes["models_stored"] != self.contents.models:
+            with suppress(OSError), self.writing():
+                pass
+
+    def dataset(self) -> xr.Dataset:
+        """All of it, from the very bytes that their checksums vouch for."""
+        self.contents = Contents(self.path, with_numbers=True)
+        if self.contents.damaged:
+            raise ValueError(self.contents.damage)
+        if self.missing:
+            raise ValueError(
+                f"store was changed while it was being written, {self.path}: the same call trains what is gone"
+            )
+        return decoded(self.contents.files, told(self.plan.attributes, self.contents))
+
+
+def read(path: Path) -> xr.Dataset:
+    """A complete audit without what it was made on: the attributes tell of that."""
+    contents = Contents(path, with_numbers=True)
+    if not contents.begun:
+        raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
+    if contents.damaged:
+        raise ValueError(contents.damage)
+    about = {
+        name: value
+        for name, value in contents.attributes.items()
+        if name not in WHERE_FROM and not name.startswith("version_")
+    }
+    if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
+        raise ValueError(
+            f"store must hold one audit, got {path}, whose shards come from another than it says: copy it anew from "
+            "where it was whole"
+        )
+    models = about["runs"] * about["repeats"]
+    if contents.models < models:
+        raise ValueError(
+            f"store must be complete, got {path} with {contents.models:,} of {models:,} models: the audit that began "
+            "it goes on from there"
+        )
+    return decoded(contents.files, told(about, contents))
+
+
+def _as_stored(asked: Plan, contents: Contents) -> Plan:
+    """The plan with the stored noise multiplier and canaries, if they are those asked for but for rounding."""
+    attributes, others = contents.attributes, []
+    for name, value in asked.attributes.items():
+        stored = attributes.get(name)
+        close = name == "noise_multiplier" and isclose(attributes[name], value, rel_tol=SAME)
+        if stored != value and not close and not name.startswith("canary_"):
+            others.append(f"{name}: stored {stored!r}, asked for {value!r}")
+    canaries: tuple[CanaryPair, ...] | None = asked.canaries
+    if not any(name.startswith("canary/") for name in contents.damaged):
+        canaries = zarr_layout.stored_canaries(contents.files, asked.canaries)
+    if canaries is None:
+        stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
+        others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
+    if others or canaries is None:
+        told = "".join(f"\n  {other}" for other in others)
+        raise ValueError(f"store holds another audit, {contents.path}:{told}\ngive another path, or these parameters")
+
+    def details(i: int) -> dict[str, Any]:
+        names = {name.removeprefix("canary_"): name for name in attributes if name.startswith("canary_")}
+        several = len(asked.canaries) > 1
+        return {
+            name: attributes[full][i] if several else attributes[full]
+            for name, full in names.items()
+            if name not in RESERVED
+        }
+
+    return replace(
+        asked,
+        spec=replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]),
+        canaries=tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries)),
+    )

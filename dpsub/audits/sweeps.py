@@ -1,0 +1,95 @@
+"""The panels of a figure: every scenario under every spec."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from dpsub._core import DPSGD, CanaryPair
+from dpsub.audits.algorithm import audit
+from dpsub.audits.reading import load
+from dpsub.crafters import BY_SCENARIO
+from dpsub.data import Task
+from dpsub.models import Model
+
+
+def sweep(
+    task: Task,
+    model: Model,
+    specs: Mapping[str, DPSGD],
+    *,
+    scenarios: Mapping[str, Callable[..., CanaryPair]] = BY_SCENARIO,
+    seed: int = 0,
+    results: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> dict[tuple[str, str], xr.Dataset]:
+    """Audit every scenario under every spec: the panels of a figure.
+
+    Each canary is crafted once for each spec, with `seed`, and audited with the same seed.
+
+    Args:
+        task, model: as in `audit`.
+        specs: by label, such as "q = 0.25": the DP-SGD parameters of each panel.
+        scenarios: by name, the crafters; S2 to S5 by default.
+        seed: of crafters and audits.
+        results: a folder to keep the audits in, one store each ("q=0.25-S2.zarr"); None keeps nothing.
+        options: of `audit`.
+
+    Returns:
+        The audits by label and scenario.
+
+    >>> from dpsub import DPSGD, audits, data, models
+    >>> task = data.digits(n_train=20)
+    >>> specs = {f"q = {q:g}": DPSGD(1.0, 1.0, q, 2, 0.1) for q in (0.5, 1.0)}
+    >>> found = audits.sweep(task, models.linear(task), specs, runs=4, progress=False)
+    >>> len(found), ("q = 0.5", "S4") in found
+    (8, True)
+    """
+    found = {}
+    for label, spec in specs.items():
+        for scenario, craft in scenarios.items():
+            store = None if results is None else Path(results, f"{_file_name(label)}-{scenario}.zarr")
+            canary = craft(task, model, spec, seed=seed)
+            found[label, scenario] = audit(task, model, canary, spec, seed=seed, store=store, **options)
+    return found
+
+
+def load_all(
+    folder: str | os.PathLike[str], *, label: str = "q = {sample_rate:g}"
+) -> dict[tuple[str, str], xr.Dataset]:
+    """All audits of a folder, by label and scenario: what `sweep` returned when it kept them.
+
+    Args:
+        folder: where the stores are, `*.zarr`.
+        label: a format of the audits' attributes, by which they are told apart.
+
+    Raises:
+        FileNotFoundError: if there are none.
+        ValueError: if one is damaged or not complete, or two have the same label and scenario.
+    """
+    found: dict[tuple[str, str], xr.Dataset] = {}
+    for path in sorted(Path(folder).expanduser().glob("*.zarr*")):
+        one = load(path)
+        key = label.format(**one.attrs), one.attrs["scenario"]
+        if key in found:
+            raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
+        found[key] = one
+    if not found:
+        raise FileNotFoundError(
+            f"folder must hold audits, *.zarr, got {Path(folder).absolute()} without any: those of the book are in "
+            "results/ of dpsub's repository, and notebooks look for them from notebooks/"
+        )
+    return found
+
+
+def _file_name(label: str) -> str:
+    """Of a label, in letters that any file system takes: "η = 0.1" is "eta=0.1"."""
+    name = "".join({"η": "eta", "σ": "sigma", "ε": "epsilon", "δ": "delta"}.get(c, c) for c in label if c != " ")
+    if not re.fullmatch(r"[A-Za-z0-9=.,_+-]+", name):
+        raise ValueError(f"specs must have labels of letters, digits and =.,_+-, for file names, got {label!r}")
+    return name

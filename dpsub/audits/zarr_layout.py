@@ -1,0 +1,120 @@
+"""What an audit looks like as a zarr group: variables as xarray reads them, and the canaries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import ZstdCodec
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.storage import MemoryStore
+
+from dpsub._core.canaries import CanaryPair, Record
+from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.shards import Arrays
+
+SAME_CANARY = 1e-3  # of the norm of z, of z′ and of z − z′: one that was crafted again, elsewhere, differs a little
+
+World = NDArray[np.float32] | Record
+
+
+def skeleton(plan: Plan) -> dict[str, bytes]:
+    """The files of an audit before any of its shards is there."""
+    files: dict[str, Buffer] = {}
+    store: Any = MemoryStore(files)
+    root = zarr.create_group(store, zarr_format=3)
+    for name, variable in plan.variables.items():
+        sizes = {"run": plan.shard_runs, "repeat": 1}
+        chunks = [min(size, sizes.get(dim, size)) for dim, size in zip(variable.dims, variable.shape, strict=True)]
+        root.create_array(
+            name,
+            shape=variable.shape,
+            chunks=tuple(chunks),
+            dtype=variable.dtype,
+            fill_value=variable.fill,
+            compressors=ZstdCodec(level=3),
+            dimension_names=variable.dims,
+            attributes={"long_name": variable.long_name},
+        )
+    for name, coordinate in plan.indexes.items():
+        root.create_array(name, data=coordinate, dimension_names=(name,))
+    root.create_group("shards")
+    canary = root.create_group("canary")
+    for name, worlds in _worlds(plan.canaries).items():
+        labels = [world.y for world in worlds if isinstance(world, Record)]
+        arrays = [world.x if isinstance(world, Record) else world for world in worlds]
+        canary.create_array(name, data=np.stack(arrays), attributes={"labels": labels})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
+        zarr.consolidate_metadata(store)  # xarray looks for it
+    return {name: content.to_bytes() for name, content in files.items()}
+
+
+class Chunks:
+    """Makes the files that hold the numbers of a shard, with arrays that are opened once."""
+
+    def __init__(self, plan: Plan, files: Mapping[str, bytes]) -> None:
+        self._plan = plan
+        self._files = buffers(files)
+        group: Any = zarr.open_group(MemoryStore(self._files), mode="r+")
+        self._arrays = {name: group[name] for name in plan.variables}
+
+    def __call__(self, shard: Shard, arrays: Arrays) -> dict[str, bytes]:
+        before = set(self._files)
+        for name, values in arrays.items():
+            self._arrays[name][self._plan.region(name, shard)] = values
+        return {name: self._files.pop(name).to_bytes() for name in sorted(self._files.keys() - before)}
+
+
+def buffers(files: Mapping[str, bytes]) -> dict[str, Buffer]:
+    """The same files, as zarr holds them in memory."""
+    kind = default_buffer_prototype().buffer
+    return {name: kind.from_bytes(content) for name, content in files.items()}
+
+
+def stored_canaries(files: Mapping[str, bytes], asked: tuple[CanaryPair, ...]) -> tuple[CanaryPair, ...] | None:
+    """The canaries that are stored, if those asked for are the same but for rounding."""
+    group: Any = zarr.open_group(MemoryStore(buffers(files)), mode="r")["canary"]
+    worlds = _worlds(asked)
+    if set(worlds) != set(group):
+        return None
+    stored: dict[str, list[World]] = {}
+    for name in worlds:
+        arrays, labels = group[name][:], group[name].attrs["labels"]
+        stored[name] = [Record(x, y) for x, y in zip(arrays, labels, strict=True)] if labels else list(arrays)
+    if len(stored["z"]) != len(asked):
+        return None
+    for mine, theirs in zip(zip(*worlds.values(), strict=True), zip(*stored.values(), strict=True), strict=True):
+        if not _nearly_equal(mine, theirs):
+            return None
+    z_primes = stored.get("z_prime", [None] * len(asked))
+    triples = zip(asked, stored["z"], z_primes, strict=True)
+    return tuple(replace(canary, z=z, z_prime=z_prime) for canary, z, z_prime in triples)
+
+
+def _nearly_equal(mine: tuple[World, ...], theirs: tuple[World, ...]) -> bool:
+    """Whether the worlds of two pairs are the same, and the difference between them, which the audit is about."""
+    (x, my_labels), (y, their_labels) = _parts(mine), _parts(theirs)
+    return my_labels == their_labels and len(x) == len(y) and all(map(_close, x, y))
+
+
+def _parts(worlds: tuple[World, ...]) -> tuple[list[NDArray[np.float64]], list[int]]:
+    arrays = [np.asarray(world.x if isinstance(world, Record) else world, dtype=np.float64) for world in worlds]
+    difference = [arrays[0] - arrays[1]] if len(arrays) == 2 and arrays[0].shape == arrays[1].shape else []
+    return [*arrays, *difference], [world.y for world in worlds if isinstance(world, Record)]
+
+
+def _close(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
+    return x.shape == y.shape and bool(np.linalg.norm(x - y) <= SAME_CANARY * np.linalg.norm(y))
+
+
+def _worlds(canaries: tuple[CanaryPair, ...]) -> dict[str, list[World]]:
+    """z and z′ of each canary; no z′ where the slot is empty."""
+    worlds: dict[str, list[World]] = {"z": [canary.z for canary in canaries]}
+    others: list[World] = [canary.z_prime for canary in canaries if canary.z_prime is not None]
+    return {**worlds, "z_prime": others} if others else worlds

@@ -1,0 +1,77 @@
+"""S2: canaries that are gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dpsub._core import DPSGD, CanaryPair, checks
+from dpsub._core.streams import stream
+from dpsub.crafters.reference import snapshots, untrained
+from dpsub.data import Task
+from dpsub.models import Model
+from dpsub.trainers.devices import matmul_precision
+
+
+def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
+    r"""S2, the crafted gradient: ±C on the parameter that training moves least, 0 elsewhere.
+
+    One model is trained on the task with clipping but without noise; :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`
+    is how far each parameter travels, and the least travelled carries the canary, where the other records disturb it
+    least.
+
+    Args:
+        task: the private records D, known to this adversary.
+        model: what will be trained.
+        spec: how it will be trained; its noise multiplier is not used.
+        seed: for the batches of the noiseless training, and for the record that gives up its place.
+
+    Returns:
+        A substitute pair of gradients of norm C, 2C apart; `details["parameter"]` is the index in the flattened
+        parameters, `details["travel"]` how far it moved and `details["unmoved"]` how many did not move at all: at
+        pixels that no private record uses, a canary meets no other record, as in the worst case. In the trace:
+        `travel` (parameters,); `path` (points, 3), where the parameters that travel least, middlingly and most were
+        after `step` (points,) steps.
+
+    Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
+    """
+    seed = checks.whole("seed", seed, at_least=0)
+    rng = stream(seed, "crafter")
+    bank = untrained(task, model, spec, seed)
+
+    travel = torch.zeros_like(bank.theta)
+    before = bank.theta.clone()
+    moments = snapshots(spec.steps)
+    path = [model.flat(before)[0].clone()]
+    with matmul_precision("highest"):
+        for step in bank.train(noise=False):
+            travel += (bank.theta - before).abs()
+            before.copy_(bank.theta)
+            if step in moments:
+                path.append(model.flat(before)[0].clone())
+    if not torch.isfinite(travel).all():
+        raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
+    travelled = model.flat(travel)[0]
+    parameter = int(travelled.argmin())
+    shown = [parameter, int(travelled.median(dim=0).indices), int(travelled.argmax())]
+
+    z = np.zeros(model.parameters, dtype=np.float32)
+    z[parameter] = spec.max_grad_norm
+    return CanaryPair(
+        z=z,
+        z_prime=-z,
+        slot=int(rng.integers(len(task.y_train))),
+        scenario="S2",
+        task=task.fingerprint,
+        details={
+            "parameter": parameter,
+            "travel": float(travelled[parameter]),
+            "unmoved": int((travelled == 0).sum()),
+            "seed": seed,
+        },
+        trace={
+            "travel": travelled.numpy(),
+            "path": torch.stack(path)[:, shown].numpy(),
+            "step": np.array([0, *sorted(moments)]),
+        },
+    )

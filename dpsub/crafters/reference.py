@@ -1,0 +1,111 @@
+"""What adversaries who choose records train for themselves: a model without privacy, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpsub._core import DPSGD, Record, checks
+from dpsub._core.streams import torch_seed
+from dpsub.data import Task, check_task
+from dpsub.models import Model, check_fits
+from dpsub.trainers import Bank, assemble
+from dpsub.trainers.devices import matmul_precision
+
+SNAPSHOTS = 100
+AT_ONCE = 4096  # records
+LEAST_NORM = 1e-30  # of a gradient that has a direction
+
+
+class Reference(NamedTuple):
+    """A model trained without privacy, and the private record that it was least sure of.
+
+    Attributes:
+        model: of what kind it is.
+        theta: its parameters, a bank of one, in float64: gradients of records that it knows well are differences of
+            nearly equal numbers.
+        z: the target.
+        slot: its index among the private records.
+        confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
+    """
+
+    model: Model
+    theta: Tensor
+    z: Record
+    slot: int
+    confidence: NDArray[np.float64]
+
+    @property
+    def module(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):  # modules draw weights before they are given theirs
+            return self.model.module(self.model.flat(self.theta)[0]).double()
+
+    def gradient(self) -> Tensor:
+        """(parameters,) the target's, in float64."""
+        found = gradient_of(self.module, torch.as_tensor(self.z.x).double(), self.z.y)
+        if not found.norm() > LEAST_NORM:
+            raise ValueError(
+                f"target must have a gradient, got private record {self.slot}, of which the reference model is as sure "
+                "as numbers can say: train for fewer steps or choose another target"
+            )
+        return found
+
+    @property
+    def details(self) -> Mapping[str, float]:
+        return {"confidence": float(self.confidence[self.slot])}
+
+
+def snapshots(steps: int) -> set[int]:
+    """100 moments of so many steps, evenly spaced, the last among them; all of them where there are no more."""
+    return set(np.linspace(0, steps, min(steps, SNAPSHOTS) + 1)[1:].round().astype(int).tolist())
+
+
+def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
+    """The one model that an adversary trains on all private records, as they are."""
+    check_task(task)
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    generator = torch.Generator().manual_seed(torch_seed(checks.whole("seed", seed, at_least=0), "crafter"))
+    return assemble(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
+
+
+def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None) -> Reference:
+    """Train without clipping and noise, with the batches, steps, learning rate and optimizer of `spec`.
+
+    Source: *Beyond Membership*, section 3.2.2, "least confidence over training".
+    """
+    bank = untrained(task, model, spec, seed)
+    last = len(task.y_train) - 1
+    if target is not None:
+        target = checks.whole("target", target, at_least=0, at_most=last)
+    confidence = torch.zeros(len(task.y_train), dtype=torch.float64)
+    moments = snapshots(spec.steps)
+    with matmul_precision("highest"):
+        for step in bank.train(noise=False, clip=False):
+            if step in moments:
+                logits = bank.model.logits(bank.theta, bank.inputs)[..., 0]
+                confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
+    if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
+        raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
+    slot = int(confidence.argmin()) if target is None else target
+    return Reference(
+        model=model,
+        theta=bank.theta.double(),
+        z=Record(task.x_train[slot], int(task.y_train[slot])),
+        slot=slot,
+        confidence=confidence.numpy() / len(moments),
+    )
+
+
+def gradient_of(module: nn.Module, x: Tensor, y: int) -> Tensor:
+    """(parameters,) the gradient of one record's loss, itself differentiable by x where x asks for it."""
+    loss = functional.cross_entropy(module(x[None]), torch.tensor([y]))
+    parts = torch.autograd.grad(loss, list(module.parameters()), create_graph=x.requires_grad)
+    return torch.cat([part.flatten() for part in parts])

@@ -1,0 +1,205 @@
+"""Tasks that come with dpsub, or with a download: digits, MNIST, CIFAR-10, SST-2, Purchase100."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+
+from dpsub._core import checks
+from dpsub._core.streams import stream
+from dpsub.data import embeddings, files
+from dpsub.data.embeddings import MINILM
+from dpsub.data.tasks import Task, drawn, from_arrays
+
+DIGITS_AUX = 500
+PURCHASE_TEST = 10_000
+
+
+def digits(n_train: int = 500, seed: int = 0) -> Task:
+    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn, so that it needs no download.
+
+    500 records are auxiliary and the rest is for testing. Pixels are scaled to [0, 1]; those that are constant over
+    the private records are dropped, since a parameter that never moves would make the worst-case dataset of any model.
+
+    Args:
+        n_train: private records, 2 … 1,296 of the 1,797.
+        seed: which records are private, auxiliary and test.
+
+    Raises:
+        ValueError: if there are not so many records.
+
+    Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
+    """
+    n_train = checks.whole("n_train", n_train, at_least=2)
+    seed = checks.whole("seed", seed, at_least=0)
+    x, y = load_digits(return_X_y=True)
+    most = len(y) - DIGITS_AUX - 1
+    if n_train > most:
+        raise ValueError(f"n_train must be <= {most} of the {len(y)} digits, so that some are left, got {n_train}")
+    order = stream(seed, "data").permutation(len(y))
+    train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
+    varies = np.ptp(x[train], axis=0) > 0
+    x = x[:, varies] / 16
+    task = from_arrays(
+        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
+    )
+    return replace(task, pixels=varies.reshape(8, 8))
+
+
+def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:
+    """MNIST: handwritten digits, images (1, 28, 28) scaled to [0, 1]. A download of 12 MB.
+
+    Args:
+        n_train, n_aux: private and auxiliary records, drawn from the 60,000 training images; all test images are there.
+        seed: which records are which.
+
+    Raises:
+        ConnectionError, OSError, ValueError: if the files are neither there nor to be had, cannot be written, or are
+            not what was published; if n_train and n_aux are too many.
+
+    Source: LeCun, Cortes and Burges; hashes as published with TensorFlow Datasets.
+    """
+    x, y, x_test, y_test = (
+        files.idx(f"{part}-{kind}-ubyte.gz") for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    )
+    task = drawn(
+        x[:, None], y, test=(x_test[:, None], y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=10,
+        name="MNIST",
+    )  # fmt: skip
+    return _scaled(task)
+
+
+def cifar10(
+    n_train: int = 500,
+    n_aux: int = 500,
+    seed: int = 0,
+    *,
+    encoder: str | None = None,
+    n_test: int | None = None,
+    device: str = "cpu",
+) -> Task:
+    """CIFAR-10: images (3, 32, 32) scaled to [0, 1], or as an encoder sees them. A download of 170 MB.
+
+    Args:
+        n_train, n_aux: private and auxiliary records, drawn from the training images.
+        seed: which records are which.
+        encoder: a vision transformer on the Hugging Face hub, or a folder with one; `data.VIT`, ViT-B/16 pretrained on
+            ImageNet-21k, is the paper's, with 768 features. It needs `pip install dpsub[embeddings]`. What it makes of
+            the images is computed once and kept in the data folder. None: the images themselves.
+        n_test: test images, the first so many of them, all by default; with an encoder each costs as much as a record.
+        device: where the encoder runs.
+
+    Raises:
+        ConnectionError, OSError, ValueError: as of `mnist`; OSError if the encoder is not to be had.
+        ImportError: if the encoder's library is not installed.
+
+    Source: Krizhevsky (2009); hash as published with TensorFlow Datasets. *Beyond Membership*, section 5.
+    """
+    n_test = None if n_test is None else checks.whole("n_test", n_test, at_least=0)
+    train, test = files.cifar_batches()
+    x, y = files.cifar_records(train)
+    x_test, y_test = (part[:n_test] for part in files.cifar_records(test))
+    name = "CIFAR-10" if len(y) == 50_000 else f"CIFAR-10 ({len(y):,} of its 50,000 training images)"
+    task = drawn(
+        x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=10, name=name
+    )  # fmt: skip
+    if encoder is None:
+        return _scaled(task)
+    parts = (task.x_train, task.x_aux, task.x_test)
+    embedded = embeddings.of_images(np.concatenate(parts).astype(np.uint8), encoder, device)
+    x_train, x_aux, x_test = np.split(embedded, np.cumsum([len(part) for part in parts])[:-1])
+    return replace(task, x_train=x_train, x_aux=x_aux, x_test=x_test, name=f"{name} embedded by {encoder}")
+
+
+def sst2(
+    n_train: int = 5_000, n_aux: int = 1_500, seed: int = 0, *, encoder: str = MINILM, device: str = "cpu"
+) -> Task:
+    """SST-2: sentences of film reviews, positive or negative, as a sentence encoder sees them. A download of 7 MB.
+
+    Args:
+        n_train, n_aux: private and auxiliary records, drawn from the training sentences; the test records are those of
+            the development set, since the test set is published without labels.
+        seed: which records are which.
+        encoder: a Sentence-BERT model on the Hugging Face hub, or a folder with one; all-MiniLM-L6-v2, with 384
+            features of unit norm, is the paper's. It needs `pip install dpsub[embeddings]`. What it makes of the
+            sentences is computed once and kept in the data folder.
+        device: where the encoder runs.
+
+    Raises:
+        ConnectionError, OSError, ValueError: as of `mnist`; OSError if the encoder is not to be had.
+        ImportError: if the encoder's library is not installed.
+
+    Source: Socher et al. (2013), as in GLUE; hash as published with Hugging Face's datasets. *Beyond Membership*,
+    section 6.3.
+    """
+    texts, y = files.sentences("train")
+    test_texts, y_test = files.sentences("dev")
+    embedded = embeddings.of_sentences(texts + test_texts, encoder, device)
+    x, x_test = np.split(embedded, [len(texts)])
+    size = "" if len(y) == 67_349 else f" ({len(y):,} sentences)"
+    name = f"SST-2{size} embedded by {encoder}"
+    return drawn(x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=2, name=name)
+
+
+def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
+    """Purchase100: 600 binary features of a shopper each, in 100 classes. The file has to be put there by hand.
+
+    Args:
+        n_train, n_aux: private and auxiliary records, drawn from the 197,324; 10,000 others are for testing.
+        seed: which records are which.
+
+    Raises:
+        FileNotFoundError: if the file is not there; the message says where to get it.
+        ValueError: if it is of another layout, or n_train and n_aux are too many.
+
+    Source: Shokri et al. (2017), section VI.A; *Beyond Membership*, section 5.
+    """
+    x, y = files.purchases()
+    order = stream(checks.whole("seed", seed, at_least=0), "data", 1).permutation(len(y))
+    pool, test = np.split(order, [max(0, len(y) - PURCHASE_TEST)])
+    return drawn(
+        x[pool], y[pool], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
+        name="Purchase100",
+    )  # fmt: skip
+
+
+def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
+    """Made-up shoppers of the shape of Purchase100: 600 binary features, 100 classes found by clustering.
+
+    A shopper has 20 tastes, standard normal, and buys each of 600 goods with a probability whose logit is the good's
+    popularity plus how far it suits the tastes. As for Purchase100, the classes are what k-means makes of the
+    purchases.
+
+    Args:
+        n_train, n_aux: private and auxiliary records; 10,000 others are for testing.
+        seed: of all of it.
+
+    Source: ours; the shape is of Shokri et al. (2017), section VI.A.
+    """
+    n_train = checks.whole("n_train", n_train, at_least=2)
+    n_aux = checks.whole("n_aux", n_aux, at_least=0)
+    rng = stream(checks.whole("seed", seed, at_least=0), "data", 2)
+    total = n_train + n_aux + PURCHASE_TEST
+    popularity = rng.normal(-2.0, 1.0, size=600).astype(np.float32)
+    suits = rng.normal(0.0, 0.6, size=(20, 600)).astype(np.float32)
+    x = np.empty((total, 600), dtype=np.uint8)
+    for start in range(0, total, 10_000):
+        tastes = rng.standard_normal((min(10_000, total - start), 20), dtype=np.float32)
+        likely = 1 / (1 + np.exp(-(popularity + tastes @ suits)))
+        x[start : start + 10_000] = rng.random(likely.shape, dtype=np.float32) < likely
+    clusters = KMeans(100, init="random", n_init=1, max_iter=20, random_state=int(rng.integers(2**31)))
+    y = clusters.fit(x[:20_000].astype(np.float32)).predict(x.astype(np.float32))
+    train, test = slice(None, n_train + n_aux), slice(n_train + n_aux, None)
+    return drawn(
+        x[train], y[train], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
+        name="made-up shoppers (stand-in for Purchase100)",
+    )  # fmt: skip
+
+
+def _scaled(task: Task) -> Task:
+    """Bytes of pixels to [0, 1]."""
+    parts = {name: getattr(task, name) / np.float32(255) for name in ("x_train", "x_aux", "x_test")}
+    return replace(task, **parts)

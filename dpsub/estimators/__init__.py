@@ -1,0 +1,20 @@
+r"""From scores and bits to a lower bound on ε. This room imports NumPy, SciPy and `dpsub.accounting` alone.
+
+Bit 0 is the world of z, the positive one; bit 1 that of z′, the negative one. A high score speaks for z: a run is
+called "z" if its score is above the threshold. The false-positive rate is P(score > threshold | z′), the
+false-negative rate P(score ≤ threshold | z).
+"""
+
+from dpsub.estimators.bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators.methods import EXACT, METHODS
+from dpsub.estimators.repeats import OverRepeats, over_repeats
+
+__all__ = [
+    "EXACT",
+    "METHODS",
+    "LowerBound",
+    "OverRepeats",
+    "epsilon_lower_bound",
+    "max_certifiable_epsilon",
+    "over_repeats",
+]

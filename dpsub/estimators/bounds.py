@@ -1,0 +1,216 @@
+"""Lower bounds on ε: the largest ε that an audit's scores refute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpsub._core import checks
+from dpsub.estimators.claims import Array, Claim
+from dpsub.estimators.mechanism_claim import LEAST_NOISE, MechanismDP
+from dpsub.estimators.methods import EXACT, METHODS, Method, Sampling
+from dpsub.estimators.one_threshold import Katz
+from dpsub.estimators.scores import scores_and_bits
+from dpsub.estimators.threshold_rules import RULES, Fixed, ThresholdRule
+
+SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far beyond
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """A lower bound on ε, and what it rests on.
+
+    Attributes:
+        epsilon: the bound, at least 0.
+        mu: the bound on μ behind it, where the claims are μ-GDP; else None.
+        threshold: the score that decided; None if no threshold refuted anything.
+        fpr_upper, fnr_upper: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2 each; None
+            for the rank test, which bounds them jointly.
+        method: the family of claims that was tested.
+        assumes: what has to hold for the bound to mean anything: "none", "gdp" (the privacy curve is that of some
+            Gaussian mechanism) or "mechanism" (it is DP-SGD's at the sample rate and steps given).
+        valid: True if P(epsilon > truth) ≤ alpha, given what it assumes.
+        noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; else None.
+        note: why epsilon is 0, or why to doubt it; "" if there is nothing to say.
+    """
+
+    epsilon: float
+    mu: float | None
+    threshold: float | None
+    fpr_upper: float | None
+    fnr_upper: float | None
+    method: str
+    assumes: Literal["none", "gdp", "mechanism"]
+    valid: bool
+    noise_multiplier: float | None = None
+    note: str = ""
+
+
+def epsilon_lower_bound(
+    scores: ArrayLike,
+    bits: ArrayLike,
+    *,
+    delta: float,
+    method: str = "gdp",
+    threshold: str | float | ThresholdRule = "ranks",
+    alpha: float = 0.05,
+    simultaneous: bool = False,
+    **mechanism: Unpack[Sampling],
+) -> LowerBound | list[LowerBound]:
+    r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
+
+    Args:
+        scores: (runs,) or (runs, steps); higher speaks for z. The direction is fixed by theory, never by the scores.
+        bits: (runs,) of 0 (trained with z) and 1 (trained with z′); both must occur.
+        delta: 0 < δ < 1; the δ at which ε is stated.
+        method: which claims are tested, and how.
+
+            - "gdp": claims of μ-GDP, with μ converted to ε. It assumes that the mechanism's privacy curve is that of a
+              Gaussian mechanism: exact at q = 1, and close after some tens of steps. Where it is neither, the bound can
+              exceed the truth: at q = 0.9 and one step of S1 (σ = 1) it did in 100 of 100 audits, by a quarter.
+            - "dp": claims of (ε, δ)-DP. It assumes nothing, and finds less.
+            - "pld": claims about the noise of DP-SGD itself, at the `sample_rate`, `steps` and `adjacency` given. It
+              assumes that these are what ran, and is right where "gdp" is not.
+            - "bayes_gdp", "bayes_dp": the alpha-quantile of the posterior under Jeffreys priors. Not valid: a credible
+              bound promises nothing about how often it is wrong.
+            - "katz": Katz's interval for the ratios of rates. Not valid: it is asymptotic, and bounds the ε of pure
+              ε-DP; `delta` does not enter.
+        threshold: how the score that separates the worlds is chosen.
+
+            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid.
+            - "split": the best threshold of the even runs, judged on the odd runs. Valid if the method is.
+            - a number: fixed before looking at the scores, both rates at alpha/2. Valid if the method is.
+            - "best": the papers' rule, the best of all thresholds on the runs it is judged on. Not valid: for
+              comparison only.
+        alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
+        simultaneous: for scores of several steps, share alpha among them, so that all bounds hold together and their
+            maximum may be reported.
+        mechanism: `sample_rate`, `steps` and `adjacency`, for "pld" alone. `steps` is how many were taken when the
+            scores were observed, for scores (runs, steps) a sequence with one entry for each column.
+
+    Returns:
+        One `LowerBound` for scores (runs,), a list with one a step for scores (runs, steps).
+
+    Raises:
+        ValueError: if scores are empty, NaN or of another length than bits, if bits are not 0 and 1 or only one of
+            the two occurs, if method and threshold do not go together, or if an argument is out of range.
+
+    Source: *Beyond Membership*, section 5, equations 5–6 ("gdp"); *Tight Auditing*, section 2.3 ("dp", "katz"), 4.1 and
+    appendix A ("pld"), 4.2 (the Bayesian ones). The rank test and what each rule is worth are explained in the book.
+
+    >>> rng = np.random.default_rng(0)
+    >>> bits = rng.integers(0, 2, 2_500)
+    >>> scores = rng.normal(size=2_500) + (bits == 0)  # μ = 1, so ε = 4.38 at δ = 1e-5
+    >>> bound = epsilon_lower_bound(scores, bits, delta=1e-5)
+    >>> bound.valid, 3.0 < bound.epsilon < 4.38
+    (True, True)
+    """
+    columns, in_z, several = scores_and_bits(scores, bits)
+    if not isinstance(simultaneous, bool | np.bool_):
+        raise ValueError(f"simultaneous must be True or False, got {simultaneous!r}")
+    how, rule = _chosen(method, threshold)
+    alpha = _alpha(alpha)
+    claims = how.claims(checks.probability("delta", delta), mechanism, columns.shape[1])
+    level = alpha / columns.shape[1] if simultaneous else alpha
+    bounds = [_bound(*each, in_z, how, rule, level) for each in zip(columns.T, claims, strict=True)]
+    return bounds if several else bounds[0]
+
+
+def max_certifiable_epsilon(
+    runs: int,
+    *,
+    delta: float,
+    method: str = "gdp",
+    threshold: str | float | ThresholdRule = "ranks",
+    alpha: float = 0.05,
+    **mechanism: Unpack[Sampling],
+) -> float:
+    """The ceiling: what so many runs, half in each world, can show at most, however good the attack.
+
+    Args:
+        runs: ≥ 4; runs in all.
+        delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
+
+    >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
+    22.835
+    """
+    runs = checks.whole("runs", runs, at_least=4)
+    how, rule = _chosen(method, threshold)
+    alpha = _alpha(alpha)
+    [claim] = how.claims(checks.probability("delta", delta), mechanism, 1)
+    return claim.epsilon(rule.ceiling(runs, claim, how.test(claim), alpha))
+
+
+def _alpha(alpha: float) -> float:
+    return checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+
+
+def _chosen(method: str, threshold: str | float | ThresholdRule) -> tuple[Method, ThresholdRule]:
+    """What the strings stand for."""
+    how = METHODS[checks.choice("method", method, tuple(METHODS))]
+    if isinstance(threshold, ThresholdRule):
+        rule = threshold
+    elif not isinstance(threshold, str):
+        rule = Fixed(checks.real("threshold", threshold))
+    elif threshold in RULES:
+        rule = RULES[threshold]
+    else:
+        listed = ", ".join(map(repr, RULES))
+        raise ValueError(f"threshold must be one of {listed} or a number, got {threshold!r}")
+    if not (rule.one_threshold or how.exact):
+        raise ValueError(
+            f"threshold {rule.name!r} goes with the methods {', '.join(map(repr, EXACT))}, got {method!r}: "
+            "give 'split', 'best' or a number"
+        )
+    return how, rule
+
+
+def _bound(
+    scores: Array, claim: Claim, in_z: NDArray[np.bool_], method: Method, rule: ThresholdRule, alpha: float
+) -> LowerBound:
+    found = rule.decide(scores, in_z, claim, method.test(claim), alpha)
+    epsilon = claim.epsilon(found.parameter)
+    return LowerBound(
+        epsilon=epsilon,
+        mu=found.parameter if claim.assumes == "gdp" else None,
+        threshold=found.threshold,
+        fpr_upper=found.fpr_upper,
+        fnr_upper=found.fnr_upper,
+        method=method.name,
+        assumes=claim.assumes,
+        valid=method.exact and rule.valid,
+        noise_multiplier=claim.noise_multiplier(found.parameter) if isinstance(claim, MechanismDP) else None,
+        note=_note(scores, in_z, claim, method, rule, found.parameter, epsilon, alpha),
+    )
+
+
+def _note(
+    scores: Array,
+    in_z: NDArray[np.bool_],
+    claim: Claim,
+    method: Method,
+    rule: ThresholdRule,
+    parameter: float,
+    epsilon: float,
+    alpha: float,
+) -> str:
+    """Why the bound is 0, or should be doubted."""
+    if parameter >= claim.most:
+        return f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
+    if epsilon > 0:
+        return ""
+    if scores.min() == scores.max():
+        return "all scores are equal: no threshold parts the worlds"
+    if too_few := rule.too_few(int((~in_z).sum())):
+        return too_few
+    if parameter > 0:
+        return f"what was refuted leaks nothing beyond delta = {claim.delta:g}"
+    test = method.test(claim)
+    if isinstance(test, Katz):
+        return "the ratios do not exceed 1 by more than their error, or there is no error that they could be taken of"
+    if not isinstance(claim, MechanismDP) and claim.epsilon(rule.ceiling(len(scores), claim, test, alpha)) == 0:
+        return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
+    return "the scores refute no claim: the attack is too weak, or the runs are too few"

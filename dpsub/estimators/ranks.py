@@ -1,0 +1,73 @@
+r"""The exact rank test of a claim, at thresholds fixed before looking at the scores.
+
+The threshold is the k-th largest score of the negative world. Whatever the scores' law, its false-positive rate is
+distributed Beta(k, n0 - k + 1), or below that where scores are tied; and under the claim f the number of false
+negatives among n1 is at least Binomial(n1, f(FPR)). So
+
+.. math:: p = E_{U \sim \mathrm{Beta}(k, n_0-k+1)}\big[\mathrm{BinomialCDF}(\mathrm{FN};\, n_1, f(U))\big]
+
+is a p-value of the claim, with no nuisance parameter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpsub.estimators.beta_tails import probability_above
+from dpsub.estimators.claims import Array, Claim, crossing
+
+LEAST_RUNS = 8  # with z′, for ranks to be told apart
+# As shares of the negative world's runs, with each one's share of alpha. Under curves that bend like a Gaussian's any
+# middling rank refutes about as much, and two lose less to each other than eight. The outer ones are for attacks that
+# are sure of few models, or of nearly all.
+MIDDLING = {0.12: 0.48, 0.35: 0.48, 0.03: 0.02, 0.6: 0.02}
+# Under (ε, δ)-DP the rates that refute most lie where one of them is small.
+SMALLEST, LARGEST_SHARE, PER_END = 3, 0.3, 4
+
+
+def fixed_ranks(claim: Claim, negatives: int) -> dict[int, float]:
+    """Ranks among the negative world's scores, counted from the largest, and each one's share of alpha."""
+    if claim.assumes == "none":
+        largest = LARGEST_SHARE * negatives
+        near = np.geomspace(min(SMALLEST, largest), largest, PER_END).round().clip(1).astype(int)
+        ends = np.unique(np.concatenate((near, negatives + 1 - near))).tolist()
+        return dict.fromkeys(ends, 1 / len(ends))
+    ranks: dict[int, float] = {}
+    for share, weight in MIDDLING.items():
+        rank = max(1, round(share * negatives))
+        ranks[rank] = ranks.get(rank, 0.0) + weight
+    return ranks
+
+
+def p_value(
+    claim: Claim, parameter: float, *, rank: int, negatives: int, false_negatives: int, positives: int
+) -> float:
+    """The probability, at most, of so few false negatives if the claim holds."""
+    if false_negatives >= positives:
+        return 1.0
+    # Binomial(n, f) ≤ m as often as Beta(m + 1, n - m) > f.
+    rate = np.array([float(rank)]), np.array([negatives - rank + 1.0])
+    count = np.array([false_negatives + 1.0]), np.array([float(positives - false_negatives)])
+    return float(probability_above(claim, parameter, rate, count)[0])
+
+
+def smallest_parameter(
+    claim: Claim, positives: Array, negatives: Array, ranks: dict[int, float], alpha: float
+) -> tuple[float, float | None]:
+    """The largest parameter refuted at any of the ranks, and the score at that rank; both samples sorted."""
+    best, threshold = 0.0, None
+    for rank, share in ranks.items():
+        score = float(negatives[-rank])
+        counts = {
+            "rank": rank,
+            "negatives": len(negatives),
+            "false_negatives": int(np.searchsorted(positives, score, side="right")),
+            "positives": len(positives),
+        }
+
+        def excess(parameter: float, counts: dict[str, int] = counts, share: float = share) -> float:
+            return p_value(claim, parameter, **counts) - share * alpha
+
+        if excess(best) < 0:
+            best, threshold = crossing(excess, best, claim.most), score
+    return best, threshold

@@ -1,0 +1,61 @@
+"""Mean and error of repeated audits, as the papers draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpsub.estimators.bounds import LowerBound
+from dpsub.estimators.claims import Array
+
+
+class OverRepeats(NamedTuple):
+    """Repeated audits as the papers draw them. A mean of bounds is no bound: it carries no confidence of its own.
+
+    Attributes:
+        mean: over the repeats; a float, or (steps,).
+        error: two standard errors of that mean, of the same shape; NaN for a single repeat.
+        repeats: how many.
+    """
+
+    mean: float | Array
+    error: float | Array
+    repeats: int
+
+
+def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
+    """Mean and two standard errors over repeated audits.
+
+    Args:
+        bounds: one entry for each repeat: a `LowerBound`, a list of them, one a step, or numbers of either shape.
+
+    Raises:
+        ValueError: if there are none, or the repeats differ in their number of steps.
+
+    Source: *Beyond Membership*, Figures 2–6: "±2 standard errors around the mean".
+
+    >>> over_repeats([3.0, 4.0, 5.0])
+    OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
+    """
+    expected = "bounds must be a sequence of repeats, each a bound or as many bounds as steps"
+    if isinstance(bounds, str | LowerBound):
+        raise ValueError(f"{expected}, got a single {type(bounds).__name__}")
+    try:
+        stacked = np.stack([np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds])
+    except (TypeError, ValueError):
+        raise ValueError(f"{expected}, got repeats of several shapes, none, or something else") from None
+    if stacked.size == 0 or stacked.ndim > 2 or np.isnan(stacked).any():
+        raise ValueError(f"{expected}, got shape {stacked.shape} with {int(np.isnan(stacked).sum())} NaN")
+    error = np.full(stacked.shape[1:], np.nan)
+    if len(stacked) > 1:
+        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+    mean = stacked.mean(axis=0)
+    return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
+
+
+def _epsilons(bounds: Any) -> Any:
+    if isinstance(bounds, LowerBound):
+        return bounds.epsilon
+    return [_epsilons(bound) for bound in bounds] if isinstance(bounds, list | tuple) else bounds

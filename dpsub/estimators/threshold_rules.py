@@ -1,0 +1,194 @@
+"""How the score that separates the worlds is chosen: what the strings for `threshold` stand for.
+
+A new rule is a class here, or anywhere: `epsilon_lower_bound(threshold=MyRule())` takes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsub.estimators.claims import Array, Claim
+from dpsub.estimators.one_threshold import Errors, ThresholdTest, rates_upper
+from dpsub.estimators.ranks import LEAST_RUNS, fixed_ranks, smallest_parameter
+
+
+class Decision(NamedTuple):
+    """What a rule refutes: the largest parameter, the score that decided, and bounds on the two rates there."""
+
+    parameter: float
+    threshold: float | None
+    fpr_upper: float | None = None
+    fnr_upper: float | None = None
+
+
+@runtime_checkable
+class ThresholdRule(Protocol):
+    """Chooses a threshold and judges it.
+
+    `name` is what users type. `valid` says whether P(parameter > truth) ≤ alpha if the test of one threshold is exact.
+    `one_threshold` says whether the rule judges by that test; a rule that does not brings an exact test of its own.
+    """
+
+    name: ClassVar[str]
+    valid: ClassVar[bool]
+    one_threshold: ClassVar[bool]
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        """The largest parameter refuted.
+
+        Args:
+            scores: (runs,) higher speaks for z.
+            in_z: (runs,) which runs were trained with z.
+            claim: the family of claims.
+            test: what the errors at one threshold say of a claim.
+            alpha: the probability with which the parameter may exceed the truth.
+        """
+        ...
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        """The parameter that a perfect attack would refute with so many runs, half of them in each world."""
+        ...
+
+    def too_few(self, negatives: int) -> str:
+        """Why so many runs of z′ cannot show anything, or ""."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The exact rank test at ranks fixed in advance: see `dpsub.estimators.ranks`."""
+
+    name: ClassVar[str] = "ranks"
+    valid: ClassVar[bool] = True
+    one_threshold: ClassVar[bool] = False
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        return self._decide(np.sort(scores[in_z]), np.sort(scores[~in_z]), claim, alpha)
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        negatives, positives = _worlds(runs)
+        return self._decide(np.ones(positives), np.zeros(negatives), claim, alpha).parameter
+
+    def _decide(self, positives: Array, negatives: Array, claim: Claim, alpha: float) -> Decision:
+        if self.too_few(len(negatives)):
+            return Decision(0.0, None)
+        ranks = fixed_ranks(claim, len(negatives))
+        return Decision(*smallest_parameter(claim, positives, negatives, ranks, alpha))
+
+    def too_few(self, negatives: int) -> str:
+        return "" if negatives >= LEAST_RUNS else f"the rank test needs {LEAST_RUNS} runs with z_prime, got {negatives}"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A threshold fixed before looking at the scores."""
+
+    threshold: float
+    name: ClassVar[str] = "a number"
+    valid: ClassVar[bool] = True
+    one_threshold: ClassVar[bool] = True
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        return _judged(self.threshold, np.sort(scores[in_z]), np.sort(scores[~in_z]), test, alpha)
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        """Of the best threshold that could have been fixed: there is no error, or of one kind only."""
+        negatives, positives = _worlds(runs)
+        of_either = np.arange(1 if test.monotone else negatives)
+        none = np.zeros_like(of_either)
+        errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
+        most = 0 if test.monotone else test.strongest(errors, alpha)
+        return test.parameter(errors.at(most), alpha)
+
+    def too_few(self, negatives: int) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The papers' rule: the best of all thresholds on the runs it is judged on. Not valid: for comparison only."""
+
+    name: ClassVar[str] = "best"
+    valid: ClassVar[bool] = False
+    one_threshold: ClassVar[bool] = True
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        positives, negatives = np.sort(scores[in_z]), np.sort(scores[~in_z])
+        return _judged(best_threshold(positives, negatives, test, alpha), positives, negatives, test, alpha)
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        return Fixed(0.0).ceiling(runs, claim, test, alpha)
+
+    def too_few(self, negatives: int) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The best threshold of the even runs, judged on the odd runs."""
+
+    name: ClassVar[str] = "split"
+    valid: ClassVar[bool] = True
+    one_threshold: ClassVar[bool] = True
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        cut = best_threshold(*_half(scores, in_z, 0), test, alpha)
+        return _judged(cut, *_half(scores, in_z, 1), test, alpha)
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        return Fixed(0.0).ceiling(runs // 2, claim, test, alpha)
+
+    def too_few(self, negatives: int) -> str:
+        return ""
+
+
+RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (Ranks(), Split(), Best())}
+
+
+def best_threshold(positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> float:
+    """The threshold with the largest parameter; both samples sorted."""
+    # Between two scores of the negative world only false negatives are added, so one of these scores is best.
+    cuts = np.unique(negatives if test.monotone else np.concatenate((negatives, positives)))
+    return float(cuts[test.strongest(_errors(positives, negatives, cuts), alpha)])
+
+
+def _judged(cut: float, positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> Decision:
+    errors = _errors(positives, negatives, np.array([cut]))
+    fpr, fnr = (float(rate[0]) for rate in rates_upper(errors, alpha))
+    return Decision(test.parameter(errors, alpha), cut, fpr, fnr)
+
+
+def _errors(positives: Array, negatives: Array, cuts: Array) -> Errors:
+    false_positives = len(negatives) - np.searchsorted(negatives, cuts, side="right")
+    return Errors(
+        false_positives, len(negatives), np.searchsorted(positives, cuts, side="right").astype(np.int64), len(positives)
+    )
+
+
+def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Array]:
+    scores, in_z = scores[start::2], in_z[start::2]
+    if len(np.unique(in_z)) < 2:
+        raise ValueError(
+            'threshold "split" needs runs of both worlds among the even and among the odd runs, got '
+            f"{len(scores)} runs in a half: run more, or give another threshold"
+        )
+    return np.sort(scores[in_z]), np.sort(scores[~in_z])
+
+
+def _worlds(runs: int) -> tuple[int, int]:
+    """How many runs of z′ and of z, if half of them are in each world."""
+    return max(runs // 2, 1), max(runs - runs // 2, 1)

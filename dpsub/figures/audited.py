@@ -1,0 +1,200 @@
+"""What audits found beside what the accountants promise: against the step, the runs, the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from numpy.typing import ArrayLike
+
+from dpsub.estimators import LowerBound, over_repeats
+from dpsub.figures.looks import LOOKS, looks, name_source, tag, what_it_rests_on
+
+
+def epsilon_against_step(
+    ax: Axes,
+    steps: ArrayLike,
+    *,
+    substitute: ArrayLike,
+    add_remove: ArrayLike,
+    group: ArrayLike | None = None,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    ceiling: float | None = None,
+    legend: bool = True,
+) -> dict[str, Artist | Container]:
+    """ε against the training step: what the accountants promise and what the audits found.
+
+    Args:
+        ax: where to draw.
+        steps: (k,) the steps observed.
+        substitute, add_remove: (k,) the accountants' ε at these steps.
+        group: (k,) the substitute ε by group privacy, if it is to be drawn.
+        audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Fewer than ten repeats are drawn
+            one by one, with their mean if there are several, and two standard errors of it.
+        ceiling: what a perfect attack would have shown with as many runs.
+        legend: whether to draw one here; `epsilon_panels` draws one for several.
+
+    Returns:
+        The artists by name, for a legend or for changes.
+    """
+    steps = np.asarray(steps)
+    artists: dict[str, Artist | Container] = {}
+    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
+        if values is not None:
+            (artists[name],) = ax.plot(steps, np.asarray(values), **looks(name))
+    for scenario, repeats in audited.items():
+        epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
+        label = f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}"
+        look = looks(scenario, markersize=3.5, label=label)
+        if len(epsilon) > 1 and len(epsilon) < 10:
+            ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
+        mean, error, several = over_repeats(repeats)
+        artists[scenario] = ax.errorbar(steps, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
+    ax.set_xlim(0, steps[-1] * 1.02)
+    ax.set_ylim(bottom=0)
+    _draw_ceiling(ax, ceiling, artists)
+    ax.set_xlabel("training step")
+    ax.set_ylabel(r"$\varepsilon$")
+    if legend:
+        ax.legend(loc="upper left")
+    return artists
+
+
+def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> Figure:
+    """Several of `epsilon_against_step` beside each other, with one legend above and the data's name below.
+
+    Args:
+        panels: by what tells them apart ("q = 1"), what `findings.panel` makes of audits.
+        source: what the audits were made on (`findings.source`).
+
+    Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
+    """
+    figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), squeeze=False, layout="constrained")
+    shared: dict[str, Any] = {}
+    for ax, (name, panel) in zip(row[0], panels.items(), strict=True):
+        drawn = epsilon_against_step(ax, **panel, legend=False)
+        shared |= {str(a.get_label()): a for a in drawn.values() if not isinstance(a, Annotation)}
+        tag(ax, name)
+    top = max(ax.get_ylim()[1] for ax in row[0])
+    for ax in row[0]:
+        ax.sharey(row[0][0])
+        ax.label_outer()
+    row[0][0].set_ylim(0, top)
+    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=3)
+    name_source(figure, source)
+    return figure
+
+
+def against_runs(
+    ax: Axes,
+    runs: ArrayLike,
+    *,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    substitute: float,
+    add_remove: float,
+    ceiling: ArrayLike,
+    legend: bool = True,
+) -> dict[str, Artist | Container]:
+    """Figure 5: what an audit finds in the final models against the number of runs.
+
+    Args:
+        ax: where to draw.
+        runs: (k,) runs in all, increasing.
+        audited: by scenario its repeats, each a list of k bounds.
+        substitute, add_remove: the accountants' ε.
+        ceiling: (k,) what a perfect attack would have shown.
+        legend: whether to draw one.
+
+    Source: *Beyond Membership*, Figure 5.
+    """
+    x = np.asarray(runs)
+    artists: dict[str, Artist | Container] = {
+        "substitute": ax.axhline(substitute, **looks("substitute")),
+        "add_remove": ax.axhline(add_remove, **looks("add_remove")),
+    }
+    for scenario, repeats in audited.items():
+        mean, error, several = over_repeats(repeats)
+        look = looks(scenario, label=f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}")
+        artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
+    (artists["ceiling"],) = ax.plot(x, np.asarray(ceiling), **looks("ceiling"))
+    ax.set_xscale("log")
+    ax.set_xticks(x, [f"{count:,}" for count in x.tolist()], rotation=45)
+    ax.minorticks_off()
+    highest = max(np.max(over_repeats(repeats).mean) for repeats in audited.values())
+    ax.set_ylim(0, 1.15 * max(substitute, highest))
+    ax.set_xlabel("runs, both worlds")
+    ax.set_ylabel(r"$\varepsilon$")
+    if legend:
+        ax.legend()
+    return artists
+
+
+def worst_case(
+    ax: Axes,
+    *,
+    substitute: ArrayLike,
+    add_remove: ArrayLike,
+    group: ArrayLike,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    ceiling: float | None = None,
+) -> dict[str, Artist | Container]:
+    """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
+
+    Args:
+        ax: where to draw.
+        substitute, add_remove, group: (points,) the accountants' ε, increasing.
+        audited: for each way to bound, by the name it is to have in the legend, its repeats, each a list of one bound
+            a point. Drawn as mean ± 2 standard errors, beside each other; hollow where they are not valid.
+        ceiling: what a perfect attack would have shown with as many runs.
+
+    Source: *Beyond Membership*, Figure 2.
+    """
+    x = np.asarray(substitute, dtype=float)
+    artists: dict[str, Artist | Container] = {}
+    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
+        (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
+    beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
+    color = LOOKS["S1"]["color"]
+    for (name, repeats), shift, marker in zip(audited.items(), beside, cycle("oD^s"), strict=False):
+        mean, error, _ = over_repeats(repeats)
+        one = repeats[0][0]
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3.5, "linestyle": "none"}
+        look["label"] = f"S1, {name}, {what_it_rests_on(one)}"
+        artists[name] = ax.errorbar(
+            x + shift, mean, yerr=np.nan_to_num(error), mfc=color if one.valid else "white", **look
+        )
+    ax.set_xlim(left=0)
+    highest = max((value for value in np.ravel(group) if np.isfinite(value)), default=0.0)
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # panels that share their axis keep the highest
+    _draw_ceiling(ax, ceiling, artists)
+    ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
+    ax.set_ylabel(r"$\varepsilon$")
+    return artists
+
+
+def _draw_ceiling(ax: Axes, ceiling: float | None, artists: dict[str, Artist | Container]) -> None:
+    """A line, or where it lies above everything drawn a note: a finite audit can never show more."""
+    if ceiling is None:
+        return
+    top = ax.get_ylim()[1]
+    if ceiling <= 1.5 * top:
+        artists["ceiling"] = ax.axhline(ceiling, **looks("ceiling"))
+        ax.set_ylim(top=max(top, 1.08 * ceiling))
+    else:
+        artists["ceiling"] = ax.annotate(
+            f"ceiling of these runs: {ceiling:.0f}",
+            (1, 0.01),
+            xycoords="axes fraction",
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            color="0.45",
+        )

@@ -1,0 +1,84 @@
+"""Estimators judged where the truth is known: the audit game, and the validity study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from dpsub.figures.looks import COLORS
+from dpsub.figures.threshold_game import Round
+
+
+def game(left: Axes, right: Axes, audit: Round, threshold: float) -> dict[str, Any]:
+    """The audit game: the scores of the two worlds with a threshold, and the bounds that follow beside the truth."""
+    artists: dict[str, Any] = {}
+    bins = np.linspace(-4, 6, 51)
+    common: dict[str, Any] = {"bins": bins, "density": True}
+    artists["z_prime"] = left.hist(audit.with_z_prime, color="0.75", label="trained with z′", **common)
+    artists["z"] = left.hist(audit.with_z, histtype="step", color="black", label="trained with z", **common)
+    artists["threshold"] = left.axvline(threshold, color=COLORS[0])
+    fpr, fnr = audit.rates(threshold)
+    left.set_xlabel(f"score; FPR {fpr:.3f}, FNR {fnr:.3f}")
+    left.set_yticks([])
+    left.legend(loc="upper right")
+    bounds = {
+        "your threshold": audit.bound(threshold),
+        "best threshold": audit.bound("best"),
+        "rank test": audit.bound("ranks"),
+    }
+    values = [bound.epsilon for bound in bounds.values()]
+    colors = [COLORS[0] if bound.valid else "white" for bound in bounds.values()]
+    artists["bars"] = right.barh(range(len(bounds)), values, height=0.6, color=colors, edgecolor="black", linewidth=0.8)
+    right.bar_label(artists["bars"], [f"{value:.2f}" for value in values], padding=3)
+    right.set_yticks(range(len(bounds)), [f"{name}\n{'' if b.valid else 'not '}valid" for name, b in bounds.items()])
+    artists["truth"] = right.axvline(audit.truth, color="black", linestyle="--", label="truth")
+    right.set_xlim(0, 1.25 * max(audit.truth, *values))
+    right.invert_yaxis()
+    right.set_xlabel(r"$\varepsilon$ (dashed: the truth)")
+    return artists
+
+
+def validity(
+    wrong: Axes,
+    tight: Axes,
+    runs: ArrayLike,
+    measured: Mapping[str, tuple[ArrayLike, ArrayLike, bool]],
+    *,
+    alpha: float,
+) -> dict[str, Artist]:
+    """How often each way to bound exceeds the truth, and what share of the truth it finds, against the number of runs.
+
+    Args:
+        wrong, tight: where to draw the two.
+        runs: (k,) runs in all.
+        measured: by the name it is to have in the legend: the shares of audits that were wrong, the mean bound over the
+            truth, (k,) each, and whether it claims to be valid. What does not is drawn hollow and dashed.
+        alpha: the share of wrong audits that is allowed.
+    """
+    x = np.asarray(runs)
+    artists: dict[str, Artist] = {}
+    for (name, (share, found, valid)), color, marker in zip(
+        measured.items(), cycle(COLORS), cycle("osD^vP"), strict=False
+    ):
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4}
+        look |= {"linestyle": "-" if valid else "--", "mfc": color if valid else "white"}
+        label = name if valid else f"{name} (not valid)"
+        (artists[name],) = wrong.plot(x, 100 * np.asarray(share), label=label, **look)
+        tight.plot(x, np.asarray(found), **look)
+    artists["alpha"] = wrong.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
+    tight.axhline(1.0, color="black", linestyle=":", linewidth=0.9)
+    wrong.set_ylabel("audits above the truth (%)")
+    tight.set_ylabel("mean bound / truth")
+    for ax in (wrong, tight):
+        ax.set_xscale("log")
+        ax.set_xticks(x, [f"{count:,}" for count in x.tolist()])
+        ax.minorticks_off()
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("runs, both worlds")
+    return artists

@@ -1,0 +1,169 @@
+"""Crafting in pictures: what a crafter saw on its way, as it stands in a canary's trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+
+from dpsub.figures.looks import LOOKS
+
+Trace = Mapping[str, NDArray[Any]]
+MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
+
+
+def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
+    """S2: where the least, the middlingly and the most travelled parameter went, and how far all of them travelled.
+
+    Source: *Beyond Membership*, Algorithm 2.
+    """
+    artists: dict[str, Artist] = {}
+    color = LOOKS["S2"]["color"]
+    looks = (
+        ("least", {"color": color, "linestyle": "-"}),
+        ("middling", {"color": "0.6", "linestyle": "--"}),
+        ("most", {"color": "0.6", "linestyle": "-"}),
+    )
+    for (name, look), values in zip(looks, trace["path"].T, strict=True):
+        (artists[name],) = path.plot(trace["step"], values, label=f"{name} travelled", **look)
+    path.set_xlabel("training step")
+    path.set_ylabel("parameter")
+    path.legend()
+    distance = np.sort(trace["travel"])
+    ranked.plot(np.arange(1, len(distance) + 1), distance, color="0.6")
+    (artists["chosen"],) = ranked.plot(1, distance[0], marker=LOOKS["S2"]["marker"], color=color, **MARK)
+    ranked.annotate("the canary's", (1, distance[0]), xytext=(8, 0), textcoords="offset points", va="center")
+    ranked.set_yscale("log")
+    ranked.set_xlabel("parameters, least travelled first")
+    ranked.set_ylabel("travelled")
+    return artists
+
+
+def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
+    """S3–S5: what a model without privacy makes of the private records' labels, the least sure first.
+
+    Source: *Beyond Membership*, section 3.2.2.
+    """
+    values = trace["confidence"]
+    order = np.argsort(values)
+    artists: dict[str, Artist] = {}
+    (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
+    place = int(np.flatnonzero(order == slot)[0]) + 1
+    (artists["target"],) = ax.plot(place, values[slot], marker="o", color="black", **MARK)
+    ax.annotate("the target", (place, values[slot]), xytext=(8, -2), textcoords="offset points", va="center")
+    ax.set_xlabel("private records, least sure first")
+    ax.set_ylabel("mean probability of the label")
+    return artists
+
+
+def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
+    """S3: how far x′'s gradient has turned from the target's, and how long it is beside it, while x′ is crafted.
+
+    Source: *Beyond Membership*, Algorithm 3.
+    """
+    artists: dict[str, Artist] = {}
+    steps = np.arange(len(trace["cosine"]))
+    color = LOOKS["S3"]["color"]
+    for ax, name, label in ((cosine, "cosine", "cosine to the target's"), (ratio, "norm_ratio", "norm / the target's")):
+        (artists[name],) = ax.plot(steps, trace[name], color=color)
+        ax.axhline(0, color="0.8", linewidth=0.8)
+        ax.set_xlabel("crafting step")
+        ax.set_ylabel(label)
+    cosine.set_ylim(-1.05, 1.05)
+    ratio.set_ylim(bottom=0)
+    return artists
+
+
+def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str, Artist]:
+    """S4: how the gradient would point with each label.
+
+    Source: *Beyond Membership*, Algorithm 4.
+    """
+    values = trace["cosine"]
+    colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in range(len(values))]
+    bars = ax.bar(np.arange(len(values)), values, color=colors, edgecolor="black", linewidth=0.6)
+    for y, name in ((own, "its own"), (chosen, "chosen")):
+        up = values[y] > 0
+        ax.annotate(
+            name,
+            (y, values[y]),
+            xytext=(0, 3 if up else -3),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if up else "top",
+        )
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.margins(y=0.15)
+    ax.set_xticks(np.arange(len(values)))
+    ax.set_xlabel("label")
+    ax.set_ylabel("cosine to the target's")
+    return {"bars": bars[chosen]}
+
+
+def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
+    """S5: how the gradients of all auxiliary records point.
+
+    Source: *Beyond Membership*, Algorithm 5.
+    """
+    values = trace["cosine"]
+    ax.hist(values, bins=40, color="0.8", edgecolor="white", linewidth=0.4)
+    look = LOOKS["S5"]
+    (mark,) = ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
+    ax.annotate(
+        "chosen",
+        (values[chosen], 0),
+        xytext=(40, 50),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": "0.4", "linewidth": 0.8, "shrinkB": 5},
+    )
+    ax.set_xlabel("cosine to the target's")
+    ax.set_ylabel("auxiliary records")
+    return {"chosen": mark}
+
+
+def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str]) -> list[Artist]:
+    """Pictures (k, height, width), each under its name, in one scale of grey; colour pictures have a last axis of 3."""
+    shown = np.asarray(images)
+    low, high = float(shown.min()), float(shown.max())
+    artists: list[Artist] = []
+    for ax, image, name in zip(axes, shown, names, strict=True):
+        artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_xlabel(name, fontsize=7)
+    return artists
+
+
+def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) -> dict[str, Artist]:
+    """Figure A1: test accuracy along training, models with and without canaries.
+
+    Args:
+        ax: where to draw.
+        steps: (k,).
+        accuracy: by scenario, or a name for what has no canary, (models, k): their mean, and each model as a thin line
+            or, from ten on, a band of ± 1 standard deviation.
+
+    Source: *Beyond Membership*, Figure A1.
+    """
+    artists: dict[str, Artist] = {}
+    x = np.asarray(steps)
+    for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
+        look = LOOKS.get(name, {"color": "black", "label": name})
+        color = look["color"]
+        models = 100 * np.asarray(values)
+        mean = models.mean(axis=0)
+        if len(models) < 10:
+            ax.plot(x, models.T, color=color, alpha=0.3, linewidth=0.6)
+        else:
+            spread = models.std(axis=0, ddof=1)
+            ax.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+        (artists[name],) = ax.plot(x, mean, color=color, linestyle=dash, label=look["label"])
+    ax.set_xlabel("training step")
+    ax.set_ylabel("test accuracy (%)")
+    ax.legend(loc="lower right")
+    return artists

@@ -1,0 +1,123 @@
+r"""The audit game: two worlds whose truth is known, a threshold to choose, and bounds that lie or don't.
+
+The scores of z′ are N(0, 1), those of z are N(μ, 1): the strongest attack on a μ-GDP mechanism. `page` plays it on a
+web page without a kernel, `widgets.audit_game` in a notebook.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpsub._core import checks
+from dpsub._core.streams import stream
+from dpsub.accounting.gaussian import gdp_epsilon
+from dpsub.estimators import LowerBound, epsilon_lower_bound
+from dpsub.estimators.claims import GDP, Array, crossing
+from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.ranks import fixed_ranks, p_value
+from dpsub.figures.pages import Page, filled
+
+__all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "page", "play"]
+
+DELTA, ALPHA = 1e-5, 0.05
+RUNS = (125, 1_250, 12_500)  # in each world
+MU = (0.5, 1.0, 2.0)
+TEMPLATE = "game.html"
+
+
+class Round(NamedTuple):
+    """One audit: the scores of either world, and the truth that the auditor does not know."""
+
+    with_z: Array
+    with_z_prime: Array
+    truth: float
+
+    def rates(self, threshold: float) -> tuple[float, float]:
+        """FPR and FNR at a threshold, as they were observed."""
+        return float((self.with_z_prime > threshold).mean()), float((self.with_z <= threshold).mean())
+
+    def bound(self, threshold: str | float) -> LowerBound:
+        """The bound by claims of μ-GDP."""
+        scores = np.concatenate((self.with_z, self.with_z_prime))
+        bits = np.repeat([0, 1], [len(self.with_z), len(self.with_z_prime)])
+        found = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=threshold, alpha=ALPHA)
+        assert isinstance(found, LowerBound)
+        return found
+
+
+class Lies(NamedTuple):
+    """How many audits ended with a bound above the truth."""
+
+    best: int
+    ranks: int
+    games: int
+
+
+def play(*, runs: int, mu: float, seed: int = 0) -> Round:
+    """One audit.
+
+    Args:
+        runs: ≥ 1; in each world.
+        mu: ≥ 0; how far the worlds are apart.
+        seed: another seed, another audit.
+    """
+    runs, mu = checks.whole("runs", runs), checks.real("mu", mu, at_least=0)
+    rng = stream(checks.whole("seed", seed, at_least=0), "game")
+    return Round(rng.normal(mu, 1, runs), rng.normal(0, 1, runs), gdp_epsilon(mu, DELTA))
+
+
+def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies:
+    """Play often, with the seeds from `seed` on, and count how often each rule's bound exceeds the truth."""
+    wrong = {"best": 0, "ranks": 0}
+    for game in range(checks.whole("games", games)):
+        audit = play(runs=runs, mu=mu, seed=seed + game)
+        for rule in wrong:
+            wrong[rule] += audit.bound(rule).epsilon > audit.truth
+    return Lies(**wrong, games=games)
+
+
+@lru_cache(maxsize=1)
+def tables() -> dict[str, Any]:
+    """What the page looks bounds up in, linearly between the entries.
+
+    For each number of runs: counts of errors; the normal score of their Clopper–Pearson bound; and for each rank the
+    μ that the rank test refutes with so many false negatives.
+    """
+    claim = GDP(DELTA)
+
+    def refuted(rank: int, share: float, runs: int, count: int) -> float:
+        def excess(mu: float) -> float:
+            p = p_value(claim, mu, rank=rank, negatives=runs, false_negatives=count, positives=runs)
+            return p - share * ALPHA
+
+        return crossing(excess, 0.0, claim.most) if excess(0.0) < 0 else 0.0
+
+    mus = np.concatenate((np.arange(0, 1, 0.02), np.arange(1, 10, 0.05)))
+    answer: dict[str, Any] = {
+        "mu": mus.round(3).tolist(),
+        "epsilon": [round(gdp_epsilon(mu, DELTA), 5) for mu in mus.tolist()],
+        "truths": [{"mu": mu, "epsilon": round(gdp_epsilon(mu, DELTA), 4)} for mu in MU],
+        "runs": [],
+    }
+    for runs in RUNS:
+        few = np.geomspace(1, runs / 2, 40).round()
+        counts = np.unique(np.concatenate((np.arange(min(12, runs)), few, runs - few, [runs]))).astype(int)
+        upper = clopper_pearson_upper(counts, runs, ALPHA / 2)
+        ranks = fixed_ranks(claim, runs).items()
+        answer["runs"].append({
+            "runs": runs,
+            "counts": counts.tolist(),
+            "score": np.minimum(ndtri(upper), 9).round(5).tolist(),
+            "ranks": [rank for rank, _ in ranks],
+            "refuted": [[round(refuted(*each, runs, count), 5) for count in counts.tolist()] for each in ranks],
+        })  # fmt: skip
+    return answer
+
+
+def page() -> Page:
+    """The game as a piece of a web page that needs neither a kernel nor anything from elsewhere."""
+    return filled(TEMPLATE, tables=tables())

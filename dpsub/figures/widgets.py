@@ -1,0 +1,120 @@
+"""Thin explorers for notebooks with a running kernel."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from dpsub import accounting, figures
+from dpsub.figures import explorer, threshold_game
+
+try:
+    import ipywidgets
+except ImportError:
+    raise ImportError("dpsub.widgets needs ipywidgets: pip install 'dpsub[notebooks]'") from None
+
+
+def epsilon_explorer(
+    *, noise_multiplier: float = 12.0, sample_rate: float = 0.25, steps: int = 500, log10_delta: int = -5
+) -> ipywidgets.VBox:
+    """Sliders for σ, q, T and δ; the three ε and the trade-off curves, redrawn when a slider is let go.
+
+    Without a kernel, on a page, `explorer.page` shows the same numbers.
+
+    Args:
+        noise_multiplier: where the slider for σ starts.
+        sample_rate: where the slider for q starts.
+        steps: where the slider for T starts.
+        log10_delta: where the slider for δ starts, as a power of ten.
+    """
+    wide = {"continuous_update": False, "style": {"description_width": "9em"}, "layout": {"width": "28em"}}
+    sliders = {
+        "noise_multiplier": ipywidgets.FloatLogSlider(
+            noise_multiplier, min=-0.3, max=2.3, description="noise multiplier σ", **wide
+        ),
+        "sample_rate": ipywidgets.FloatLogSlider(sample_rate, min=-3, max=0, description="sample rate q", **wide),
+        "steps": ipywidgets.IntSlider(steps, min=1, max=5000, description="steps T", **wide),
+        "log10_delta": ipywidgets.IntSlider(log10_delta, min=-9, max=-2, description="log₁₀ δ", **wide),
+    }
+    picture = ipywidgets.Image(format="png")
+
+    def redraw(_: object = None) -> None:
+        chosen = {name: slider.value for name, slider in sliders.items()}
+        delta = 10.0 ** chosen.pop("log10_delta")
+        chosen["sample_rate"] = min(chosen["sample_rate"], 1.0)
+        values = explorer.numbers(**chosen, delta=delta)
+        rates = np.linspace(0, 1, 101)
+        curves = {name: accounting.tradeoff(rates, **chosen, adjacency=name) for name in ("add_remove", "substitute")}
+        fig, (bars, curve) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+        figures.epsilon_bars(bars, values)
+        figures.tradeoffs(curve, rates, curves)
+        curve.legend()
+        picture.value = _png(fig)
+
+    for slider in sliders.values():
+        slider.observe(redraw, names="value")
+    redraw()
+    return ipywidgets.VBox([*sliders.values(), picture])
+
+
+def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidgets.VBox:
+    """Two worlds whose truth is known, a threshold to drag, and a button that counts how often a rule lies.
+
+    Without a kernel, on a page, `threshold_game.page` plays the same game.
+
+    Args:
+        runs: one of `threshold_game.RUNS`; in each world.
+        mu: one of `threshold_game.MU`; how far the worlds are apart.
+        seed: of the first audit.
+    """
+    wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
+    choices = {
+        "runs": ipywidgets.Dropdown(options=threshold_game.RUNS, value=runs, description="runs in each world", **wide),
+        "mu": ipywidgets.Dropdown(
+            options=[(f"ε = {accounting.gdp_epsilon(m, threshold_game.DELTA):.2f}", m) for m in threshold_game.MU],
+            value=mu, description="truth", **wide,
+        ),
+    }  # fmt: skip
+    threshold = ipywidgets.FloatSlider(
+        mu / 2, min=-4, max=6, step=0.05, description="your threshold", continuous_update=False, **wide
+    )
+    again, hundred = ipywidgets.Button(description="another audit"), ipywidgets.Button(description="play 100 times")
+    picture, verdict = ipywidgets.Image(format="png"), ipywidgets.HTML()
+    seeds = itertools.count(seed)
+    current: list[threshold_game.Round] = []
+
+    def redraw(_: object = None) -> None:
+        fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.4), layout="constrained")
+        figures.game(left, right, current[0], threshold.value)
+        picture.value = _png(fig)
+
+    def deal(_: object = None) -> None:
+        current[:] = [threshold_game.play(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds))]
+        redraw()
+
+    def play_often(_: object = None) -> None:
+        lies = threshold_game.count_lies(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds) + 1_000)
+        verdict.value = (
+            f"Of {lies.games} audits, the best threshold's bound was above the truth in {lies.best}, the rank test's "
+            f"in {lies.ranks}; {threshold_game.ALPHA * lies.games:.0f} are allowed on average."
+        )
+
+    threshold.observe(redraw, names="value")
+    for choice in choices.values():
+        choice.observe(deal, names="value")
+    again.on_click(deal)
+    hundred.on_click(play_often)
+    deal()
+    return ipywidgets.VBox([*choices.values(), threshold, picture, ipywidgets.HBox([again, hundred]), verdict])
+
+
+def _png(fig: Figure) -> bytes:
+    """The figure, which is closed, as an image: nbclient may wait for ever on an Output widget (its issue 312)."""
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=110)
+    plt.close(fig)
+    return png.getvalue()

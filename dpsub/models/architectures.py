@@ -1,0 +1,90 @@
+"""Networks by name: fully connected ones and small ConvNets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from dpsub._core import checks
+from dpsub.data import Task
+from dpsub.models.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
+from dpsub.models.networks import Network
+
+
+def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
+    """A fully connected network, each model with a random start of its own.
+
+    Args:
+        task: records of any shape; images are flattened.
+        hidden: the hidden layers' widths, one or more. With (128,) and Purchase100's 600 features and 100 classes the
+            network has the paper's 89,828 parameters.
+        activation: "tanh" or "relu".
+
+    Returns:
+        A bank; `starting_from(theta_0)` starts all its models at the same parameters, `module(parameters)` makes a
+        `torch.nn.Module` of one, and `parameters` counts them.
+
+    Raises:
+        ValueError: if a width is not a positive whole number, or an argument is out of range.
+
+    Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
+    """
+    if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not (hidden := tuple(hidden)):
+        raise ValueError(f"hidden must be the hidden layers' widths, one or more, got {hidden!r}; without any: linear")
+    checks.choice("activation", activation, ("tanh", "relu"))
+    shape = task.x_train.shape[1:]
+    widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
+    layers: list[Layer] = [Flatten()] if len(shape) > 1 else []
+    for inputs, outputs in pairwise(widths):
+        layers += [Dense(inputs, outputs), Activation(activation)]
+    layers.append(Dense(widths[-1], task.num_classes))
+    name = " ".join(["mlp", "-".join(map(str, widths[1:])), activation])
+    return Network(name, shape, task.num_classes, tuple(layers))
+
+
+# Convolutions as (channels, kernel, padding, whether a 2 × 2 maximum follows), and the hidden layer's width.
+CONVNETS = {
+    "small": (((16, 5, 0, True), (32, 4, 0, True)), 32),
+    "large": (tuple((channels, 3, 1, last) for channels in (32, 64, 128) for last in (False, True)), 128),
+}
+
+
+def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Network:
+    """A small convolutional network, each model with a random start of its own.
+
+    Args:
+        task: square images (n, channels, height, width).
+        size: "small", two convolutions of 16 and 32 channels (25,386 parameters on MNIST); "large", six of 32 to 128
+            (550,570 on CIFAR-10); "auto", large from 32 pixels on.
+        activation: "tanh" or "relu".
+
+    Returns:
+        A bank, as `mlp` does.
+
+    Raises:
+        ValueError: if the records are not square images, or too small.
+
+    Source: Dörmann et al. (2021), *Not all noise is accounted equally*, the networks on which Annamalai and De
+    Cristofaro (2024) and, after them, the adversarial-sample paper (section 5.1) audit.
+    """
+    shape = task.x_train.shape[1:]
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"task must have square images (n, channels, height, width), got x_train {task.x_train.shape}")
+    checks.choice("size", size, ("auto", *CONVNETS))
+    checks.choice("activation", activation, ("tanh", "relu"))
+    channels, pixels = shape[0], shape[1]
+    if size == "auto":
+        size = "large" if pixels >= 32 else "small"
+    convolutions, width = CONVNETS[size]
+    layers: list[Layer] = []
+    for outputs, kernel, padding, pooled in convolutions:
+        convolution = Conv(channels, outputs, kernel, padding, pixels)
+        # Pooling before a rising activation is pooling after it, for a quarter of the work.
+        layers += [convolution, *([MaxPool()] if pooled else []), Activation(activation)]
+        channels, pixels = outputs, convolution.size_out // (2 if pooled else 1)
+        if pixels < 1:
+            raise ValueError(f"task must have larger images for this network, got {shape[1]} × {shape[2]} pixels")
+    layers += [Flatten(), Dense(channels * pixels**2, width), Activation(activation), Dense(width, task.num_classes)]
+    return Network(f"convnet {size} {activation}", shape, task.num_classes, tuple(layers))

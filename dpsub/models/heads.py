@@ -1,0 +1,157 @@
+"""Banks of linear heads, all of which share one matrix product with the records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from dpsub.data import Task
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_parameters
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A bank of linear heads with cross-entropy loss, all starting from 0.
+
+    The parameters of R heads are one tensor (features + 1, classes, runs), the bias in the last row: all heads then
+    share one matrix product with the records, and the runs, last, are contiguous.
+    """
+
+    features: int
+    classes: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.features,)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of one model's parameters; a gradient canary is such a tensor, flattened."""
+        return self.features + 1, self.classes
+
+    @property
+    def parameters(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
+        return torch.zeros(*self.shape, runs, device=generator.device)
+
+    def flat(self, theta: Tensor) -> Tensor:
+        """(runs, parameters), a view."""
+        return theta.flatten(0, 1).T
+
+    def first(self, theta: Tensor, runs: int) -> Tensor:
+        return theta[..., :runs]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """(n, features) → (n, features + 1): the records with the constant that the bias multiplies."""
+        return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
+        """One model of the bank as a `torch.nn.Linear`, with the parameters given or zeros."""
+        module = nn.Linear(self.features, self.classes)
+        vector = np.zeros(self.parameters) if parameters is None else parameters
+        theta = flat_parameters("parameters", vector, self.parameters).view(self.shape)
+        module.load_state_dict({"weight": theta[:-1].T, "bias": theta[-1]})
+        return module
+
+    def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """(n, classes, runs)."""
+        return (inputs @ theta.flatten(1)).view(len(inputs), *theta.shape[1:])
+
+    def clipped_sum(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        sampled: Tensor | None,
+        max_grad_norm: float,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The sum of the sampled records' clipped gradients, shaped like `theta`.
+
+        A record's gradient is an outer product, so its norm is ‖input‖·‖output gradient‖: no per-record gradient is
+        ever formed. All models share the records, so that one large product with all of them, most weighted 0 where
+        batches are small, is faster than small ones.
+
+        Args:
+            theta: (features + 1, classes, runs).
+            inputs: (n, features + 1).
+            labels: (n,).
+            sampled: (n, runs) bool, or None for the full batch.
+            max_grad_norm: C.
+            out: where the sum goes, shaped like `theta`; by default into new memory.
+        """
+        total = (torch.zeros_like(theta) if out is None else out.zero_()).flatten(1)
+        at_once = max(1, RECORDS_AT_ONCE // (4 * total.shape[1]))
+        for start in range(0, len(inputs), at_once):
+            records = slice(start, start + at_once)
+            x, y = inputs[records], labels[records]
+            output, norms = self._gradients(theta, x, y)
+            scale = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
+            if sampled is not None:
+                scale *= sampled[records]
+            output *= scale[:, None]
+            total.addmm_(x.T, output.flatten(1))
+        return total.view_as(theta)
+
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients, unclipped."""
+        return self._gradients(theta, inputs, labels)[1]
+
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients by the outputs, (records, classes, runs), and the norms of those by the parameters."""
+        output = torch.softmax(self.logits(theta, inputs), dim=1)
+        output[torch.arange(len(labels), device=labels.device), labels] -= 1
+        return output, (output * output).sum(dim=1).sqrt_() * inputs.norm(dim=1)[:, None]
+
+    def within_span(self, inputs: Tensor, vectors: Tensor) -> Span | None:
+        """The same training in fewer coordinates, those that the records and `vectors` span.
+
+        Under plain gradient descent from 0 a head's parameters are a combination of its inputs, of the canary, and of
+        noise that looks the same in every orthonormal basis. Its coordinates outside the span never meet a record: a
+        head on the coordinates within it has scores of the same law, exactly.
+
+        Args:
+            inputs: (n, features + 1).
+            vectors: (k, parameters), gradients whose products with the parameters are to stay what they are.
+
+        Returns:
+            A smaller model, the inputs and the vectors in its coordinates; None if there are no fewer.
+        """
+        gradients = vectors.view(len(vectors), *self.shape)
+        touched = gradients.any(dim=2).any(dim=0)
+        rows = int(touched.sum())
+        if rows + len(inputs) >= inputs.shape[1]:
+            return None
+        rest = inputs.double().masked_fill(touched, 0)
+        triangle = torch.linalg.qr(rest.T, mode="r").R
+        inside = torch.cat([inputs[:, touched].double(), triangle.T], dim=1).to(inputs.dtype)
+        small = Linear(features=inside.shape[1] - 1, classes=self.classes)
+        moved = torch.zeros(len(vectors), *small.shape, device=vectors.device)
+        moved[:, :rows] = gradients[:, touched]
+        return Span(small, inside, moved.flatten(1))
+
+    def prepared(self, device: torch.device, sample_rate: float) -> Linear:
+        """Itself: all models share one product with the records, whatever the batches."""
+        return self
+
+    def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
+        n = records[0]
+        return 12 * math.prod(records) + 2 * n * runs + 4 * RECORDS_AT_ONCE  # a span is found in float64
+
+
+def linear(task: Task) -> Linear:
+    """A linear head on the task's features: (d + 1) · num_classes parameters, θ₀ = 0.
+
+    Source: *Beyond Membership*, section 5, "fine-tuning the last layer".
+    """
+    if task.x_train.ndim != 2:
+        raise ValueError(f"task must have flat features (n, d) for a linear head, got x_train {task.x_train.shape}")
+    return Linear(features=task.x_train.shape[1], classes=task.num_classes)

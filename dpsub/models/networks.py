@@ -1,0 +1,228 @@
+"""Banks of networks with hidden layers: every model has activations of its own, so each is a matrix in a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
+from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
+
+# About how many numbers a part of one step's computation holds: what a CPU core's cache likes, and, not measured yet,
+# what should fill a GPU. It is not planned from the memory there is, since parts of another size round otherwise: that
+# plans how many blocks train.
+ROOM = {"cpu": 2**20, "cuda": 2**28}
+# Below this sample rate each model's own batch is computed; above it, all records, those not sampled weighing 0.
+GATHER_BELOW = 0.5
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bank of networks with cross-entropy loss; `torch.nn.Sequential`'s order of parameters, flattened.
+
+    The parameters of R models are one tensor (runs, parameters).
+
+    Attributes:
+        name: what it is, with all that its shape does not tell; stored with every audit.
+        input_shape: of one record.
+        classes: how many.
+        layers: in order; a Dense is the last.
+        initial: "random", each model by PyTorch's default, or "fixed" and a checksum: see `starting_from`.
+        room: about how many numbers a part of the computation may hold; other parts round otherwise.
+        gather: whether to compute only what is sampled, in each model's own batch. It pays where the batches are small.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    layers: tuple[Layer, ...] = field(repr=False)
+    initial: str = "random"
+    theta_0: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
+    room: int = field(default=RECORDS_AT_ONCE, repr=False, compare=False)
+    gather: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.input_shape))
+        return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
+
+    def starting_from(self, theta_0: ArrayLike | Tensor) -> Network:
+        """The same network, every model of the bank starting from these parameters.
+
+        Args:
+            theta_0: (parameters,) finite numbers, array or tensor, in the order of `module().parameters()`, which
+                `torch.nn.utils.parameters_to_vector` flattens.
+
+        Raises:
+            ValueError: if there are not so many, or one is not finite.
+        """
+        start = flat_parameters("theta_0", theta_0, self.parameters).numpy()
+        if not np.isfinite(start).all():
+            raise ValueError(f"theta_0 must be finite, got {int((~np.isfinite(start)).sum())} numbers that are not")
+        return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
+
+    def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
+        """(runs, parameters): U(−1/√fan_in, 1/√fan_in), weights and biases, as PyTorch starts both kinds of layer."""
+        if self.theta_0 is not None:
+            return torch.as_tensor(self.theta_0, device=generator.device).repeat(runs, 1)
+        theta = torch.empty(runs, self.parameters, device=generator.device)
+        for layer, part in self._parts(theta):
+            if isinstance(layer, Dense | Conv):
+                bound = 1 / math.sqrt(layer.fan_in)
+                part.copy_(torch.empty_like(part).uniform_(-bound, bound, generator=generator))
+        return theta
+
+    def flat(self, theta: Tensor) -> Tensor:
+        """(runs, parameters), a view."""
+        return theta
+
+    def first(self, theta: Tensor, runs: int) -> Tensor:
+        return theta[:runs]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
+        """One model of the bank as a `torch.nn.Sequential`, with the parameters given or PyTorch's random ones."""
+        module = nn.Sequential(*(layer.module() for layer in self.layers))
+        if parameters is not None:
+            vector = flat_parameters("parameters", parameters, self.parameters)
+            nn.utils.vector_to_parameters(vector, module.parameters())
+        return module
+
+    def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """(records, classes, runs)."""
+        out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
+        for runs, records in self._parts_of([len(inputs)] * len(theta)):
+            values = inputs[records, None]
+            for layer, part in self._parts(theta[runs]):
+                values = layer.forward(part, values)
+            out[records, :, runs] = values.transpose(1, 2)
+        return out
+
+    def clipped_sum(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        sampled: Tensor | None,
+        max_grad_norm: float,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The sum of the sampled records' clipped gradients, shaped like `theta`.
+
+        Args:
+            theta: (runs, parameters).
+            inputs: (n, *input_shape).
+            labels: (n,).
+            sampled: (n, runs) bool, or None for the full batch.
+            max_grad_norm: C.
+            out: where the sum goes, shaped like `theta`; by default into new memory.
+        """
+        total = torch.zeros_like(theta) if out is None else out.zero_()
+        if sampled is not None and self.gather:
+            counts = sampled.sum(dim=0)
+            sizes = counts.tolist()
+            batches = _batches(sampled, counts, largest=max(sizes))
+            for runs, places in self._parts_of(sizes):
+                records = batches[places, runs]
+                taken: Tensor | None = (
+                    torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
+                )
+                values = inputs.index_select(0, records.flatten()).view(*records.shape, *inputs.shape[1:])
+                self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
+            return total
+        for runs, part in self._parts_of([len(labels)] * len(theta)):
+            here = None if sampled is None else sampled[part, runs]
+            self._add_clipped(total[runs], theta[runs], inputs[part, None], labels[part, None], here, max_grad_norm)
+        return total
+
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients, unclipped."""
+        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
+        for runs, batch in self._parts_of([len(labels)] * len(theta)):
+            norms[batch, runs] = self._gradients(theta[runs], inputs[batch, None], labels[batch, None])[0]
+        return norms
+
+    def prepared(self, device: torch.device, sample_rate: float) -> Network:
+        return replace(self, room=ROOM[device.type], gather=sample_rate < GATHER_BELOW)
+
+    def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
+        per_coin = 2 + 12 * sample_rate if self.gather else 2  # indices of batches
+        coins = records[0] * runs
+        return 3 * math.prod(records) + math.ceil(per_coin * coins) + 4 * max(self.room, RECORDS_AT_ONCE)
+
+    def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
+        """None: hidden layers need all coordinates of the records."""
+
+    def _add_clipped(
+        self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
+    ) -> None:
+        norms, weighted_sums = self._gradients(theta, values, labels)
+        weights = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
+        if sampled is not None:
+            weights = weights * sampled
+        layers = (part for layer, part in self._parts(total) if layer.parameters)
+        for part, weighted_sum in zip(layers, weighted_sums, strict=True):
+            weighted_sum(weights, part)
+
+    def _gradients(self, theta: Tensor, values: Tensor, labels: Tensor) -> tuple[Tensor, list[WeightedSum]]:
+        """The norms of the records' gradients, (records, runs), and what sums each layer's with weights."""
+        fed: list[Tensor] = []
+        preactivations: list[Tensor] = []
+        with torch.enable_grad():
+            for layer, part in self._parts(theta):
+                if layer.parameters:
+                    fed.append(values.detach())
+                values = layer.forward(part, values)
+                if layer.parameters:
+                    # Differentiating by the first layer's outputs, not its weights: no gradient of a sum is formed.
+                    values = values if preactivations else values.detach().requires_grad_()
+                    preactivations.append(values)
+        with torch.no_grad():
+            error = torch.softmax(values, dim=2)
+            error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
+        hidden = preactivations[:-1]
+        errors = [*(torch.autograd.grad(values, hidden, error) if hidden else ()), error]
+
+        layers = [layer for layer in self.layers if isinstance(layer, Dense | Conv)]
+        pairs = zip(layers, fed, errors, strict=True)
+        gradients = [layer.gradients(inputs, outputs) for layer, inputs, outputs in pairs]
+        squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
+        return squared.sqrt_(), [weighted_sum for _, weighted_sum in gradients]
+
+    def _parts(self, theta: Tensor) -> Iterator[tuple[Layer, Tensor]]:
+        """Each layer with its columns of `theta`."""
+        return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
+
+    def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """Runs and records of each part, where each run has so many records."""
+        floats = sum(layer.floats for layer in self.layers)
+        batch = max(1, min(RECORDS_AT_ONCE // floats, max(sizes)))
+        models = max(1, self.room // (batch * floats))
+        for first in range(0, len(sizes), models):
+            runs = slice(first, first + models)
+            most = max(sizes[runs])
+            for start in range(0, most, batch):
+                yield runs, slice(start, min(start + batch, most))
+
+
+def _batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
+    """(n, runs) bool, with so many in each run → each model's batch, (largest, runs): indices of records, then 0."""
+    pairs = sampled.T.nonzero()
+    ends = counts.cumsum(0)
+    place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
+    records = torch.zeros(largest, sampled.shape[1], dtype=torch.int64, device=sampled.device)
+    records[place, pairs[:, 0]] = pairs[:, 1]
+    return records

@@ -1,0 +1,132 @@
+r"""DP-SGD and DP-Adam for a bank of models, exactly as Opacus takes each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dpsub._core import DPSGD
+from dpsub.models import Model
+from dpsub.trainers.coins import coins
+from dpsub.trainers.slot import Slot
+
+
+class Bank:
+    """R models in training: shared records and, in the slot, the canary of each model's own world.
+
+    A step is DPOptimizer's with expected_batch_size = q·n, where n counts the slot. (PrivacyEngine rounds that down to
+    a whole number.) `assemble` makes a bank of a task and a canary.
+
+    Args:
+        model: the architecture.
+        inputs: the shared records, as the model takes them, then those of the slot, if it holds any.
+        labels: theirs.
+        shared: how many records are shared.
+        slot: what fills the canary's place.
+        spec: how the models are trained.
+        expected_batch_size: q·n.
+        runs: R.
+        generator: where random starts, batches and noise come from, in this order; its device is where it all happens.
+
+    Attributes:
+        theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
+        theta_0: as they were before the first step.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        shared: int,
+        slot: Slot,
+        spec: DPSGD,
+        expected_batch_size: float,
+        runs: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
+        self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
+        self.expected_batch_size = expected_batch_size
+        self.theta = model.initial_parameters(runs, generator)
+        self.theta_0 = self.theta.clone()
+        # Each step's sum and noise go to the same places: new memory costs more than what is written into it.
+        self._sum, self._noise = torch.empty_like(self.theta), torch.empty_like(self.theta)
+        self._everyone = torch.ones(shared, runs, dtype=torch.bool, device=generator.device)
+        if spec.optimizer == "adam":
+            self._optimizer: torch.optim.Optimizer = torch.optim.Adam([self.theta], lr=spec.learning_rate, fused=True)
+        else:
+            self._optimizer = torch.optim.SGD([self.theta], lr=spec.learning_rate)
+
+    @property
+    def device(self) -> torch.device:
+        return self.generator.device
+
+    def step(
+        self,
+        *,
+        sampled: Tensor | None = None,
+        slot_sampled: Tensor | None = None,
+        noise: Tensor | None = None,
+        clip: bool = True,
+    ) -> None:
+        """One step of training with the randomness given.
+
+        Args:
+            sampled: (shared records, runs) bool, those in each model's batch; None for all.
+            slot_sampled: (runs,) bool, whether the slot is; None for always.
+            noise: standard normal, shaped like `theta`; None for a step without noise.
+            clip: whether to clip the records' gradients.
+        """
+        spec = self.spec
+        slot_rows = self.slot.rows(slot_sampled)
+        if slot_rows is not None:
+            sampled = torch.cat([self._everyone if sampled is None else sampled, slot_rows])
+        total = self.model.clipped_sum(
+            self.theta,
+            self.inputs,
+            self.labels,
+            sampled,
+            spec.max_grad_norm if clip else math.inf,
+            out=self._sum,
+        )
+        self.slot.add_to(self.model.flat(total), slot_sampled)
+        if noise is not None:
+            total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
+        self.theta.grad = total.div_(self.expected_batch_size)
+        self._optimizer.step()
+
+    def advance(self, *, noise: bool = True, clip: bool = True) -> None:
+        """One step with fresh randomness: a coin of probability q for each record, the slot included, then noise."""
+        sampled = slot_sampled = None
+        if self.spec.sample_rate < 1:
+            tossed = coins(self.spec.sample_rate, self.shared + 1, self.runs, self.generator)
+            sampled, slot_sampled = tossed[:-1], tossed[-1]
+        drawn = self._noise.normal_(generator=self.generator) if noise else None
+        self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
+
+    def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
+        """Train for all steps, yielding the number of steps taken after each."""
+        for step in range(1, self.spec.steps + 1):
+            self.advance(noise=noise, clip=clip)
+            yield step
+
+    @property
+    def noisy_average(self) -> Tensor:
+        """(runs, parameters): the last step's noisy sum of clipped gradients, over the expected batch size."""
+        if self.theta.grad is None:
+            raise ValueError("a step must have been taken before its noisy average is asked for")
+        return self.model.flat(self.theta.grad)
+
+    def scores(self) -> Tensor:
+        """(runs,): how much each model speaks for z, by theory: `Slot.scores`."""
+        return self.slot.scores(self)
+
+    def accuracy(self, x: Tensor, labels: Tensor, runs: int) -> Tensor:
+        """(runs,) of the first models: the share of these records whose label has the largest logit."""
+        logits = self.model.logits(self.model.first(self.theta, runs), self.model.inputs(x))
+        return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)

@@ -1,0 +1,140 @@
+"""Where models train: the device, its free memory, and how exactly it multiplies."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import gettempdir
+from threading import Condition, Event, Lock
+from typing import Any, TypeVar
+
+import psutil
+import torch
+
+from dpsub._core import checks
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+S = TypeVar("S")
+T = TypeVar("T")
+_turn, _claiming = Condition(), Lock()
+_inside: list[tuple[str, list[object]]] = []
+_taken: list[object] = []
+NAMES = ("auto", "cpu", "cuda")
+PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA, on a CPU
+
+
+def device(name: str) -> torch.device:
+    checks.choice("device", name, NAMES)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError('device "cuda" was asked for, but torch finds no CUDA device: use "auto" or "cpu"')
+    return torch.device(name)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had without pushing anything out; a container's limit (cgroup v2) counts."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.max").exists() and (most := (group / "memory.max").read_text().strip()) != "max":
+        held = int((group / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+        free = min(free, max(0, int(most) - held + int(cached[1] if cached else 0)))
+    return free
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be.
+
+    The switches are the process's: whoever is first in turns them, whoever is last out turns them back, and who wants
+    another precision waits.
+    """
+    with _turn:
+        _turn.wait_for(lambda: all(other == precision for other, _ in _inside))
+        switches = _switches(precision)
+        before = _inside[0][1] if _inside else [getattr(switch, name) for switch, name, _ in switches]
+        _inside.append((precision, before))
+        for switch, name, value in switches:
+            setattr(switch, name, value)
+    try:
+        yield
+    finally:
+        with _turn:
+            _inside.pop()
+            if not _inside:
+                for (switch, name, _), value in zip(switches, before, strict=True):
+                    setattr(switch, name, value)
+            _turn.notify_all()
+
+
+def _switches(precision: str) -> list[tuple[Any, str, object]]:
+    backends: Any = torch.backends
+    on_cuda, on_cpu = PRECISIONS[precision]
+    return [
+        (backends.cuda.matmul, "fp32_precision", on_cuda),
+        (backends.cudnn.conv, "fp32_precision", on_cuda),
+        (backends.mkldnn.matmul, "fp32_precision", on_cpu),
+        (backends.mkldnn.conv, "fp32_precision", on_cpu),
+        (backends.cudnn, "deterministic", True),
+    ]
+
+
+def own_device(name: str) -> torch.device:
+    """A worker's device: one that no other worker of this machine has taken, where there are several GPUs.
+
+    What is taken is locked for as long as the process lives, so that one which takes a dead worker's place finds it.
+    """
+    where = device(name)
+    if where.type == "cpu" or torch.cuda.device_count() == 1 or fcntl is None:
+        return where
+    with _claiming:
+        return _claimed()
+
+
+@cache
+def _claimed() -> torch.device:
+    for index in range(torch.cuda.device_count()):
+        path = Path(gettempdir()) / f"dpsub-{os.getuid()}-{torch.cuda.get_device_properties(index).uuid}.lock"
+        lock = open(path, "ab")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _taken.append(lock)
+        return torch.device("cuda", index)
+    count = torch.cuda.device_count()
+    raise RuntimeError(f"client must have one worker for each GPU of a machine, {count} of them, got more")
+
+
+def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:
+    """Each piece with what `work` makes of it, as they finish, `workers` at a time with one torch thread each.
+
+    One thread a piece keeps cores busy that a single piece would leave idle (normals are drawn on one core), and makes
+    the results independent of how many cores there are. Leaving early, by an error or Ctrl-C, sets the event that each
+    piece is given, and waits for the pieces to notice.
+    """
+    stop = Event()
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        futures = {pool.submit(work, piece, stop): piece for piece in pieces}
+        for future in as_completed(futures):
+            yield futures.pop(future), future.result()
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)
