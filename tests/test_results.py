@@ -8,10 +8,10 @@ from dpsub import audits, crafters, findings
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
-STORES = sorted([*PAPER.glob("*/*.zarr"), *FIGURE_4.glob("*.zarr")])
+STORES = sorted([*PAPER.glob("*/*.zarr.zip"), *FIGURE_4.glob("*.zarr.zip")])
 
 
-@pytest.mark.parametrize("store", STORES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("store", STORES, ids=lambda path: f"{path.parent.name}/{path.name.split('.zarr')[0]}")
 def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     about = audits.load(store).attrs
     assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
@@ -21,7 +21,7 @@ def test_kept_audits_are_whole_and_say_where_they_come_from(store):
 
 @pytest.fixture(scope="module")
 def figure_3():
-    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.zarr"))
+    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.zarr.zip"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -63,7 +63,7 @@ def final_bounds(*patterns, by):
 
 
 def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
-    last = final_bounds("figA2_clipping/*.zarr", "fig3_natural_data/q=1-*.zarr", by="max_grad_norm")
+    last = final_bounds("figA2_clipping/*.zarr.zip", "fig3_natural_data/q=1-*.zarr.zip", by="max_grad_norm")
     assert last.bound["S3"].index.tolist() == [1, 2, 4, 8]
     assert last.bound["S3", 8] < 0.7 * last.bound["S3", 1]
     for scenario in ("S2", "S4", "S5"):
@@ -71,7 +71,7 @@ def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
 
 
 def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
-    last = final_bounds("figA4_learning_rate/*.zarr", "fig3_natural_data/q=1-*.zarr", by="learning_rate")
+    last = final_bounds("figA4_learning_rate/*.zarr.zip", "fig3_natural_data/q=1-*.zarr.zip", by="learning_rate")
     assert last.bound["S3"].index.tolist() == [1e-4, 1e-3, 1e-2, 1e-1]
     assert last.bound["S2", 1e-1] > 0.85 * 10
     for scenario in ("S3", "S4", "S5"):
@@ -80,7 +80,7 @@ def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
 
 
 def test_more_steps_weaken_the_crafted_input_alone():
-    last = final_bounds("figA3_steps/*.zarr", "fig3_natural_data/q=0.0625-*.zarr", by="steps")
+    last = final_bounds("figA3_steps/*.zarr.zip", "fig3_natural_data/q=0.0625-*.zarr.zip", by="steps")
     assert last.bound["S3"].index.tolist() == [500, 2500]
     assert last.bound["S3", 2500] < 0.9 * last.bound["S3", 500]
     for scenario in ("S2", "S4", "S5"):
@@ -89,7 +89,7 @@ def test_more_steps_weaken_the_crafted_input_alone():
 
 
 def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
-    last = final_bounds("figA6_text/*.zarr", by="sample_rate")
+    last = final_bounds("figA6_text/*.zarr.zip", by="sample_rate")
     assert last.bound["S2"].index.tolist() == [0.25, 1.0]
     assert (last.bound["S2"] > 0.85 * 10).all()
     for scenario in ("S3", "S4", "S5"):
@@ -98,7 +98,7 @@ def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
 
 def test_canaries_cost_less_than_a_point_of_accuracy():
     """With five standard errors to spare."""
-    inputs, gradients = (audits.load(PAPER / f"figA1_accuracy/{scenario}.zarr") for scenario in ("S3", "S2"))
+    inputs, gradients = (audits.load(PAPER / f"figA1_accuracy/{scenario}.zarr.zip") for scenario in ("S3", "S2"))
     target = findings.accuracy(inputs, bit=0)[:, -1]
     for canary in (findings.accuracy(inputs, bit=1)[:, -1], findings.accuracy(gradients)[:, -1]):
         error = (target.var(ddof=1) / len(target) + canary.var(ddof=1) / len(canary)) ** 0.5
@@ -107,7 +107,7 @@ def test_canaries_cost_less_than_a_point_of_accuracy():
 
 @pytest.fixture(scope="module")
 def figure_4():
-    stored = (audits.load(path) for path in FIGURE_4.glob("q=*.zarr"))
+    stored = (audits.load(path) for path in FIGURE_4.glob("q=*.zarr.zip"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -136,7 +136,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     assert last.bound > last.add_remove
     apart = {
         n: findings.separation(
-            *(audits.load(FIGURE_4 / f"n={n}-S3{end}.zarr") for end in ("", "-exchanged")), delta=1e-5
+            *(audits.load(FIGURE_4 / f"n={n}-S3{end}.zarr.zip") for end in ("", "-exchanged")), delta=1e-5
         ).iloc[-1]
         for n in (8_000, 50_000)
     }
