@@ -55,7 +55,7 @@ bench: $(READY)  ## benchmarks against peers, as ratios
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 explorer: $(READY)  ## compute the numbers of the explorer anew (ten minutes)
-	$(BIN)/python -m dpsub.explorer
+	$(BIN)/python -m dpsub.figures.explorer
 
 clean:  ## remove what was built, keep the environment
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -39,7 +39,7 @@ __all__ = [
     "widgets",
 ]
 
-# Imported on first use: accounting should not wait for torch, nor training for dp-accounting.
+# Imported on first use, so that `import dpsub` is fast and accounting does not import torch.
 _NAMES = {"DPSGD": "_core", "CanaryPair": "_core", "audit": "audits", "audit_worst_case": "worst_case"}
 _MODULES = {
     "explorer": "figures.explorer",

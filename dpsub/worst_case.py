@@ -1,4 +1,4 @@
-r"""S1: the worst case that the substitute bound allows, simulated exactly, with exact likelihood ratios."""
+r"""S1, the worst case that the substitute bound allows: exact simulation and exact likelihood ratios."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ BLOCK = 8192
 def audit_worst_case(
     *, noise_multiplier: float, sample_rate: float, steps: int, runs: int, adjacency: str, seed: int = 0
 ) -> xr.Dataset:
-    r"""Scenario S1: every other record's gradient is 0, the canary's is +C throughout in the world of z.
+    r"""Scenario S1: the canary's gradient is +C at every step in the world of z; all other gradients are 0.
 
-    Under "substitute" it is −C in the world of z′, under "add_remove" and "zero_out" it is absent. The adversary sees
-    the sum of the noisy gradients over all steps, in units of C:
+    In the world of z′ the canary's gradient is −C under "substitute", and the slot is empty under "add_remove" and
+    "zero_out". The adversary sees the sum of the noisy gradients over all steps, in units of C:
 
     .. math:: g_T \mid z \;\sim\; \textstyle\sum_k \mathrm{Bin}(k;\, T, q)\, N(k,\, T\sigma^2),
 
-    and scores it by the exact log-likelihood ratio of the two worlds. Nothing but that sum is simulated: its law at
-    step T is known, whatever path led there.
+    and scores it by the exact log-likelihood ratio of the two worlds. Only the sum at step T is simulated, because its
+    law is known without the earlier steps.
 
     Args:
         noise_multiplier: σ > 0.
         sample_rate: 0 < q ≤ 1.
         steps: T ≥ 1.
-        runs: in all, each world drawn by a fair coin.
+        runs: the number of runs in both worlds together; a fair coin draws the world of each run.
         adjacency: "substitute", "add_remove" or "zero_out".
-        seed: runs come in blocks of 8,192, each with a stream of its own.
+        seed: ≥ 0; each block of 8,192 runs has its own stream of randomness.
 
     Returns:
-        The dataset of `dpsub.audit`, at the last step alone: `score` (run, step), `bit` (run,).
+        A dataset as `dpsub.audit` returns, at the last step only: `score` (run, step), `bit` (run,).
 
     Raises:
         ValueError: if an argument is out of range.

@@ -1,8 +1,50 @@
 import os
 
 import matplotlib as mpl
+import numpy as np
+import pytest
 import torch
 
 mpl.use("agg")
 torch.set_num_threads(1)  # pytest-xdist runs one process a core already
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when that library is first imported
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # one name in many folders, and no doctest in any
+
+
+@pytest.fixture(scope="session")
+def cast():
+    """Tasks of 24 records and a model for each, by name: what tests of models, trainers and audits draw from."""
+    from dpsub import data, models
+
+    def images(channels, pixels):
+        rng = np.random.default_rng(1)
+        return data.from_arrays(rng.random((24, channels, pixels, pixels)), rng.integers(0, 10, 24), num_classes=10)
+
+    digits, grey, colour, deep = data.digits(n_train=24), images(1, 16), images(3, 8), images(16, 16)
+    return {
+        "linear": (digits, models.linear(digits)),
+        "mlp": (digits, models.mlp(digits)),
+        "deep relu mlp": (digits, models.mlp(digits, (20, 15, 12), activation="relu")),
+        "mlp on images": (colour, models.mlp(colour, (11,))),
+        "convnet": (grey, models.convnet(grey)),
+        "convnet of many channels": (deep, models.convnet(deep)),
+        "large convnet": (colour, models.convnet(colour, size="large")),
+        "large relu convnet": (colour, models.convnet(colour, size="large", activation="relu")),
+    }
+
+
+@pytest.fixture(scope="session")
+def canary_of(cast):
+    """Makes a canary for one of the cast, or another task and model: a gradient, or a record with another label."""
+    from dpsub import CanaryPair
+
+    def make(of, kind, *, slot=7, parameter=3, norm=1.0):
+        task, model = cast[of] if isinstance(of, str) else of
+        if kind == "record":
+            x, y = task.x_train[slot], int(task.y_train[slot])
+            return CanaryPair((x, y), (x, (y + 1) % 10), slot, "S4")
+        z = np.zeros(model.parameters, dtype=np.float32)
+        z[parameter] = norm
+        return CanaryPair(z, -z, slot, "S2")
+
+    return make

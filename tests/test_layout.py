@@ -1,10 +1,13 @@
 """What holds between the files rather than in one of them."""
 
 import ast
+import graphlib
+import importlib
 import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -15,61 +18,135 @@ import dpsub
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dpsub"
 
-# Imports run from later to earlier in a wing, never across the wings.
-FOUNDATION = ["_version", "_checks", "_random", "_dataset"]
-STATISTICS = [
-    "_gaussian", "_pairs", "_tradeoff", "_steps", "_grid", "_pld", "_prv", "_sums", "_training", "_curves",
-    "_calibration", "accounting", "_claims", "_beta_tails", "_one_threshold", "_rank_test", "estimators",
-    "validity", "worst_case", "game", "findings", "figures", "pictures", "explorer",
-    "widgets",
-]  # fmt: skip
-BETWEEN = {"opacus": {"_checks", "accounting"}}  # what hangs on both wings, and what it uses
-TRAINING = [
-    "dpsgd", "_tasks", "_files", "_embeddings", "data", "_layers", "_networks", "models", "canaries", "trainers",
-    "_devices", "_reference", "crafters", "_plans", "_layout", "_contents", "_stores", "_cluster", "audits",
-]  # fmt: skip
+# What each room may import, beside itself. The statistics wing and the training wing import nothing of each other.
+CORE = {"_core", "_version"}
+ROOMS = {
+    "_core": {"_version"},
+    "accounting": CORE,
+    "estimators": CORE | {"accounting"},
+    "figures": CORE | {"accounting", "estimators"},
+    "opacus": CORE | {"accounting", "estimators"},
+    "worst_case": CORE | {"accounting"},
+    "data": CORE,
+    "models": CORE | {"data"},
+    "trainers": CORE | {"data", "models"},
+    "crafters": CORE | {"data", "models", "trainers"},
+    "audits": CORE | {"data", "models", "trainers", "crafters"},
+}
+WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case")
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(path):
-    """Names of dpsub's own modules that a module imports, at any depth."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "dpsub":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpsub."):
-            yield node.module.split(".")[1]
+def module_of(path):
+    """As it is imported: "dpsub.accounting.phases"."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path, *, at_import=False):
+    """The modules that a file imports, anywhere in it or only while it is imported itself."""
+    tree = ast.parse(path.read_text())
+    for node in tree.body if at_import else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if node.module.startswith("dpsub") and is_module(inner) else node.module
         elif isinstance(node, ast.Import):
-            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("dpsub."))
+            yield from (alias.name for alias in node.names)
 
 
-def test_every_module_has_its_place():
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert modules == {*FOUNDATION, *STATISTICS, *TRAINING, *BETWEEN}
+def is_module(name):
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-@pytest.mark.parametrize("wing", [STATISTICS, TRAINING], ids=["statistics", "training"])
-def test_imports_run_one_way_and_stay_in_their_wing(wing):
-    order = FOUNDATION + wing
-    for module in wing:
-        earlier = order[: order.index(module)]
-        assert set(imported(PACKAGE / f"{module}.py")) <= set(earlier), module
+def test_every_room_has_its_place_and_is_packaged():
+    there = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert there == {*ROOMS, "__init__", "_version"}
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert set(packaged) == {"dpsub", *(f"dpsub.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))}
 
 
-def test_what_lies_between_the_wings_uses_no_more_than_it_says():
-    for module, used in BETWEEN.items():
-        assert set(imported(PACKAGE / f"{module}.py")) == used
+def test_there_are_files_to_look_at():
+    assert len(FILES) > 60
 
 
-def test_modules_are_small():
-    for path in PACKAGE.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path.name
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_what_they_may(room):
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") == room:
+            used = {name.split(".")[1] for name in imported(path) if name.startswith("dpsub.")}
+            assert used <= ROOMS[room] | {room}, path
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_a_rooms_face_only_re_exports(path):
+    tree = ast.parse(path.read_text())
+    kinds = [type(node) for node in tree.body]
+    assert kinds[0] is ast.Expr
+    assert set(kinds[1:]) <= {ast.ImportFrom, ast.Assign}
+    exported = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    names = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(exported) == sorted(names)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_no_file_hides_what_its_room_exports(path):
+    room = importlib.import_module(module_of(path))
+    files = {file.stem for file in path.parent.glob("*.py")}
+    for name in files & set(room.__all__):
+        assert not callable(getattr(room, name)), name
+
+
+def test_inside_a_room_there_are_no_circles():
+    graph = {module_of(path): {n for n in imported(path, at_import=True) if n.startswith("dpsub.")} for path in FILES}
+    order = graphlib.TopologicalSorter({
+        name: {other for other in others if other in graph and other.count(".") > 1} for name, others in graph.items()
+    })  # fmt: skip
+    assert list(order.static_order())
+
+
+def test_files_are_of_one_idea():
+    for path in FILES:
+        assert len(path.read_text().splitlines()) <= 260, path
 
 
 def test_statistics_import_without_torch_and_dpsub_is_light():
     code = (
         "import sys, dpsub; heavy = {'torch', 'numpy', 'scipy', 'matplotlib', 'xarray'} & set(sys.modules);"
-        "assert not heavy, heavy; import dpsub.widgets, dpsub.worst_case; assert 'torch' not in sys.modules"
+        "assert not heavy, heavy; import dpsub.estimators;"
+        "heavy = {'torch', 'matplotlib', 'xarray', 'pandas', 'dp_accounting', 'prv_accountant'} & set(sys.modules);"
+        "assert not heavy, heavy; import dpsub.figures.findings, dpsub.figures.explorer, dpsub.figures.threshold_game;"
+        "assert 'IPython' not in sys.modules; import dpsub.figures.widgets, dpsub.worst_case;"
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)
+
+
+def test_statistics_never_name_torch():
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in WITHOUT_TORCH:
+            assert not [name for name in imported(path) if name.split(".")[0] == "torch"], path
+
+
+def test_training_knows_models_by_their_interface_alone():
+    for room in ("trainers", "crafters", "audits"):
+        for path in (PACKAGE / room).glob("*.py"):
+            assert not re.search(r"isinstance\([^)]*\b(Linear|Network)\b", path.read_text()), path
+
+
+def test_git_is_asked_in_one_place():
+    asking = [path.name for path in FILES if '"git"' in path.read_text()]
+    assert asking == ["provenance.py"]
+
+
+@pytest.mark.parametrize("extra", ["ipywidgets"])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(extra):
+    code = f"import sys; sys.modules[{extra!r}] = None; import dpsub.figures.widgets"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert f"dpsub.widgets needs {extra}: pip install 'dpsub[notebooks]'" in done.stderr
 
 
 def test_top_level_names_are_there():
@@ -87,7 +164,7 @@ def test_versions_agree():
 
 
 def test_no_pickle_is_read_or_written():
-    for path in [*PACKAGE.glob("*.py"), *ROOT.glob("book/*.py"), *ROOT.glob("notebooks/*.ipynb")]:
+    for path in [*FILES, *ROOT.glob("book/*.py"), *ROOT.glob("notebooks/*.ipynb")]:
         assert not re.search(r"pickle|allow_pickle=True|torch\.(save|load)\(", path.read_text()), path.name
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binom, kstest, norm
 
 from dpsub import accounting
-from dpsub.accounting.worst_case_sum import log_above, log_likelihood_ratio
+from dpsub.accounting.worst_case_sum import log_likelihood_ratio
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.worst_case import audit_worst_case
 
@@ -17,42 +17,6 @@ FIGURE_2 = {
 }
 
 
-def mixture_pdf(x, sign, *, noise_multiplier, sample_rate, steps):
-    k = np.arange(steps + 1)
-    weights = binom.pmf(k, steps, sample_rate)
-    return norm.pdf(x[:, None], sign * k, np.sqrt(steps) * noise_multiplier) @ weights
-
-
-def test_log_likelihood_ratio_at_known_points():
-    ratio = log_likelihood_ratio(np.array([0.0, 10.0, 60.0, 400.0]), **SIXTEENTH, adjacency="substitute")
-    np.testing.assert_allclose(ratio, [0.0, 0.43522009, 2.61191753, 17.5907543], atol=1e-6)
-
-
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize(
-    ("sigma", "q", "steps"), [(3.0, 0.0625, 200), (1.0, 1.0, 4), (20.0, 0.5, 50), (0.4, 0.3, 10), (0.05, 0.5, 100)]
-)
-def test_log_likelihood_ratio_is_that_of_the_mixtures(sigma, q, steps, adjacency):
-    mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps}
-    x = np.linspace(-3, 3, 31) * np.sqrt(steps) * sigma
-    other = -1 if adjacency == "substitute" else 0
-    naive = np.log(mixture_pdf(x, 1, **mechanism)) - np.log(mixture_pdf(x, other, **mechanism))
-    ratio = log_likelihood_ratio(x, **mechanism, adjacency=adjacency)
-    np.testing.assert_allclose(ratio, naive, rtol=1e-9, atol=1e-9)
-    assert np.all(np.diff(ratio) > 0)
-
-
-def test_error_rates_of_a_threshold_at_known_points():
-    assert log_above(50.0, -1, **SIXTEENTH) == pytest.approx(-4.13522257, abs=1e-6)
-    assert np.log1p(-np.exp(log_above(50.0, 1, **SIXTEENTH))) == pytest.approx(-0.37156823, abs=1e-6)
-
-
-def test_full_batch_ratio_is_linear_in_the_sum():
-    x = np.array([-1e6, 3.0, 1e6])
-    ratio = log_likelihood_ratio(x, noise_multiplier=2.0, sample_rate=1.0, steps=10, adjacency="substitute")
-    np.testing.assert_allclose(ratio, 2 * x / 4, rtol=1e-12)
-
-
 @pytest.mark.parametrize("adjacency", ["substitute", "zero_out"])
 def test_sums_have_the_law_of_equation_3(adjacency):
     mechanism = {"noise_multiplier": 3.0, "sample_rate": 0.2, "steps": 40}
@@ -63,6 +27,7 @@ def test_sums_have_the_law_of_equation_3(adjacency):
     for bit, sign in ((0, 1), (1, -1 if adjacency == "substitute" else 0)):
         # The score is increasing in the sum, so the sums can be read back from it.
         sums = np.interp(data.score.values[data.bit.values == bit, 0], scores, x)
+        assert len(sums) == pytest.approx(10_000, abs=400)
         law = kstest(sums, lambda t, s=sign: norm.cdf(t[:, None], s * k, 3 * np.sqrt(40)) @ binom.pmf(k, 40, 0.2))
         assert law.pvalue > 1e-3
 
@@ -122,7 +87,7 @@ def test_figure_2(method, q):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise_multiplier": 0.0}, "noise_multiplier must be > 0"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be > 0, got 0.0"),
         ({"sample_rate": 2}, "sample_rate must be > 0 and <= 1, got 2"),
         ({"steps": 0}, "steps must be >= 1, got 0"),
         ({"runs": 0}, "runs must be >= 1, got 0"),

@@ -1,4 +1,4 @@
-"""What every room builds on: argument checks, streams of randomness, datasets of scores, DP-SGD, pairs of worlds."""
+"""The base of every room: argument checks, streams of randomness, the dataset of scores, DP-SGD, pairs of worlds."""
 
 from dpsub._core.canaries import CanaryPair, Record
 from dpsub._core.dpsgd import DPSGD

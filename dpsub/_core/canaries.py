@@ -1,4 +1,4 @@
-"""A pair of worlds that differ in one record, and by which adjacency they do."""
+"""A pair of worlds that differ in one record, and the adjacency under which they differ."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dpsub._core import checks
 
-RESERVED = ("fingerprint", "crafted")  # what audits say of a canary themselves
+RESERVED = ("fingerprint", "crafted")  # details that audits store themselves
 
 
 class Record(NamedTuple):
-    """One record: features, shaped like a task's, and a label."""
+    """One record: features in the shape of a task's, and a label."""
 
     x: NDArray[np.float32]
     y: int
@@ -24,18 +24,19 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CanaryPair:
-    """What fills the canary's slot in the two worlds: gradients, or records.
+    """What fills the canary's slot in the two worlds: gradients or records.
 
     Attributes:
-        z, z_prime: gradients, (parameters,) float32 in the units of max_grad_norm, that enter the sum as they are; or
-            records (x, y), whose gradients training computes and clips. z_prime=None leaves the slot empty; beside a
-            gradient it is kept as 0.
-        slot: which private record gives its place to the canary. It is one of the n that q·n counts.
-        scenario: what figures and results call the attack: "S2" … "S5", the papers', or a name of your own.
-        adjacency: how the two worlds differ: "substitute" as crafted.
-        details: what the crafter found, for figures and stored results: numbers and texts.
-        task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another refuses it. None: any.
-        trace: arrays of what the crafter saw on its way, for pictures; not stored.
+        z, z_prime: gradients, (parameters,) float32 in the unit of max_grad_norm, which enter the sum unclipped; or
+            records (x, y), whose gradients training computes and clips. z_prime=None leaves the slot empty; if z is a
+            gradient, it is stored as zeros.
+        slot: the index of the private record that the canary replaces. It is one of the n records that q·n counts.
+        scenario: the attack's name in figures and results: "S2" … "S5" as in the papers, or your own.
+        adjacency: how the two worlds differ; "substitute" as crafted.
+        details: numbers and texts that the crafter reports, for figures and stored results.
+        task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another task refuses the pair.
+            None allows any task.
+        trace: arrays that the crafter recorded, for pictures; not stored.
     """
 
     z: NDArray[np.float32] | Record
@@ -52,7 +53,7 @@ class CanaryPair:
         for name, value in self.details.items():
             if name in RESERVED or not isinstance(value, str | int | float | np.generic):
                 raise ValueError(
-                    f"details must be numbers and texts, under other names than {' and '.join(RESERVED)}, got "
+                    f"details must be numbers or texts, with names other than {' and '.join(RESERVED)}, got "
                     f"{name!r}: {value!r}"
                 )
         object.__setattr__(self, "slot", checks.whole("slot", self.slot, at_least=0))
@@ -68,26 +69,26 @@ class CanaryPair:
         empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
         if empty != (self.adjacency != "substitute"):
             raise ValueError(
-                f"z_prime must be empty, None or a gradient of 0, under 'add_remove' and 'zero_out' and only there, "
-                f"got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+                f"z_prime must be empty (None or a gradient of 0) if and only if adjacency is 'add_remove' or "
+                f"'zero_out', got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
         if not isinstance(z, Record) and not z.any():
-            raise ValueError("z must not be 0: a model's score is how far it moved against z")
+            raise ValueError("z must not be 0: a model's score is its displacement against z")
         if _same(z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
 
     @property
     def score(self) -> str:
-        """How the distinguisher scores a model θ for z.
+        """How the distinguisher scores a model with parameters θ; a higher score speaks for z.
 
-        "displacement" of gradients: (z/C)·(θ₀ − θ). "logit" of records: logit(z; θ) − logit(z′; θ), where logit is
-        log p/(1 − p) for the probability p of the record's label, and what is absent counts 0.
+        "displacement", for gradients: (z/C)·(θ₀ − θ). "logit", for records: logit(z; θ) − logit(z′; θ), where logit is
+        log p/(1 − p) for the probability p of the record's label. An empty z′ contributes a logit of 0.
         """
         return "logit" if isinstance(self.z, Record) else "displacement"
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change with either world or the slot."""
+        """16 hexadecimal digits that change with either world, the slot or the adjacency."""
         digest = sha256(repr((self.slot, self.adjacency)).encode())
         for world in (self.z, self.z_prime):
             x, y = world if isinstance(world, Record) else (world, None)
@@ -98,25 +99,26 @@ class CanaryPair:
     def against_nothing(self, *, adjacency: str) -> CanaryPair:
         """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.
 
-        The slot still has its Poisson coin and still counts in q·n, so that nothing else tells the worlds apart.
+        The slot keeps its Poisson coin and its place in q·n, so nothing else distinguishes the worlds.
         """
         checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
         return replace(self, z_prime=None, adjacency=adjacency)
 
     def exchanged(self) -> CanaryPair:
-        """The pair with its worlds exchanged: z′ where z was.
+        """The pair with z and z′ exchanged.
 
-        An audit of it with the same seed trains twins: models with the starts, batches and noise of this pair's, whose
-        slot holds the other canary. Its scores speak for z′, so they point the other way: `findings.separation` sets
-        the two side by side. Details and trace stay those of the pair as it was crafted.
+        An audit of the exchanged pair with the same seed trains a twin of each model: the same start, batches and
+        noise, with the other canary in the slot. Its scores speak for z′, so they point the other way;
+        `findings.separation` compares the two audits. `details` and `trace` are not changed.
 
         Raises:
-            ValueError: if one world is empty, or z′ is a gradient other than −z, for which no score is the opposite.
+            ValueError: if one world is empty, or if z′ is a gradient other than −z: the score uses z alone, so that
+                the exchange would not reverse it.
         """
         if self.adjacency != "substitute":
             raise ValueError(f"adjacency must be 'substitute' for worlds to be exchanged, got {self.adjacency!r}")
         if not isinstance(self.z, Record) and not np.array_equal(self.z, -np.asarray(self.z_prime)):
-            raise ValueError("z_prime must be −z for gradients to be exchanged: a score speaks of z alone")
+            raise ValueError("z_prime must be −z for gradients to be exchanged: the score uses z alone")
         assert self.z_prime is not None
         return replace(self, z=self.z_prime, z_prime=self.z)
 
@@ -139,7 +141,7 @@ def _world(name: str, value: object) -> NDArray[np.float32] | Record:
 
 
 def _array(name: str, value: Any) -> NDArray[np.float32]:
-    """A copy, so that what the caller does to the original does not change the canary."""
+    """A copy, so that later changes to the caller's array do not change the canary."""
     checks.no_mask(name, value)
     try:
         wide = np.asarray(value)

@@ -1,4 +1,4 @@
-"""What every public function asks of its arguments, and the words it answers with."""
+"""Checks of the arguments of public functions, and the wording of their errors."""
 
 from __future__ import annotations
 
@@ -33,28 +33,31 @@ def real(
     below: float | None = None,
     at_most: float | None = None,
 ) -> float:
-    """The value as a float, if it is a finite number within the bounds given."""
-    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
-    expected = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None) or "finite"
+    """The value as a float, if it is a finite number within the given bounds."""
+    signs = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None]
+    expected = " and ".join(bounds)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a number, {expected}, got {value!r}")
+        raise ValueError(f"{name} must be {f'a number {expected}' if bounds else 'a finite number'}, got {value!r}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {value!r}")
     inside = (
         (above is None or number > above)
         and (at_least is None or number >= at_least)
         and (below is None or number < below)
         and (at_most is None or number <= at_most)
     )
-    if not (math.isfinite(number) and inside):
+    if not inside:
         raise ValueError(f"{name} must be {expected}, got {value!r}")
     return number
 
 
 def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
-    """The value as an int, if it is a whole number and within the bounds given."""
+    """The value as an int, if it is a whole number within the given bounds."""
     expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a whole number {expected}, got {value!r}")
@@ -68,7 +71,7 @@ def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = Non
 
 def no_mask(name: str, values: object) -> None:
     if np.ma.is_masked(values):
-        raise ValueError(f"{name} must not be masked: NumPy would use what is under the mask; leave those entries out")
+        raise ValueError(f"{name} must not be masked: NumPy would use the values under the mask; leave them out")
 
 
 def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:

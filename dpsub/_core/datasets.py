@@ -1,4 +1,4 @@
-"""The dataset that every audit returns: scores, bits, and what it takes to make them again."""
+"""The dataset of scores and bits, with the attributes that are needed to reproduce them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_NAMES = {"score": "score, higher speaks for z", "bit": "0: trained with z, 
 def build(
     score: ArrayLike, bit: ArrayLike, observed: Sequence[int], *, libraries: Sequence[str] = (), **attrs: object
 ) -> xr.Dataset:
-    """score (run, step) and bit (run,), with the attributes given and the versions that made them."""
+    """A dataset of score (run, step) and bit (run,), with the given attributes and the library versions."""
     return xr.Dataset(
         {
             "score": (("run", "step"), np.asarray(score, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),

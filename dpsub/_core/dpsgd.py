@@ -1,4 +1,4 @@
-"""What one DP-SGD training is, apart from its data and model."""
+"""The parameters of one DP-SGD training, apart from its data and model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Mechanism(TypedDict):
 
 @dataclass(frozen=True)
 class DPSGD:
-    r"""The parameters of one DP-SGD or DP-Adam training, with the names that Opacus gives them.
+    r"""The parameters of one DP-SGD or DP-Adam training, under the names that Opacus uses.
 
     Attributes:
         noise_multiplier: σ > 0; the noise on the sum of clipped gradients has standard deviation σ·max_grad_norm.
-        max_grad_norm: C > 0; each record's gradient is scaled down to this norm.
+        max_grad_norm: C > 0; each record's gradient is scaled down to at most this norm.
         sample_rate: 0 < q ≤ 1; each record enters each batch with this probability. The noisy sum is divided by q·n.
         steps: T ≥ 1; an empty batch is a step too.
         learning_rate: η > 0.
@@ -56,5 +56,5 @@ class DPSGD:
 
     @property
     def mechanism(self) -> Mechanism:
-        """What the accountants need: `accounting.epsilon(**spec.mechanism, delta=…, adjacency=…)`."""
+        """The arguments that accountants take: `accounting.epsilon(**spec.mechanism, delta=…, adjacency=…)`."""
         return Mechanism(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)

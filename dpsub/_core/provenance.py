@@ -1,4 +1,4 @@
-"""What numbers were made with: versions, and the commit of the sources."""
+"""What results were computed with: the versions of libraries, and the commit of the sources."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def versions(*libraries: str) -> dict[str, str]:
-    """Of Python, dpsub, NumPy, SciPy and the libraries named."""
+    """Versions of Python, dpsub, NumPy, SciPy and the named libraries."""
     found = {"python": platform.python_version(), "dpsub": __version__}
     return found | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
 
 
 @cache
 def commit() -> str:
-    """The commit of dpsub's sources, where they are a checkout, and whether any of them was changed since."""
+    """The commit of dpsub's sources if they are a git checkout, with "+changes" if any of them differ from it."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)

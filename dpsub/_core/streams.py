@@ -1,4 +1,4 @@
-"""Streams of randomness that never meet: one for each seed, purpose and block."""
+"""Independent streams of randomness: one for each seed, purpose and block."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ def stream(
 ) -> np.random.Generator:
     """The generator of one block of one purpose.
 
-    The same seed may serve the data, the crafter and the audit: what an adversary draws must say nothing about the
-    coins that it has to guess. `SeedSequence((seed, 0))` is `SeedSequence(seed)`: entropy alone does not part them.
+    The same seed may serve the data, the crafter and the audit, and what an adversary draws must say nothing about the
+    coins that it has to guess. The purpose is in the spawn key because the entropy does not separate streams:
+    `SeedSequence((seed, 0))` is the same as `SeedSequence(seed)`.
     """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
 
 
 def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit"], block: int = 0) -> int:
-    """A seed for torch: 32 bits, since its CPU generator reads no more of them.
+    """A seed for torch: 32 bits, since its CPU generator reads no more.
 
-    Blocks of one seed and purpose never share one, as draws of 32 bits each soon would: an odd multiplier permutes
-    the whole numbers modulo 2³².
+    No two blocks of one seed and purpose share a seed, because an odd multiplier permutes the whole numbers modulo
+    2³². Random 32-bit seeds would soon repeat.
     """
     first = np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose],)).generate_state(1)[0]
     return (int(first) + block * 0x9E3779B1) % 2**32
 
 
 def repeat_seeds(seed: int, repeats: int) -> list[int]:
-    """A seed for each repeat: the first is `seed` itself, the others are spawned from it, whole numbers below 2⁵³.
+    """One seed for each repeat: first `seed` itself, then whole numbers below 2⁵³ that are spawned from it.
 
     >>> repeat_seeds(0, 2)[0]
     0

@@ -1,14 +1,13 @@
 r"""ε and δ of Poisson-subsampled DP-SGD under add/remove and substitute adjacency.
 
-One step with noise multiplier σ and sample rate q is dominated, for the replacement of one record, by the pair
+For the replacement of one record, a step with noise multiplier σ and sample rate q is dominated by the pair
 
 .. math:: (1-q)\,N(0,\sigma^2) + q\,N(1,\sigma^2) \quad\text{against}\quad (1-q)\,N(0,\sigma^2) + q\,N(-1,\sigma^2),
 
-and for its addition or removal by N(0, σ²) and one of these. The book proves it (*What does my ε protect?*, "Opposite
-gradients are the worst case"); compositions of dominating pairs dominate (Zhu, Dong and Wang, 2022, Theorem 10).
+in units of the clipping bound. For its addition or removal, the pair is N(0, σ²) and one of these mixtures. The book
+proves both (*What does my ε protect?*, "Opposite gradients are the worst case"). Compositions of dominating pairs
+dominate (Zhu, Dong and Wang, 2022, Theorem 10).
 """
-
-from __future__ import annotations
 
 from dpsub.accounting.calibration import noise_multiplier
 from dpsub.accounting.epsilon_delta import EpsilonInterval, delta, epsilon, epsilon_interval

@@ -1,4 +1,4 @@
-"""The noise multiplier for a target."""
+"""The noise multiplier that meets a target ε."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpsub.accounting.engines import TOLERANCE, epsilons
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.accounting.phases import Training, distance
 
-ROUGH = 1e9  # an error that the first grid already meets
+ROUGH = 1e9  # an error so large that the coarsest grid meets it
 
 
 def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str) -> float:
@@ -20,11 +20,14 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
 
     Args:
         target_epsilon: > 0.
-        sample_rate, steps, delta, adjacency: as in `epsilon`.
+        sample_rate, steps, delta, adjacency: as in `epsilon`, for one number of steps.
+
+    Returns:
+        The noise multiplier σ.
 
     Raises:
         ValueError: if an argument is out of range, or if every noise multiplier meets the target because the record
-            enters a batch at all with probability at most δ.
+            enters any batch with probability at most δ.
 
     >>> round(noise_multiplier(target_epsilon=10, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
     22.356
@@ -50,8 +53,8 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
         [(_, [reached])] = epsilons(training, "auto", delta, error).intervals
         return min(float(reached), 10 * target + 10) - target
 
-    # Sampling only helps, so the full batch's noise is enough, give or take the grid's error. Precise bounds are lower
-    # than rough ones, so the rough answer is enough too, and close.
+    # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. Precise bounds are lower than
+    # rough ones, so the rough answer is enough too, and close.
     enough = math.log(full_batch) + 0.05
     while excess(enough, rough=True) > 0:
         enough += 0.5

@@ -1,7 +1,7 @@
 r"""Compositions of steps on a grid of losses, to any precision.
 
-They are computed with an exponential tilt, which moves the losses that decide δ(ε) to the middle of the distribution:
-the floating-point error is then relative to δ, however small δ is.
+They are computed with an exponential tilt, which moves the losses that decide δ(ε) to the middle of the distribution.
+The floating-point error is then relative to δ, however small δ is.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 from scipy.optimize import minimize_scalar
-from scipy.signal import lfilter
 
 from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.one_step import Step
 
-OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside of a composition's window on either side
+OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside a composition's window, on either side
 EPS = float(np.finfo(float).eps)
-TILTS = 4  # tilts per factor of e; a tilt that is off by e^(1/4) costs next to nothing
-LEAST_TILT = -12.0  # its logarithm: as good as none
-NEGLIGIBLE = 1e-4  # of δ: a rounding error that asks for no other tilt
-WIDEST = 2**22  # points of a composition, 32 MiB an array: no tilt worth having needs so many
-PRECISIONS = ("double", "longdouble")  # the second is slow, and on some machines the first
+TILTS = 4  # tilts per factor of e; a tilt that is off by a factor of e^(1/4) costs almost nothing
+LEAST_TILT = -12.0  # the logarithm of the smallest tilt, which has almost no effect
+NEGLIGIBLE = 1e-4  # a rounding error of less than this share of δ needs no other tilt
+WIDEST = 2**22  # points of a composition, 32 MiB an array; no useful tilt needs more
+PRECISIONS = ("double", "longdouble")  # the second is slow, and on some machines it is the same as the first
 
 
 class TooWide(Exception):
@@ -33,9 +32,9 @@ class TooWide(Exception):
 
 
 class Composition:
-    """δ(ε) of independent steps, in phases of equal ones, up to floating-point rounding, which is bounded.
+    """δ(ε) of independent steps, in phases of identical steps, with a bound on the floating-point error.
 
-    All steps are on grids of one mesh.
+    The grids of all steps have the same mesh.
     """
 
     def __init__(self, *phases: tuple[Step, int]) -> None:
@@ -47,11 +46,11 @@ class Composition:
         self.infinite = -math.expm1(finite)
         self.lowest = sum(count * step.low for step, count in phases)
         self.highest = sum(count * (step.low + len(step.mass) - 1) for step, count in phases)
-        self.relative = 1000 * EPS * self.steps  # each mass's error, for exponents below 1000
+        self.relative = 1000 * EPS * self.steps  # the relative error of each mass, for exponents below 1000
         self._at_tilt = lru_cache(maxsize=2)(self._compose)
 
     def delta(self, epsilon: float, *, rounding: int) -> float:
-        """δ(ε), with the rounding error added (`rounding` +1) or taken off (−1)."""
+        """δ(ε), with the rounding error added (`rounding` = +1) or subtracted (−1)."""
         tilt = self._best_tilt(partial(self._log_chernoff, epsilon=epsilon))
         try:
             losses, mass, log_error = self._at_tilt(tilt, "double")
@@ -68,24 +67,28 @@ class Composition:
         return min(max(answer, 0.0), 1.0)
 
     def deltas(self, *, rounding: int) -> Array:
-        """δ at every multiple of the mesh from 0 to the largest loss, as in `delta` but for errors of 1e-14."""
+        """δ at every multiple of the mesh from 0 to the largest loss, with the rounding error as in `delta`.
+
+        The error is not relative to δ here, but absolute: about 1e-15 for each step.
+        """
         losses, tail, tail_under_q, log_error = self._tails(math.exp(LEAST_TILT), "double")
         first = round(losses[0] / self.mesh)
         if first > WIDEST:
             raise TooWide
         delta = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + rounding * math.exp(log_error)
-        if first > 0:  # below the window everything is above
+        if first > 0:  # below the window all the mass lies above ε
             epsilon = np.arange(first) * self.mesh
             all_above = delta[0] + tail_under_q[0] * -np.expm1(epsilon - losses[0])
             delta = np.concatenate((all_above, delta))
         return np.clip(delta[max(-first, 0) :], 0.0, 1.0)
 
     def epsilon(self, delta: float, *, rounding: int) -> float:
-        """The smallest ε ≥ 0 with δ(ε) ≤ delta, for δ(ε) as above."""
+        """The smallest ε ≥ 0 with δ(ε) ≤ delta, for δ(ε) rounded as in `delta`."""
         if delta <= self.infinite:
             return math.inf
-        # Every tilt gives a bound. Chernoff's for δ is the best, but where the loss is bounded, or has a tail heavier
-        # than any exponential: there the answer it gives leads to a better one, and the rest is a matter of digits.
+        # Every tilt gives a bound. The tilt of Chernoff's bound for δ is the best, unless the loss is bounded or has a
+        # tail heavier than any exponential. There its answer leads to a better tilt. If no tilt is precise enough, the
+        # next precision is tried.
         tilt = self._best_tilt(lambda t: (self._rough_log_moment(t) - math.log(delta)) / t)
         best, least_error, at_tilt = math.inf if rounding > 0 else 0.0, math.inf, tilt
         for precision in PRECISIONS:
@@ -104,7 +107,7 @@ class Composition:
         return best
 
     def _solve(self, delta: float, tilt: float, rounding: int, precision: str) -> tuple[float, float]:
-        """A bound on ε, and the logarithm of the rounding error of δ there, infinite if it is not tight."""
+        """A bound on ε, and the logarithm of the rounding error of δ there: infinite if the bound is not tight."""
         try:
             losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
         except TooWide:
@@ -112,22 +115,24 @@ class Composition:
         log_errors = log_error - tilt * losses
         error = rounding * np.exp(np.minimum(log_errors, 0.0)) * (losses < (self.highest - 0.5) * self.mesh)
         excess = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + error - delta
-        excess[log_errors >= 0] = rounding  # nothing is known there
+        excess[log_errors >= 0] = rounding  # δ is not known there
         above = np.flatnonzero(excess > 0)
         if not len(above):
-            # The answer lies below the window, unless that begins at 0.
+            # The answer lies below the window, unless the window begins at 0.
             first = max(float(losses[0]), 0.0)
             return first if rounding > 0 else 0.0, math.inf if first else -math.inf
         k = int(above[-1])
         if tail_under_q[k] <= 0:
             return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
-        # Between multiples δ(ε) is linear in e^ε; its error falls on towards k + 1.
+        # Between multiples of the mesh δ(ε) is linear in e^ε, and its error decreases towards k + 1.
         within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
         answer = max(float(losses[k]) + within_cell, 0.0)
         return answer, log_error - tilt * answer
 
     def _tails(self, tilt: float, precision: str) -> tuple[Array, Array, Array, float]:
-        """At each loss ℓ of the window P(loss > ℓ) and e^ℓ Q(loss > ℓ); and the error, as in `_compose`."""
+        """The losses ℓ of the window; P(loss > ℓ) and e^ℓ Q(loss > ℓ) at each; and the error, as in `_compose`."""
+        from scipy.signal import lfilter  # imports scipy.stats, which takes as long as all other imports
+
         losses, mass, log_error = self._at_tilt(tilt, precision)
         tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
         decay = math.exp(-self.mesh)
@@ -144,16 +149,16 @@ class Composition:
         return sum(count * step.log_moment(tilt) for step, count in self.phases)
 
     def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
-        """The tilt with the smallest Chernoff bound, rounded, so that close questions share one composition.
+        """The tilt with the smallest Chernoff bound, rounded so that similar questions share one composition.
 
-        It is rounded down: where tails are heavy, a little more would move everything to the end of the losses.
+        It is rounded down: where tails are heavy, a slightly larger tilt would move all the mass to the largest losses.
         """
-        steepest = math.log(5 / self.mesh)  # more than e^5 a cell would see nothing but the last one
+        steepest = math.log(5 / self.mesh)  # with more than e^5 a cell, only the last cell would count
         found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
         return math.exp(math.floor(TILTS * found.x) / TILTS)
 
     def _compose(self, tilt: float, precision: str) -> tuple[Array, Array, float]:
-        """Losses, their masses, and log e for which the masses above any ε are off by at most e^(log e - tilt · ε)."""
+        """Losses, their masses, and log_error: the mass above any ε is off by at most e^(log_error - tilt · ε)."""
         mesh, variance, log_moment = self.mesh, 0.0, 0.0
         tilted = []
         for step, count in self.phases:
@@ -177,7 +182,7 @@ class Composition:
                 folded = np.bincount(np.arange(len(weights)) % size, weights=weights, minlength=size)
                 power = power * _power(fft.rfft(folded.astype(precision)), count)
             composed = np.roll(fft.irfft(power, size), -((first - self.lowest) % size))[: last - first + 1]
-            # The transforms' errors in the Euclidean norm; and by Cauchy and Schwarz what they come to in a sum.
+            # The transforms' error is bounded in the Euclidean norm; by Cauchy–Schwarz, so is a sum's error.
             norm = math.sqrt(float(np.mean(np.abs(power) ** 2)))
             counted = min(len(composed), -1 / math.expm1(-2 * tilt * mesh))
             error = (
@@ -186,13 +191,13 @@ class Composition:
         losses = np.asarray((first + np.arange(len(composed))) * mesh)
         with np.errstate(divide="ignore"):
             log_mass = np.log(np.maximum(composed, 0.0)) + (log_moment - tilt * losses)
-        # A probability, but far left of what the tilt is for, where it is noise.
+        # Far below the losses that the tilt is for, log_mass is noise and could overflow.
         mass = np.exp(np.minimum(log_mass, 300.0))
         error += 2 * math.exp(-OUTSIDE)
         return losses, mass, log_moment + math.log(error)
 
     def _reach(self, tilt: float, log_moment: float, sign: int, scale: float) -> float:
-        """Chernoff's bound on how far above (or below) 0 the sum of tilted losses lies."""
+        """Chernoff's bound on how far above 0 (`sign` = +1) or below 0 (−1) the sum of tilted losses lies."""
         rough = self._rough_log_moment(tilt)
 
         def bound(u: float) -> float:
@@ -205,7 +210,7 @@ class Composition:
 
 
 def _power(values: NDArray[np.complexfloating], exponent: int) -> NDArray[np.complexfloating]:
-    """By repeated squaring: NumPy's is slow in extended precision, and less exact."""
+    """Powers by repeated squaring: NumPy's are slow in extended precision, and less exact."""
     result = np.ones_like(values)
     while exponent:
         if exponent % 2:

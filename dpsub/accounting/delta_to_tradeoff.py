@@ -6,20 +6,20 @@ import numpy as np
 
 from dpsub.accounting.dominating_pairs import Array
 
-ROUNDING = 1e-15  # of a difference of two rates
+ROUNDING = 1e-15  # the error of a difference of two rates
 
 
 def tradeoff(fpr: Array, epsilon: Array, delta: Array) -> Array:
-    r"""The false-negative rates that δ at these ε leaves possible, the same if the two worlds are exchanged.
+    r"""The trade-off function that δ at these ε implies. Exchanging the two worlds does not change it.
 
     .. math:: f(u) = \max_\varepsilon \max\{0,\; 1-\delta-e^{\varepsilon}u,\; e^{-\varepsilon}(1-\delta-u)\}
 
-    Every line bounds f from below; of either family the one that is highest at u is found from where it meets its
-    neighbours. `epsilon` has to increase from 0 and `delta` not to increase.
+    Every line bounds f from below. In each family, the highest line at u is found from its intersections with its
+    neighbours. `epsilon` must increase from 0, and `delta` must not increase.
 
     Source: Dong, Roth and Su (2022), Proposition 2.12.
     """
-    # Neighbouring lines of the first family meet at fpr = u, those of the second, their mirror images, at fnr = u.
+    # Neighbouring lines of the first family meet at fpr = `meet`. The second family is its mirror image.
     with np.errstate(over="ignore", invalid="ignore"):
         meet = (delta[:-1] - delta[1:]) / (np.exp(epsilon[:-1]) * np.expm1(np.diff(epsilon)))
     meet = np.minimum.accumulate(np.nan_to_num(meet))

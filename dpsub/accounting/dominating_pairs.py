@@ -1,7 +1,7 @@
 r"""The pairs of distributions that dominate one step of Poisson-subsampled DP-SGD.
 
-Everything is in units of the clipping bound: the record's gradient has norm 1, the noise has standard deviation
-``sigma = noise_multiplier``. A pair is written with the privacy loss :math:`L(x) = \log P(x)/Q(x)` increasing in x.
+Everything is in units of the clipping bound: the record's gradient has norm 1, and the noise has standard deviation
+``sigma = noise_multiplier``. In every pair the privacy loss :math:`L(x) = \log P(x)/Q(x)` increases in x.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Pair:
         return np.where(loss > rest, x, -np.inf)
 
     def _weights(self, under: Literal["P", "Q"]) -> tuple[float, float]:
-        """How much of P or Q lies on the shifted Gaussian, and where that one sits."""
+        """The weight of the shifted Gaussian in P or Q, and its mean."""
         if under == "P":
             return (0.0, 1.0) if self.direction == "add" else (self.q, 1.0)
         return (0.0, -1.0) if self.direction == "remove" else (self.q, -1.0)
@@ -121,7 +121,7 @@ class Pair:
 
 
 def pairs(adjacency: str, sigma: float, q: float) -> tuple[Pair, ...]:
-    """The pairs whose worst δ is the adjacency's: one for substitute, its own mirror, and two for add/remove."""
+    """The pairs whose largest δ is the adjacency's: one for substitute, its own mirror image; two for add/remove."""
     if adjacency == "substitute":
         return (Pair("substitute", sigma, q),)
     return Pair("remove", sigma, q), Pair("add", sigma, q)

@@ -1,4 +1,4 @@
-"""From a question about DP-SGD to an interval that holds the answer: which engine, how fine, and when it is enough."""
+"""Certified intervals for questions about DP-SGD: the choice of engine, its precision, and when to stop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpsub.accounting.revealed_batches import RevealedCurve
 
 NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
-MOST_POINTS = 2**20  # of a grid: below 2 GiB and 10 s
+MOST_POINTS = 2**20  # of a grid: less than 2 GiB and 10 s
 
-Interval = tuple[Array, Array]  # the lower and the upper ends of all that is asked
+Interval = tuple[Array, Array]  # the lower and the upper ends, one for each value asked for
 
 
 class Curve(Protocol):
@@ -31,13 +31,13 @@ class Curve(Protocol):
 
 
 class Testable(Curve, Protocol):
-    """One that knows the trade-off function too: all of `engine="auto"` do."""
+    """A curve that also knows the trade-off function: all curves of `engine="auto"` do."""
 
     def tradeoff(self, fpr: Array) -> Interval: ...
 
 
 class Answers(NamedTuple):
-    """One interval for each curve, and what it comes from."""
+    """One interval for each curve, and their source: the `bound` of an `EpsilonInterval`."""
 
     intervals: list[Interval]
     bound: str
@@ -55,11 +55,11 @@ def answers(
     """Ask every curve of the training, at growing precision and cost, until `excess` is at most 1 for all of them.
 
     Args:
-        training: what the curves are of.
+        training: the training; it has one curve for each row of its counts.
         engine: one of `NAMES`.
-        ask: what to ask of a curve; every curve's interval has to hold the answer.
+        ask: the question, which a curve answers with an interval that contains the answer.
         excess: how many times too wide an interval is, given its ends.
-        eps_error: what `engine="prv"` is made for.
+        eps_error: the error of ε that `engine="prv"` is discretised for.
         delta: the smallest δ that matters, or None for any.
     """
     if engine == "auto" and all(q == 1 for _, q in training.mechanisms):
@@ -104,20 +104,23 @@ def as_arrays(intervals: Iterable[tuple[float, float]]) -> Interval:
 
 
 def _narrowed(one: Interval, other: Interval) -> Interval:
-    """Both hold the truth, so what they have in common does."""
+    """The intersection: both intervals contain the truth."""
     lower, upper = np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
     if np.any(lower > upper * (1 + 1e-9) + 1e-9):
-        raise ArithmeticError("two bounds contradict each other, so one is wrong: please report what was asked")
+        raise ArithmeticError("two bounds contradict each other, so one is wrong: please report the arguments")
     return lower, upper
 
 
 def _precision(
     training: Training, engine: str, eps_error: float, delta: float | None
 ) -> tuple[float, Callable[[float], Sequence[Curve]], Callable[[float, float], float | None]]:
-    """The coarsest level of precision; the curves at a level; and the next, given how far off the last one was."""
+    """The coarsest level of precision, a function from a level to its curves, and a function to the next level.
+
+    The last takes a level and how many times too wide its intervals were. It returns None if no other level would help.
+    """
     adjacency, mechanisms, counts = training.adjacency, training.mechanisms, training.counts
     if engine == "prv":
-        from dpsub.accounting import prv_engine  # takes as long to import as all of dpsub.accounting
+        from dpsub.accounting import prv_engine  # its import takes as long as all of dpsub.accounting
 
         target = 0.8 * eps_error
         return (
@@ -140,14 +143,14 @@ def _precision(
         return grid_engine.curves(adjacency, mechanisms, counts, mesh, reach)
 
     def finer(mesh: float, worst: float) -> float | None:
-        if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would reach no further
+        if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would not reach further
             return None
-        # Errors fall with the square of the mesh.
+        # Errors decrease with the square of the mesh.
         return max(mesh / min(max(1.2 * math.sqrt(worst), 2.0), 8.0), finest)
 
     return max(min(max(scale / 10, widest / 8192), widest / 1024), finest), make, finer
 
 
 def any_bound(low: Array, high: Array) -> float:
-    """For `answers`: any bound will do."""
+    """An `excess` for `answers` that accepts any finite bound."""
     return 0.0 if np.isfinite(high).all() else math.inf

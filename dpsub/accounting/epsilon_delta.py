@@ -13,7 +13,7 @@ from dpsub.accounting.engines import NAMES, TOLERANCE, Curve, Interval, answers,
 from dpsub.accounting.phases import History, StepCounts, of_arguments, one_count
 
 ENGINES = tuple(NAMES)
-NO_DELTA = 1e-280  # a δ smaller than this is not told from none
+NO_DELTA = 1e-280  # a δ smaller than this is not distinguished from 0
 
 
 class _Ends(NamedTuple):
@@ -23,11 +23,12 @@ class _Ends(NamedTuple):
 
 
 class EpsilonInterval(_Ends):
-    """ε lies between `lower` and `upper`; `estimate` is halfway. Arrays where several step counts were asked for.
+    """ε lies between `lower` and `upper`; `estimate` is their midpoint. They are arrays for several step counts.
 
-    `bound` says what the ends come from: "closed form"; "grid", dpsub's own; "coarse grid", where the error asked for
-    would take more than a million points; "revealed batches", where no grid helps and the upper end is that of an
-    adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if their engine was asked.
+    `bound` names the source of the ends: "closed form"; "grid", dpsub's own; "coarse grid", if the requested error
+    would take a grid of more than a million points; "revealed batches", if no grid helps and the upper end holds
+    against an adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if that engine
+    was requested.
     """
 
     bound: str
@@ -75,24 +76,25 @@ def epsilon(
     r"""The ε that DP-SGD guarantees: the certified upper end of `epsilon_interval`.
 
     Args:
-        noise_multiplier: σ > 0; the noise's standard deviation divided by max_grad_norm.
+        noise_multiplier: σ, from 1e-4 to 1e6; the noise's standard deviation divided by max_grad_norm.
         sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently.
-        steps: ≥ 1; one number, or a sequence of them: one ε each, from one discretisation.
+        steps: from 1 to 1e9; one number, or a sequence of numbers, whose values of ε share one discretisation.
         history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants
-            record them; ε is that of all of them together.
+            record them; ε is for all phases together.
         delta: 0 < δ < 1.
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
-        engine: "auto" is the closed form at q = 1, and elsewhere dpsub's own grid, which is the cheapest that certifies
-            the error, at any δ; "pld" is dp-accounting's privacy loss distribution, which certifies no δ near 1e-11;
-            "prv" is prv-accountant, the paper's, which certifies none near 1e-13.
-        eps_error: > 0; upper end − estimate may be this, or this times ε if that is larger.
+        engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
+            error, at any δ. "pld" is dp-accounting's privacy loss distribution, which certifies no δ ≤ 1e-11. "prv" is
+            prv-accountant, the paper's; its interval leaves out floating-point errors, which are too large for a δ of
+            1e-11 or less.
+        eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:
-        ε, a float for one number of steps or a history, else an array of their shape.
+        ε: a float for one number of steps or a history, an array with one ε for each entry of a sequence of steps.
 
     Raises:
-        ValueError: if an argument is out of range, or δ is below what the engine asked for can certify.
+        ValueError: if an argument is out of range, or if δ is below what the requested engine can certify.
 
     Source: *Beyond Membership*, sections 2.1 and 5; the pair of one step is in the module's description.
 
@@ -126,8 +128,8 @@ def epsilon_interval(
 ) -> EpsilonInterval:
     r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(eps_error, eps_error·ε) where possible.
 
-    The arguments are those of `epsilon`. Where that error would take a grid of more than a million points the
-    interval is wider, and its `bound` says so.
+    The arguments are those of `epsilon`. If that error would take a grid of more than a million points, the interval is
+    wider, and its `bound` says so.
 
     >>> low, estimate, high = epsilon_interval(
     ...     noise_multiplier=12.115, sample_rate=0.25, steps=500, delta=1e-5, adjacency="substitute")
@@ -185,8 +187,8 @@ def delta(
 ) -> float | Array:
     r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound, to three digits where possible.
 
-    The arguments are those of `epsilon`, with `epsilon` ≥ 0 in the place of `delta`: one, or a sequence of them, for
-    the curve δ(ε).
+    The arguments are those of `epsilon`, with two differences: `steps` is one number, and `epsilon` ≥ 0 takes the place
+    of `delta` and `eps_error`. A sequence of ε gives an array of δ: the curve δ(ε).
 
     >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
     9.8e-06
@@ -195,7 +197,7 @@ def delta(
     several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and np.ndim(epsilon) else None
     wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
     if not wanted:
-        raise ValueError("epsilon must be a number or a non-empty sequence of them, got none")
+        raise ValueError("epsilon must be a number or a non-empty sequence of numbers, got an empty one")
     checks.choice("engine", engine, ENGINES)
 
     def ask(curve: Curve) -> Interval:
@@ -205,7 +207,7 @@ def delta(
         return float(np.max((high - low) / 2 / (TOLERANCE * low + NO_DELTA)))
 
     least = None
-    for precise in (False, True):  # a rough answer first, which tells how far out the loss matters
+    for precise in (False, True):  # the rough answer tells which losses matter
         error = excess if precise else any_bound
         found = answers(training, engine, ask, excess=error, eps_error=TOLERANCE, delta=least)
         [(low, high)] = found.intervals

@@ -62,7 +62,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     delta = checks.probability("delta", delta)
     if _delta(mu, 0.0) <= delta:
         return 0.0
-    # δ(ε) < Φ(-ε/μ + μ/2), which is δ itself at the upper end of the bracket.
+    # δ(ε) < Φ(-ε/μ + μ/2), which equals δ at the upper end of the bracket.
     most = mu**2 / 2 - mu * float(ndtri(delta))
     return float(brentq(lambda epsilon: _delta(mu, epsilon) - delta, 0.0, most, xtol=1e-13, rtol=1e-14))
 

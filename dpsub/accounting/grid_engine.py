@@ -19,7 +19,7 @@ ENDS = (merge_outcomes, split_outcomes)
 
 @dataclass(frozen=True, eq=False)
 class GridCurve:
-    """δ(ε) of one adjacency: the worse of its directions, each between two compositions."""
+    """δ(ε) of one adjacency: the largest of its directions, each bounded by two compositions."""
 
     directions: tuple[tuple[Composition, Composition], ...]
 
@@ -47,19 +47,19 @@ class GridCurve:
         most = max(map(len, deltas))
         worst = np.max([np.pad(delta, (0, most - len(delta)), mode="edge") for delta in deltas], axis=0)
         epsilon = np.arange(float(most)) * self.directions[0][0].mesh
-        slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ falls by less than ε grows
+        slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ decreases by less than ε increases
         return tradeoff(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
 
 def scale(adjacency: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
-    """The standard deviation of one step's privacy loss, the largest of any direction, averaged over the phases."""
+    """The standard deviation of one step's privacy loss in its worst direction: the root mean square over all steps."""
     of_phases = [max(spread(pair) for pair in pairs(adjacency, *mechanism)) for mechanism in mechanisms]
     total = sum(count * deviation**2 for count, deviation in zip(counts, of_phases, strict=True))
     return math.sqrt(total / sum(counts))
 
 
 def widest(adjacency: str, mechanisms: Mechanisms, reach: float) -> float:
-    """The widest range of one step's losses, in any phase."""
+    """The widest range of one step's losses in any phase and direction."""
     every = (pair for mechanism in mechanisms for pair in pairs(adjacency, *mechanism))
     return max(float(np.ptp(loss_range(pair, reach))) for pair in every)
 
@@ -67,7 +67,7 @@ def widest(adjacency: str, mechanisms: Mechanisms, reach: float) -> float:
 def curves(
     adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float, reach: float
 ) -> list[GridCurve]:
-    """One curve for each row of `counts`, the steps of every phase, all from the same discretisations."""
+    """One curve for each row of `counts`, which holds the steps of each phase; all share their discretisations."""
     directions = list(zip(*(pairs(adjacency, *mechanism) for mechanism in mechanisms), strict=True))
     ends = [[[end(pair, mesh, reach) for pair in phases] for end in ENDS] for phases in directions]
 
@@ -78,9 +78,10 @@ def curves(
 
 
 def aligned(mesh: float, training: Training) -> float:
-    """At least one multiple inside of -log(1 - q), where the loss ends and, for a small q, nearly all of it lies.
+    """The mesh, changed under add/remove so that its outermost multiple lies 0.3 meshes inside -log(1 - q).
 
-    Bounds are tightest with the outermost multiple three tenths of a mesh from that end.
+    The loss ends at -log(1 - q), and for a small q nearly all of its mass lies close to that end. Bounds are tightest
+    with this distance. At least one multiple lies inside the end.
     """
     if training.adjacency == "substitute":
         return mesh

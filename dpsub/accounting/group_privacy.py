@@ -13,8 +13,8 @@ from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, any_bound, as_arrays
 from dpsub.accounting.phases import History, of_arguments, one_count
 
-SMALLEST_GROUP_DELTA = 1e-60  # where group privacy asks for less, it says next to nothing
-LARGEST_GROUP_EPSILON = 600.0  # beyond, e^-ε′ δ is no floating-point number to speak of
+SMALLEST_GROUP_DELTA = 1e-60  # if group privacy needs a smaller δ, its bound is of little use
+LARGEST_GROUP_EPSILON = 600.0  # beyond this, e^-ε′ δ is too small for floating point
 
 
 def group_privacy_epsilon(
@@ -27,10 +27,13 @@ def group_privacy_epsilon(
 ) -> float:
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
-    A record is replaced by one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
-    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. Any solution is a valid bound.
+    A replacement is one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
+    :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. Every solution ε′ gives a valid bound.
 
-    The arguments are those of `epsilon`. Returns `inf` where there is no solution that can be certified.
+    The arguments are those of `epsilon`; `steps` is one number.
+
+    Returns:
+        2ε′; `inf` if no solution can be certified.
 
     Source: *Beyond Membership*, Theorem 4.1, with δ adjusted.
 
@@ -51,7 +54,7 @@ def group_privacy_epsilon(
     def excess(low: Array, high: Array) -> float:
         return float(np.max((high - low) / np.maximum(TOLERANCE, TOLERANCE * low)))
 
-    # A rough answer first: it tells the smallest δ that will be asked, or that there is no more precise one.
+    # The rough answer tells the smallest δ that the precise one needs, or that there is no precise one.
     found = answers(training, "auto", ask, excess=any_bound, eps_error=TOLERANCE, delta=None)
     [(_, [upper])] = found.intervals
     if found.bound == "grid":
@@ -64,7 +67,7 @@ def _smallest_group_epsilon(curve: Curve, end: int, *, delta: float, largest: fl
     """ε′ as in `group_privacy_epsilon`, from one end of the curve's intervals."""
 
     def lacking(current: float) -> float:
-        """How far ε′ is from what add/remove accounting needs there; a solution if that is at most 0."""
+        """The ε that add/remove accounting needs minus `current`; `current` is a solution if this is at most 0."""
         needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
         return min(needed, 2 * largest) - current
 

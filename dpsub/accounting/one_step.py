@@ -1,8 +1,8 @@
 r"""The privacy loss of one step on a grid, bounded from both sides.
 
 Outcomes whose loss lies between two multiples of the mesh are replaced by outcomes on the multiples: either split, so
-that every δ(ε) can only grow ("connect the dots", Doroshenko et al., 2022), or merged, so that it can only fall. Both
-keep the masses under P and Q, so their errors fall with the square of the mesh.
+that every δ(ε) can only increase ("connect the dots", Doroshenko et al., 2022), or merged, so that it can only
+decrease. Both keep the masses under P and Q, so their errors decrease with the square of the mesh.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from scipy.special import logsumexp, ndtri
 
 from dpsub.accounting.dominating_pairs import Array, Pair
 
-LARGEST_LOSS = 600.0  # of one step: its exponential has to be a floating-point number
+LARGEST_LOSS = 600.0  # of one step: its exponential must be a floating-point number
 REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
-FARTHEST = 37.0  # beyond, tails are no floating-point numbers to speak of
-BEYOND = 1e-6  # of δ, is what a step's grid may leave out in all steps together
-LOSS_ROUNDING = 1e-12  # how far off one step's loss can be for the rounding of its masses
+FARTHEST = 37.0  # standard deviations; tails beyond are too small for floating point
+BEYOND = 1e-6  # the share of δ that the grids of all steps together may leave out
+LOSS_ROUNDING = 1e-12  # the error of one step's loss from the rounding of its masses
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step's loss under P: `mass` at multiples of the mesh from `low`, and `infinite` where nothing protects."""
+    """One step's loss under P: `mass` at successive multiples of the mesh from `low`, `infinite` at +∞."""
 
     mesh: float
     low: int
@@ -50,7 +50,7 @@ class Step:
 
     @cached_property
     def _blocks(self) -> tuple[Array, Array]:
-        """Log-mass and mean loss of about a thousand blocks of cells, fine where the mass is and where the range is."""
+        """Log-mass and mean loss of about a thousand blocks of cells, with edges even in mass and in range."""
         even = np.linspace(0, len(self.mass), 513)[:-1].astype(int)
         total = np.cumsum(self.mass)
         starts = np.unique(np.append(even, np.searchsorted(total, np.linspace(0, total[-1], 513)[1:-1])))
@@ -59,13 +59,13 @@ class Step:
         return np.log(mass[kept]), np.add.reduceat(self.mass * self.losses, starts)[kept] / mass[kept]
 
     def rough_log_moment(self, tilt: float) -> float:
-        """`log_moment` from blocks of cells: enough to choose a tilt by."""
+        """`log_moment` from blocks of cells: precise enough to choose a tilt."""
         log_mass, losses = self._blocks
         return float(logsumexp(log_mass + tilt * losses))
 
 
 def deviations(steps: int, delta: float) -> float:
-    """How many standard deviations of the noise a grid has to reach for this δ: what is beyond is BEYOND · δ."""
+    """How many standard deviations of the noise a grid must reach, so that BEYOND · δ lies beyond in all steps."""
     return min(FARTHEST, -float(ndtri(max(BEYOND * delta / steps, 1e-300))))
 
 
@@ -98,9 +98,9 @@ def split_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
 
 
 def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
-    """Merge outcomes, cell by cell, with as much of a neighbour as brings each merged loss onto the grid.
+    """Merge the outcomes of each cell with the part of a neighbour that brings the merged loss onto the grid.
 
-    Merging outcomes is post-processing of both P and Q, so every δ(ε) can only fall.
+    Merging outcomes is post-processing of both P and Q, so every δ(ε) can only decrease.
     """
     # The outermost multiples inside the range: mass piles up at the ends of a bounded loss and must be merged inwards.
     lowest, highest = loss_range(pair, reach) / mesh
@@ -117,19 +117,19 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     p, q = _borrow(p, q, ratio)
     p, q = (-part[::-1] for part in _borrow(-p[::-1], -q[::-1], ratio[::-1]))
 
-    # What found no neighbour to merge with is rounded down.
+    # Mass that found no neighbour to merge with is rounded down.
     with np.errstate(divide="ignore", invalid="ignore"):
         cell = np.where(p >= ratio * q * (1 - LOSS_ROUNDING), index, np.floor(np.log(p / q) / mesh))
     kept = (p > 0) & (cell >= low)
     mass = np.bincount(cell[kept].astype(int) - low, weights=p[kept], minlength=len(index)).astype(np.float64)
-    mass[0] = max(mass[0], 1e-300)  # nothing at all has no logarithm
+    mass[0] = max(mass[0], 1e-300)  # so that its logarithm is finite
     return Step(mesh, low, mass, 0.0)
 
 
 def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
-    """The edge at which all that lies between it and the end has this loss on average, or the edge given if nearer.
+    """The edge beyond `edge` at which the merged mass between it and `end` has this loss; if there is none, `edge`.
 
-    At a bounded end, where most of the mass can be, there is no neighbour to merge it with.
+    Most of the mass can lie at a bounded end, where it has no neighbour to merge with.
     """
 
     def excess(x: float) -> float:
@@ -143,7 +143,7 @@ def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
 
 
 def _borrow(p: Array, q: Array, ratio: Array) -> tuple[Array, Array]:
-    """Bring each cell with p < ratio * q up to equality with as much of the cells after it as that takes."""
+    """Raise each cell with p < ratio * q to equality with the mass that this takes from the cells after it."""
     raised_p, raised_q = np.zeros_like(p), np.zeros_like(q)
     rows = zip(p.tolist(), q.tolist(), ratio.tolist(), strict=True)
     have_p, have_q, target = next(rows)

@@ -15,13 +15,13 @@ History = Sequence[tuple[float, float, int]]
 
 
 def distance(adjacency: str) -> float:
-    """Between the two worlds' means at a step that samples the record, in clipping bounds."""
+    """The distance of the two worlds' means at a step that samples the record, in units of the clipping bound."""
     return 2.0 if adjacency == "substitute" else 1.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """Phases of (noise multiplier, sample rate), and for each curve that is wanted how many steps of every phase."""
+    """Phases of (noise multiplier, sample rate), and the number of steps of each phase for each requested curve."""
 
     mechanisms: tuple[tuple[float, float], ...]
     counts: tuple[tuple[int, ...], ...]
@@ -29,7 +29,7 @@ class Training:
 
     @property
     def harshest(self) -> tuple[float, float]:
-        """A mechanism that every phase's is dominated by."""
+        """A mechanism that dominates the mechanisms of all phases."""
         return min(sigma for sigma, _ in self.mechanisms), max(q for _, q in self.mechanisms)
 
     @property
@@ -37,7 +37,7 @@ class Training:
         return max(self.counts, key=sum)
 
 
-LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-4, 1e6, 10**9  # for which there are numbers enough
+LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-4, 1e6, 10**9  # the range that floating point covers
 
 
 def of_arguments(
@@ -47,11 +47,11 @@ def of_arguments(
     history: History | None,
     adjacency: str,
 ) -> tuple[Training, bool]:
-    """The arguments, checked; and whether one curve was asked for, rather than one for each of several step counts."""
+    """The training that the checked arguments describe, and whether they ask for a single curve."""
     checks.adjacency(adjacency)
     if history is not None:
         if not (noise_multiplier is sample_rate is steps is None):
-            raise ValueError("history must be given alone: it holds noise_multiplier, sample_rate and steps itself")
+            raise ValueError("history must be given alone: it already holds noise_multiplier, sample_rate and steps")
         phases: dict[tuple[float, float], int] = {}
         for sigma, q, count in checks.history(history):
             phases[sigma, q] = phases.get((sigma, q), 0) + count
@@ -62,7 +62,7 @@ def of_arguments(
     several = np.ndim(steps) > 0
     counts = np.asarray(steps).tolist() if several else [steps]
     if np.ndim(steps) > 1 or not counts:
-        raise ValueError(f"steps must be a whole number or a non-empty sequence of them, got {steps!r}")
+        raise ValueError(f"steps must be a whole number or a non-empty sequence of whole numbers, got {steps!r}")
     rows = tuple((checks.whole("steps", count),) for count in counts)
     return _computable(Training((mechanism,), rows, adjacency)), not several
 

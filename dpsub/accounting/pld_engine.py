@@ -1,7 +1,8 @@
-r"""Privacy loss distributions by dp-accounting: its discretisation, its composition.
+r"""Privacy loss distributions from dp-accounting.
 
-The upper end is its "connect the dots" discretisation. Its own optimistic one rounds every loss down, which costs
-steps * mesh / 2; the lower end here is the merged one of `dpsub._steps` instead, composed by dp-accounting.
+The upper end is dp-accounting's "connect the dots" discretisation. Its optimistic discretisation rounds every loss
+down, which costs steps * mesh / 2. The lower end is therefore `merge_outcomes` of `dpsub.accounting.one_step`. Both
+ends are composed by dp-accounting.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dp_accounting.pld import privacy_loss_distribution as plds
 from dpsub.accounting.dominating_pairs import Mechanisms, pairs
 from dpsub.accounting.one_step import merge_outcomes
 
-ROUNDING = 1e-11  # more than floating-point FFTs of the sizes allowed here shift any δ(ε), truncated tails included
+ROUNDING = 1e-11  # bounds the error of δ(ε) from floating-point FFTs of the sizes used here, with truncated tails
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class PLDCurve:
 
     def epsilon(self, delta: float) -> tuple[float, float]:
         lower = float(self.optimistic.get_epsilon_for_delta(min(delta + ROUNDING, 1.0)))
-        if lower > 700:  # exp(-loss) is 0 there, and dp-accounting answers with the next multiple of the mesh
+        if lower > 700:  # exp(-loss) is 0 there, and dp-accounting returns the next multiple of the mesh
             lower -= self.mesh
         upper = float(self.pessimistic.get_epsilon_for_delta(delta - ROUNDING)) if delta > ROUNDING else math.inf
         return lower, max(lower, upper)
@@ -43,7 +44,7 @@ class PLDCurve:
 
 
 def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float) -> list[PLDCurve]:
-    """One curve for each row of `counts`, the steps of every phase, all from the same discretisations."""
+    """One curve for each row of `counts`, which holds the steps of each phase; all share their discretisations."""
     relation = privacy_accountant.NeighboringRelation
     pessimistic = [
         plds.from_gaussian_mechanism(

@@ -1,9 +1,9 @@
 r"""The privacy loss variable of one step on prv-accountant (Gopi, Lee and Wutschitz, 2021), with its error bounds.
 
-prv-accountant's own classes are used throughout, apart from two steps that fail on ordinary inputs: the mean of the
-truncated variable, which it integrates on fixed points and then refuses when it disagrees with the grid, and the size
-of the domain, for which it needs Rényi divergences that it has for add/remove only. Both are expectations over the
-Gaussian output here, where the integrand is smooth.
+prv-accountant's own classes are used, except for two steps that fail on ordinary inputs. It integrates the mean of the
+truncated variable on fixed points and refuses the mean when it disagrees with the grid. It needs Rényi divergences for
+the size of the domain, and has them for add/remove only. Both are computed here as expectations over the Gaussian
+output, where the integrand is smooth. The error bounds leave out floating-point errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_POINTS = 2**22  # prv-accountant works in long double: about 5 s and 600 MB
 
 
 class PairPRV(PrivacyRandomVariable):  # type: ignore[misc]
-    """The privacy loss of a `Pair`, as prv-accountant wants it: a distribution function under P."""
+    """The privacy loss of a `Pair` in the form that prv-accountant takes: its distribution function under P."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -52,7 +52,7 @@ class Truncated(PrivacyRandomVariableTruncated):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class PRVCurve:
-    """δ(ε) of one composition within prv-accountant's errors, the worse of its directions."""
+    """δ(ε) of one composition within prv-accountant's error bounds: the largest of its directions."""
 
     variables: tuple[DiscretePrivacyRandomVariable, ...]
     eps_error: float
@@ -64,7 +64,7 @@ class PRVCurve:
             try:
                 with np.errstate(all="ignore"):
                     low, _, high = variable.compute_epsilon(delta, self.delta_error, self.eps_error)
-            except (ValueError, RuntimeError):  # it says that floating-point errors would dominate such a delta
+            except (ValueError, RuntimeError):  # it refuses a delta that floating-point errors would dominate
                 low, high = 0.0, math.inf
             low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, math.inf)
             lower, upper = max(lower, low), max(upper, high)
@@ -79,9 +79,10 @@ class PRVCurve:
 def curves(
     adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], eps_error: float, delta_error: float
 ) -> list[PRVCurve]:
-    """One curve for each row of `counts`, the steps of every phase, all from the discretisations made for the most.
+    """One curve for each row of `counts`, which holds the steps of each phase.
 
-    Where `eps_error` would need more than `MOST_POINTS` points, the grid has that many and the error is what it costs.
+    All share the discretisations for the longest training. If `eps_error` would need more than `MOST_POINTS` points,
+    the grid has `MOST_POINTS`, and the error is larger.
     """
     most = max(counts, key=sum)
     composed: list[list[DiscretePrivacyRandomVariable]] = []

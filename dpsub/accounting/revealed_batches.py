@@ -1,4 +1,4 @@
-"""The last resort of `engine="auto"`: an upper bound in closed form, where no grid helps."""
+"""The last resort of `engine="auto"`, for when no grid helps: an upper bound in closed form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
-from scipy.stats import binom
 
 from dpsub.accounting.delta_to_tradeoff import tradeoff
 from dpsub.accounting.dominating_pairs import Array
@@ -20,7 +19,7 @@ from dpsub.accounting.gaussian import gdp_epsilon
 class RevealedCurve:
     """δ(ε) against an adversary who is also told which batches the record was in: an upper bound in closed form.
 
-    Given the number of these batches, which has a binomial law, the training is one Gaussian mechanism.
+    The number of these batches has a binomial law. Given that number, the training is one Gaussian mechanism.
     """
 
     distance: float
@@ -52,7 +51,9 @@ class RevealedCurve:
 
     @cached_property
     def _batches(self) -> tuple[Array, Array, float]:
-        """How many they can be, from 1; the log-probabilities; and the probability of what is not listed."""
+        """The numbers of batches, from 1; their log-probabilities; and the probability of numbers that are left out."""
+        from scipy.stats import binom  # its import takes as long as the rest of this room
+
         law = binom(self.steps, self.sample_rate)
         spread = 40 * law.std() + 1000
         least, most = max(math.floor(law.mean() - spread), 0), min(math.ceil(law.mean() + spread), self.steps)

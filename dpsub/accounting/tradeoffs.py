@@ -24,15 +24,15 @@ def tradeoff(
     history: History | None = None,
     adjacency: str,
 ) -> float | Array:
-    r"""The trade-off function f: whoever guesses which of two worlds a model is of errs at least this often.
+    r"""The trade-off function f: the least false-negative rate of any attack, at a given false-positive rate.
 
-    An adversary who takes z′ for z with probability `fpr` takes z for z′ with probability at least f(fpr). Exact at
-    q = 1, elsewhere a certified lower bound, within 2e-5 where possible. Under add/remove adjacency it is the lower
-    one of the two directions, made symmetric and convex.
+    An adversary who takes z′ for z with probability `fpr` takes z for z′ with probability at least f(fpr). The values
+    are exact at q = 1, and elsewhere a certified lower bound, within 2e-5 where possible. Under add/remove adjacency f
+    is the lower of the two directions, made symmetric and convex.
 
     Args:
         fpr: any shape; false-positive rates, from 0 to 1.
-        noise_multiplier, sample_rate, steps, history, adjacency: as in `epsilon`.
+        noise_multiplier, sample_rate, steps, history, adjacency: as in `epsilon`; `steps` is one number.
 
     Returns:
         False-negative rates, of the shape of `fpr`.

@@ -1,7 +1,7 @@
 r"""The law of the sum over T steps that the adversary of S1 sees, in units of the clipping bound.
 
-Given z it is :math:`\sum_k \mathrm{Bin}(k; T, q)\, N(k, T\sigma^2)`, given z′ its mirror image or, against nothing,
-N(0, Tσ²) (*Beyond Membership*, equations 2 and 3).
+Given z it is :math:`\sum_k \mathrm{Bin}(k; T, q)\, N(k, T\sigma^2)`. Given z′ it is the mirror image or, if the slot is
+empty, N(0, Tσ²) (*Beyond Membership*, equations 2 and 3).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from scipy.special import gammaln, log_ndtr, logsumexp, ndtri, xlog1py, xlogy
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
 
-TERMS = 2**18  # computed at once
+TERMS = 2**18  # of the sum, computed at once
 
 
 def _log_weights(sample_rate: float, steps: int) -> tuple[Array, Array]:
-    """The counts 0 … steps and the log-probabilities of the canary being sampled so often."""
+    """The counts 0 … steps, and the log-probability that the canary is sampled each number of times."""
     counts = np.arange(steps + 1.0)
     weights = (
         gammaln(steps + 1) - gammaln(counts + 1) - gammaln(steps - counts + 1)
@@ -34,13 +34,13 @@ def log_likelihood_ratio(
 ) -> Array:
     """log Pr(sum | z) − log Pr(sum | z′), increasing in the sum.
 
-    The Gaussian factor common to both worlds is cancelled before anything is summed, so no sum is too large for it.
+    The Gaussian factor that both worlds share is cancelled before the summation, so large sums do not overflow.
     """
     variance = steps * noise_multiplier**2
     counts, weights = _log_weights(sample_rate, steps)
     weights = weights - counts**2 / (2 * variance)
-    # Only the counts that contribute somewhere in the range of the sums; the rest are below e^-50 of the largest term.
-    # The exponent is concave in the count, so the counts that matter anywhere lie between those that do at the ends.
+    # Only counts that contribute somewhere in the range of the sums are kept; other terms are below e^-50 of the
+    # largest. The exponent is concave in the count, so these counts lie between those that matter at the two ends.
     reach = np.abs(sums).max(initial=0.0)
     terms = weights + counts * np.array([[-reach], [reach]]) / variance
     matter = np.flatnonzero((terms >= terms.max(axis=1, keepdims=True) - 50).any(axis=0))
@@ -68,13 +68,13 @@ def log_above(x: float, sign: int, *, noise_multiplier: float, sample_rate: floa
 
 
 def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    r"""The exact ε of an adversary who sees the sum over all steps alone: what infinitely many runs of S1 would show.
+    r"""The exact substitute ε against an adversary who sees only the sum over all steps.
 
-    `epsilon` covers an adversary who sees every step. At q = 1 the two agree; the difference elsewhere is what the
-    threat model hides, as opposed to what a finite number of runs cannot show.
+    Infinitely many runs of S1 would show this ε. `epsilon` covers an adversary who sees every step. At q = 1 the two
+    agree; elsewhere they differ by what the threat model hides, not by what a finite number of runs fails to show.
 
-    The likelihood ratio is increasing in the sum x, so the best event at ε is a half-line from the x whose log-ratio is
-    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`.
+    The likelihood ratio increases in the sum x, so the best event at ε is the half-line from the x whose log-ratio is
+    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`; `steps` is one number.
 
     Source: *Beyond Membership*, section 3.1, equation 3.
 

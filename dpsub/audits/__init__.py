@@ -1,4 +1,4 @@
-"""Audits of trained models: Algorithm 1, what it observes, and where its numbers are kept."""
+"""Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
 from dpsub.audits.algorithm import audit
 from dpsub.audits.arguments import repeat_seeds

@@ -1,4 +1,4 @@
-r"""Algorithm 1: train by the thousand, score."""
+r"""Algorithm 1: train models in both worlds, and score them."""
 
 from __future__ import annotations
 
@@ -49,65 +49,73 @@ def audit(
 ) -> xr.Dataset:
     r"""Train `runs` models, each with z or z′ in the slot by a fair coin, and score them along the way.
 
-    Each observed step stands for a model released then: the adversary sees its parameters, none before (the
-    hidden-state threat model). The other n − 1 records are the same in both worlds; the slot is sampled with
-    probability q at each step by a coin of the same law in both.
+    Each observed step stands for a model that is released then: the adversary sees its parameters and no earlier ones
+    (the hidden-state threat model). The other n − 1 records are the same in both worlds. At each step the slot is
+    sampled with probability q, by a coin of the same law in both worlds.
 
     Args:
-        task, model, canary, spec: on what, what, which pair of worlds, how. One canary serves all repeats; a sequence
-            of as many as there are repeats is for canaries that were crafted anew, each with its seed of
-            `repeat_seeds`. The attributes say which (`canary_crafted`).
-        runs: R ≥ 1, in all, of each repeat.
-        observe_every: score every so many steps, and at the last step always.
-        repeats: audits of their own, with seeds spawned from `seed` (`repeat_seeds`, and `seeds` in the attributes),
-            the first with `seed` itself. `estimators.over_repeats` makes a mean and an error of their bounds.
-        metrics: what else to observe. "accuracy", on the test set, of the first runs, 8 at most, at the observed steps.
-            "distance", ‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, in the models observed: at
-            most 1, or 0.5 beside an empty slot, as the accountants assume; less where gradients are shorter than C or
-            not opposite. "gradient", at the observed steps of all runs: ⟨g_z, privatised sum⟩/C², what an adversary
-            sees who watches the steps (`Bank.watch_gradient`); all of them, to be summed, only with observe_every=1.
-            "weights", the parameters of all runs after the last step, each a vector that `model.module(parameters)`
-            makes a `torch.nn.Module` of. With "accuracy" or "weights" a linear head trains in all its coordinates
-            instead of those that the records span (`Linear.within_span`): the numbers are others, of the same law.
-        seed: runs come in blocks (`block_size` in the attributes; it depends on the model alone), each with a stream
-            of its own: the same numbers on the same kind of device, with the same versions and arguments, however
-            many threads, workers or interruptions, or whatever memory there are.
-        device: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, as many blocks train side by side as torch
-            may use threads, one thread each.
-        matmul_precision: "highest" is float32. "high" and "medium" let a device that can multiply in TF32 or bfloat16,
-            which is faster and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
-            for, though what the audit finds may hardly change.
-        store: a folder to keep the audit in, by custom `….zarr`. What is finished is written there at once, in shards
-            of whole blocks; the same call goes on from what is there, or reads it if nothing is missing, on any device.
-            `status` says how far it is; `xarray.open_zarr` opens it, with NaN and bits of −1 for what is not there yet.
-            One process at a time may write it (`flock`, which some network file systems do not know). A noise
-            multiplier within 1e-6 of the stored one, and a canary within 1e-3 of its norm, count as the same, since
-            another machine computes them a little differently; the stored ones are used.
-        repair: write again what is damaged in the store, trained again if need be. Without it, damage is an error.
-        allow_mix: go on with a store that was begun on another kind of device (GPU, or instructions of a CPU), or with
-            another version of torch or dpsub, and record both. The law stays, the numbers are those of no one machine.
-        client: a `dask.distributed.Client`, or a scheduler's address: its workers train the shards, with one torch
-            thread to each of their threads and one GPU to each worker; this process alone writes. A worker that dies
-            costs the shards that it was training. A script that starts a LocalCluster does so under
-            `if __name__ == "__main__":`, since the workers import it.
+        task: the training records.
+        model: the architecture: one of `dpsub.models`, or anything that implements `dpsub.models.Model`.
+        canary: the two worlds. One pair serves all repeats. A sequence holds one pair for each repeat, crafted anew
+            with its seed of `repeat_seeds`. The attribute `canary_crafted` says which was given.
+        spec: the DP-SGD parameters.
+        runs: R ≥ 1: models of each repeat, both worlds together.
+        observe_every: score after every `observe_every` steps, and always after the last one.
+        repeats: independent audits. The first has `seed` itself, the others seeds spawned from it (`repeat_seeds`).
+            `estimators.over_repeats` computes mean and error of their bounds.
+        metrics: what to observe beside the scores: names, or `Observer` objects of your own.
+
+            - "accuracy": on the test records, of the first 8 models at most, at the observed steps.
+            - "distance": ‖g_z − g_z′‖/2C of the two canaries' gradients in each model, records' gradients clipped. It
+              is at most 1, or 0.5 beside an empty slot. It is less where gradients are shorter than C or not opposite.
+            - "gradient": ⟨g_z, privatised sum⟩/C² at the observed steps: what an adversary sees who watches the steps.
+              To sum over all steps, set observe_every=1.
+            - "weights": the parameters after the last step. `model.module(parameters)` makes a `torch.nn.Module` of
+              one model's.
+        coordinates: "span" trains a linear head in the fewer coordinates that its records span, where that applies:
+            the scores have the same law (`Model.within_span`). "all" trains in all coordinates. "auto" is "all" if a
+            metric needs all parameters ("accuracy", "weights"), else "span". The numbers of the two differ; the
+            attributes say which was used.
+        seed: of batches, noise, starts and coins. Runs come in blocks, each with its own stream of randomness. The
+            block size depends on the model alone (attribute `block_size`). Arguments, versions and the kind of device
+            determine the numbers; threads, workers, interruptions and memory do not.
+        device: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, several blocks train side by side, one thread
+            each: as many as torch may use threads and the memory holds.
+        matmul_precision: "highest" is float32. "high" and "medium" allow TF32 or bfloat16 on devices that have them.
+            That is faster, and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
+            for, though the scores may hardly change.
+        store: a folder for the audit, by convention `….zarr`. Finished shards are written there at once. The same call
+            resumes from what is there, or reads it if nothing is missing, on any device. `status` tells how far it is;
+            `xarray.open_zarr` opens it, with NaN and bits of −1 for what is not there yet; `pack` puts a finished
+            audit into one file, which this argument takes as well. One process at a time may write (`flock`; some
+            network file systems ignore it). A noise multiplier within 1e-6 of the stored one, and a canary within 1e-3
+            of its norm, count as the same, since another machine computes them slightly differently. The stored ones
+            are then used.
+        repair: train damaged shards of the store again. Without it, damage is an error.
+        allow_mix: resume a store that was begun on another kind of device (GPU, or CPU instructions) or with another
+            version of torch or dpsub, and record both. The law is unchanged, but no single machine reproduces the
+            numbers.
+        client: a `dask.distributed.Client`, or a scheduler's address. Its workers train the shards, one torch thread
+            for each of their threads and one GPU for each worker; only this process writes. A worker that dies costs
+            the shards it was training. A script that starts a LocalCluster must do so under
+            `if __name__ == "__main__":`, since workers import it.
         progress: show a progress bar.
 
     Returns:
-        `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; `step`, the number
-        of steps taken; `accuracy` (measured, step), with the runs that were measured as its coordinate; `distance` and
-        `gradient` (run, step); `weights` (run, parameter). With repeats > 1, each with a leading `repeat`. The
-        attributes say what made it: parameters, seed and versions, and checksums of task, canary and fixed start to
-        know these by; of a stored audit also commit, wall time and the devices that took part.
+        A dataset with `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; and
+        the metrics: `accuracy` (measured, step), `distance` and `gradient` (run, step), `weights` (run, parameter). The
+        coordinate `step` is the number of steps taken. With repeats > 1 each variable has a leading dimension
+        `repeat`. The attributes hold all parameters, the seed, the versions, and checksums of task, canary and fixed
+        start; those of a stored audit also its commit, wall time and devices.
 
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in
-            0 … num_classes − 1, if model or canary do not fit the task, if a gradient canary is longer than
-            max_grad_norm, so that the accountants' promise would not cover it, or if the memory does not suffice for
-            one block; if the store is something else's folder, another audit, damaged, of another format or kind of
-            device; after some training, if it diverged.
-        OSError: with the path, if the store cannot be written or another process is writing it. ConnectionError, one of
-            them, if no scheduler answers. What was stored before stays.
-        KeyboardInterrupt: on Ctrl-C, once what is being written is written.
+            0 … num_classes − 1; if model or canary do not fit the task; if a gradient canary is longer than
+            max_grad_norm; if the memory does not hold one block; if the store is something else's folder, another
+            audit, damaged, of another format or another kind of device. After some training, if it diverged.
+        OSError: with the path, if the store cannot be written, or another process is writing it. Finished shards stay.
+        ConnectionError: if no scheduler answers.
+        KeyboardInterrupt: on Ctrl-C, after the shard being written is written.
 
     Source: *Beyond Membership*, Algorithm 1.
     """
@@ -135,18 +143,18 @@ def audit(
         return place.dataset()
     try:
         _train(place, device, client, allow_mix, progress)
-    except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue makes Ctrl-C the second
+    except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
         if store is None:
             raise
         total = plan.runs * plan.repeats
         done = total - sum(shard.stop - shard.start for shard in place.missing)
-        told = f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
-        raise type(interruption)(told) from None
+        message = f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
+        raise type(interruption)(message) from None
     return place.dataset()
 
 
 def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bool) -> None:
-    """Train what is missing, here or on a cluster, and put it in its place."""
+    """Train the missing shards, here or on a cluster, and write them."""
     with ExitStack() as stack:
         if client is None:
             where = devices.device(device)
@@ -191,8 +199,8 @@ def _trained_here(
 def _check_kind(others: list[Made], made: Made, allow_mix: bool) -> None:
     for other in others:
         if other.kind != made.kind and not allow_mix:
-            told = "".join(f"\n  {name}: {other.kind[name]}, now {value}" for name, value in made.kind.items())
+            kinds = "".join(f"\n  {name}: {other.kind[name]}, now {value}" for name, value in made.kind.items())
             raise ValueError(
-                f"device and versions must be those that the other shards come from:{told}\n"
-                "use these, or audit(..., allow_mix=True), which records both: numbers are the same for one kind only"
+                f"device and versions must be those of the audit's other shards:{kinds}\n"
+                "use those, or audit(..., allow_mix=True), which records both: no single machine reproduces the numbers"
             )

@@ -1,4 +1,4 @@
-"""From the arguments of an audit to its plan."""
+"""Check the arguments of `audit`, and make a plan of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan_of(
     seed: int,
     matmul_precision: str,
 ) -> Plan:
-    """What `audit` is asked to do, checked."""
+    """The plan of an audit, from arguments that are checked here."""
     check_task(task)
     check_fits(model, task)
     if not isinstance(spec, DPSGD):
@@ -62,7 +62,7 @@ def plan_of(
 
 
 def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
-    """What "auto" stands for: "all" where something observed needs all coordinates, else "span"."""
+    """Resolve "auto": "all" if an observer needs all coordinates, else "span"."""
     needing = [one.name for one in observers if one.all_coordinates]
     checks.choice("coordinates", coordinates, ("auto", *COORDINATES))
     if coordinates == "span" and needing:
@@ -78,7 +78,7 @@ def _check_canary(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> 
         raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(canary).__name__}")
     if canary.task is not None and canary.task != task.fingerprint:
         raise ValueError(
-            f"canary must be crafted for this task, {task!r}: its private records are others; craft it anew"
+            f"canary must be crafted for this task, {task!r}, got one for other private records: craft it again"
         )
     if not 0 <= canary.slot < len(task.y_train):
         raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
@@ -102,9 +102,9 @@ def _check_canary(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> 
 
 
 def repeat_seeds(seed: int, repeats: int) -> list[int]:
-    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`, the first of them `seed` itself.
+    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`; the first is `seed` itself.
 
-    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat by itself. To craft the canary anew for each:
+    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat alone. To craft a canary for each repeat:
     `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
 
     >>> repeat_seeds(7, 1)

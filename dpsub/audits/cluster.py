@@ -1,4 +1,4 @@
-"""Shards as futures of a dask cluster: workers train them, and the process that submits them keeps the results."""
+"""Shards on a dask cluster: its workers train them, and this process receives the results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 
 from dpsub.audits.origins import Made, made_on
 from dpsub.audits.plans import Plan, Shard
-from dpsub.audits.shards import Arrays, train_shard, workers
-from dpsub.trainers import block_bytes, block_size, devices
+from dpsub.audits.shards import Arrays, bytes_of_a_block, train_shard, workers
+from dpsub.trainers import devices
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PATIENCE = 30  # seconds for a scheduler to answer
@@ -26,11 +26,11 @@ _gpu_turn = Lock()
 
 @contextmanager
 def connected(client: Any) -> Iterator[Any]:
-    """The client given, or one for the scheduler at the address given, if it answers."""
+    """The client that was given, or a new one for the scheduler at the address that was given."""
     try:
         import distributed
     except ImportError:
-        raise ImportError("client needs dask.distributed: install dpsub[cluster]") from None
+        raise ImportError("client needs dask.distributed: pip install 'dpsub[cluster]'") from None
     advice = "start one with `dask scheduler` and workers with `dask worker`, or leave client out"
     kind: Any = distributed.Client
     if isinstance(client, str):
@@ -52,18 +52,18 @@ def connected(client: Any) -> Iterator[Any]:
 
 
 def kinds(client: Any, device: str) -> list[Made]:
-    """What the workers that are there would train on."""
+    """The device and versions of each connected worker."""
     return list(client.run(_made_here, device).values())
 
 
 def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
-    """Shards as workers finish them; a worker that dies costs those that it was training, which others take up."""
+    """Yield shards as workers finish them. If a worker dies, others train the shards that it had not finished."""
     import distributed
 
     as_completed: Any = distributed.as_completed
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sending large graph")
-        # A task rather than scattered data, which would be lost with the workers that hold it.
+        # Submitted as a task: dask computes it again if the worker that holds it dies. Scattered data would be lost.
         held = client.submit(_itself, plan, pure=False)
     futures = {client.submit(_train, held, shard.number, device, pure=False): shard for shard in shards}
     try:
@@ -74,12 +74,12 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
             except distributed.KilledWorker as error:
                 raise RuntimeError(
                     f"client: several workers died while they trained {shard}, the last of them at "
-                    f"{error.last_worker.address}: if it was for want of memory, give them more, or start fewer"
+                    f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"
                 ) from None
             except CancelledError:
                 raise ConnectionError(
-                    "client: the shards were cancelled, as they are when the scheduler ends or is restarted: the same "
-                    "call goes on from what is stored, with a new client if need be"
+                    "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call "
+                    "again, with a new client if necessary, to go on from what is stored"
                 ) from None
             yield shard, arrays, made
             del futures[future]
@@ -97,7 +97,7 @@ def _made_here(device: str) -> Made:
 
 
 def _train(plan: Plan, number: int, device: str) -> tuple[Arrays, Made]:
-    """One shard, with one torch thread, as everywhere: cores are shared out by giving workers as many threads."""
+    """Train one shard with one torch thread. A worker with several threads trains as many shards side by side."""
     where = devices.own_device(device)
     torch.set_num_threads(1)
     _keep_memory()
@@ -109,13 +109,13 @@ def _train(plan: Plan, number: int, device: str) -> tuple[Arrays, Made]:
 
 
 def _check_memory(plan: Plan, where: torch.device) -> None:
-    """Also against the limit at which dask stops a worker, and then has others try, and stops those."""
+    """Check the memory, also against dask's limit: dask would stop the worker, retry on others, and stop those too."""
     from distributed import get_worker
 
     workers(plan, where)
     worker: Any = get_worker()
     limit, threads = worker.memory_manager.memory_limit, worker.state.nthreads
-    needed = threads * block_bytes(plan.model, plan.task, plan.spec, where, min(plan.runs, block_size(plan.model)))
+    needed = threads * bytes_of_a_block(plan, where)
     if where.type == "cpu" and limit and needed > limit:
         raise ValueError(
             f"client's workers must have more memory, or fewer threads: {threads} blocks at once take about "
@@ -125,9 +125,9 @@ def _check_memory(plan: Plan, where: torch.device) -> None:
 
 @cache
 def _keep_memory() -> None:
-    """Undo what dask's nannies ask of glibc, to hand back memory at once: each step would ask for it again.
+    """Undo the glibc settings of dask's nannies, which return memory at once, so that each step requests it again.
 
-    Measured on a bank of linear heads: workers took 8 s instead of 5.
+    Measured on a bank of linear heads: workers took 8 s with these settings, 5 s without.
     """
     with suppress(OSError, AttributeError, TypeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt

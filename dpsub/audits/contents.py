@@ -1,4 +1,4 @@
-"""What a stored audit holds, as far as it can be believed: every file is vouched for by a checksum."""
+"""The contents of a stored audit. Every file is compared with its recorded checksum before it is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """What a shard's document says of it, in the order in which people ask."""
+    """A shard's document: what was trained, where, and the checksums of its files."""
 
     audit: str
     number: int
@@ -46,16 +46,16 @@ class Contents:
     """What is in a store.
 
     Attributes:
-        begun: whether there is an audit at all.
-        packed: whether it is one file, which is not written any more.
-        attributes: the root's, if they are what was written; else empty.
-        entries: of the shards that are there and whole.
-        files: the content of what is whole, by name; of the numbers only if asked for.
-        damaged: files that are not what was written, and what is wrong.
-        damaged_shards: the shards that they belong to.
+        begun: whether there is an audit.
+        packed: whether the store is one packed file, which is never written again.
+        attributes: the root's attributes; empty if the root is missing or damaged.
+        entries: the undamaged shards, by number.
+        files: the contents of undamaged files, by name; files with numbers only if `with_numbers`.
+        damaged: the damaged or missing files, by name, and what is wrong with each.
+        damaged_shards: the numbers of the shards that they belong to.
 
     Raises:
-        ValueError: if the path is another file, something else's folder, or a store that this version does not know.
+        ValueError: if the path is some other file or folder, or a store of a format that this version does not read.
     """
 
     def __init__(self, path: Path, *, with_numbers: bool = False) -> None:
@@ -115,7 +115,7 @@ class Contents:
                 self.damaged_shards.add(number)
 
     def _check(self, files: Mapping[str, str], of: str, *, keep: bool) -> bool:
-        """Whether the files have the SHA-256 that they should have."""
+        """Whether the files have their recorded SHA-256. Damage is noted, and contents are kept if `keep`."""
         before = len(self.damaged)
         for name, digest in files.items():
             try:
@@ -133,7 +133,7 @@ class Contents:
         return len(self.damaged) == before
 
     def _believed(self, name: str) -> Json | None:
-        """The attributes in a zarr document, if it is what `vouched` made."""
+        """The attributes of a zarr document, or None if its own checksum (`vouched`) is wrong or missing."""
         try:
             content = self._source.read(name)
             document = json.loads(content)
@@ -150,9 +150,9 @@ class Contents:
     def damage(self) -> str:
         """What is damaged, file by file, and what to do."""
         files = "".join(f"\n  {name} {problem}" for name, problem in sorted(self.damaged.items()))
-        advice = "audit(..., repair=True) trains again what is lost, and keeps the rest"
+        advice = "audit(..., repair=True) trains the lost shards again, and keeps the others"
         if self.packed:
-            advice = "copy it anew from where it was whole, or remove it and run the audit again"
+            advice = "copy it again from an undamaged original, or remove it and run the audit again"
         return f"store is damaged, {self.path}:{files}\n{advice}"
 
     @property
@@ -161,7 +161,7 @@ class Contents:
 
     @property
     def wall_seconds(self) -> float:
-        """How long the sessions took that wrote the shards, each up to its last one."""
+        """The total time of the sessions that wrote the shards, each up to its last shard."""
         sessions: dict[str, float] = {}
         for entry in self.entries.values():
             sessions[entry.session] = max(entry.elapsed, sessions.get(entry.session, 0.0))
@@ -169,7 +169,7 @@ class Contents:
 
 
 def vouched(document: Json) -> bytes:
-    """A zarr document, with a checksum of itself among its attributes."""
+    """A zarr document as bytes, with a checksum of itself among its attributes."""
     attributes = {**document["attributes"], "sha256": ""}
     attributes["sha256"] = _digest({**document, "attributes": attributes})
     return json.dumps({**document, "attributes": attributes}, indent=1).encode()

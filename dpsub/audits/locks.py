@@ -1,4 +1,4 @@
-"""One writer at a time, errors that say where, and Ctrl-C that waits."""
+"""One writer at a time, errors that name the path, and Ctrl-C that waits for a write to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except ImportError:  # Windows
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the file system say where: a full disk's does not."""
+    """Add the path to errors of the file system that have none, as when the disk is full, or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -33,16 +33,16 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def take(lock: BufferedIOBase, path: Path) -> None:
-    """`flock`: the system lets go of it when the process ends, however it ends."""
+    """Take the lock, by `flock`: the system releases it when the process ends, however it ends."""
     if fcntl is None:
         return
-    for wait in (0.05, 0.1, 0.2, None):  # somebody's `is_taken` holds it for a moment
+    for wait in (0.05, 0.1, 0.2, None):  # another process's `is_taken` may hold it for a moment
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError as error:
             if wait is None:
-                advice = "somebody else is writing this store: wait for them, or give another path"
+                advice = "another process is writing this store: wait until it has ended, or give another path"
                 raise BlockingIOError(error.errno, advice, str(path)) from None
             time.sleep(wait)
         except OSError as error:
@@ -51,7 +51,7 @@ def take(lock: BufferedIOBase, path: Path) -> None:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether some process is writing this store."""
+    """Whether a process is writing this store."""
     if fcntl is None or not (path / LOCK).exists():
         return False
     try:
@@ -66,6 +66,7 @@ def is_taken(path: Path) -> bool:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
+    """Handle Ctrl-C only after the block has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,6 @@
-"""What is observed of models in training.
+"""Observers: what an audit records of models in training.
 
-A new observation is a class here, or anywhere: `audit(metrics=[MyOwn()])` takes it.
+To record something else, write a subclass of `Observer`: `audit(metrics=[MyObserver()])` takes it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dpsub.trainers import Bank
 
 
 class Watch(ABC):
-    """One bank, watched while it trains: `before_step` and `after_step` are called around each observed step."""
+    """An observer of one bank. `before_step` and `after_step` are called around each observed step."""
 
     def before_step(self) -> None:  # noqa: B027
-        """Take down what the step will change, if that is needed."""
+        """Record what the step will change, if that is needed."""
 
     @abstractmethod
     def after_step(self) -> Tensor:
-        """What is observed: its first dimension is the bank's runs."""
+        """The observed values. The first dimension is the observed runs."""
 
 
 class AfterStep(Watch):
-    """A look at the bank as it is after each observed step."""
+    """Observes the state of the bank after each observed step."""
 
     def __init__(self, look: Callable[[], Tensor]) -> None:
         self._look = look
@@ -40,17 +40,18 @@ class AfterStep(Watch):
 
 
 class Observer(ABC):
-    """One observation. It becomes a variable of the audit's dataset.
+    """One kind of observation. It becomes a variable of the audit's dataset.
 
     Attributes:
-        name: of the variable; stored with the audit. Another observation needs another name.
-        long_name: what the variable is, in words and with its unit.
-        dims: ("run", "step") for a number a model at each observed step; ("run", "parameter") for the parameters after
-            the last step. With another first dimension than "run" only the first `most_runs` models are observed, and
-            that dimension says which.
+        name: of the variable, stored with the audit. No two observers may share one.
+        long_name: the variable in words, with its unit.
+        dims: ("run", "step") for one number for each model and observed step; ("run", "parameter") for the parameters
+            after the last step. If the first dimension is not "run", only the first `most_runs` models are observed,
+            and that dimension has their numbers as its coordinate.
         most_runs: how many models are observed at most; None for all.
-        all_coordinates: whether models have to train in all their coordinates: true if more is looked at than scores,
-            the slot's own gradients and the records' logits (`Model.within_span`).
+        all_coordinates: whether models have to train in all their coordinates. True if the observer uses more than
+            scores, the slot's own gradients and the records' logits (`Model.within_span`).
+        copies: how many tensors with the size of all parameters the observer holds at once, to plan memory.
     """
 
     name: ClassVar[str]
@@ -58,21 +59,22 @@ class Observer(ABC):
     dims: ClassVar[tuple[str, ...]] = ("run", "step")
     most_runs: ClassVar[int | None] = None
     all_coordinates: ClassVar[bool] = False
+    copies: ClassVar[int] = 1
 
     @abstractmethod
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
-        """Watch a bank, or the first so many runs of it, from its start to its last step."""
+        """Watch the first `runs` models of a bank from before its first step."""
 
     def check(self, task: Task) -> None:  # noqa: B027
-        """Refuse a task on which there is nothing to observe."""
+        """Raise a ValueError for a task that this observer cannot be used on."""
 
     def attributes(self, task: Task) -> dict[str, str]:
-        """What else the numbers depend on, to be stored with them."""
+        """What else the numbers depend on, as attributes to store."""
         return {}
 
 
 class Score(Observer):
-    """How much each model speaks for z: what every audit observes."""
+    """The score of each model, which speaks for z if it is high. Every audit observes it."""
 
     name = "score"
     long_name = LONG_NAMES["score"]
@@ -82,7 +84,7 @@ class Score(Observer):
 
 
 class Accuracy(Observer):
-    """The share of the test records that a model labels rightly, of eight models at most."""
+    """The share of the test records that a model labels correctly, for eight models at most."""
 
     name = "accuracy"
     long_name = "share of the test records that the model labels rightly"
@@ -103,25 +105,26 @@ class Accuracy(Observer):
 
 
 class Distance(Observer):
-    """‖g_z − g_z′‖/2C of the two canaries' gradients, a record's clipped, in each model.
+    """‖g_z − g_z′‖/2C of the two canaries' gradients in each model; gradients of records are clipped.
 
-    At most 1, or 0.5 where one world is empty: what the accountants assume at every step.
+    It is at most 1, or 0.5 if the slot is empty in one world. The accountants assume this maximum at every step.
     """
 
     name = "distance"
     long_name = "distance of the two canaries' gradients, in units of 2 max_grad_norm"
+    copies = 2
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
         return AfterStep(lambda: bank.slot.distance(bank) / (2 * bank.spec.max_grad_norm))
 
 
 class GradientProduct(Observer):
-    """The privatised sum's product with z's gradient, in units of C²: what an adversary sees who watches the steps.
+    """⟨g_z, privatised sum⟩/C²: the observation of an adversary who watches the steps.
 
-    z's gradient is the canary's own or, of a record, its clipped gradient at the parameters before the step. A model
-    whose slot holds a z of norm C, and is sampled, shows 1 + N(0, σ²) and what the other records add.
+    g_z is the gradient canary itself or, for a record, its clipped gradient at the parameters before the step. If g_z
+    has norm C and z is in the batch, the value is 1 + N(0, σ²) plus what the other records contribute.
 
-    Source: *Tight Auditing of DP ML*, Algorithm 2, the observation O[t].
+    Source: *Tight Auditing*, Algorithm 2, the observation O[t].
     """
 
     name = "gradient"
@@ -145,7 +148,7 @@ class _WatchGradient(Watch):
 
 
 class Weights(Observer):
-    """The parameters after the last step, each a vector that `model.module(parameters)` makes a module of."""
+    """The parameters after the last step. `model.module(parameters)` makes a `torch.nn.Module` of one model's."""
 
     name = "weights"
     long_name = "parameters after the last step"
@@ -161,14 +164,17 @@ RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
-    """The observers that `audit(metrics=…)` asks for."""
+    """The observers that `metrics` names or holds."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
-        raise ValueError(f'metrics must be a sequence of names, got {metrics!r}; for one, ("accuracy",)')
+        raise ValueError(f'metrics must be a sequence of names or observers, got {metrics!r}: write ("accuracy",)')
     found: dict[str, Observer] = {}
     for one in metrics:
         observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
         if observer.name in RESERVED or not observer.name.isidentifier():
-            raise ValueError(f"metrics must have names of their own, got an observer of the name {observer.name!r}")
+            raise ValueError(
+                f"metrics must have names that are identifiers other than {', '.join(RESERVED)}, got an observer of "
+                f"the name {observer.name!r}"
+            )
         if observer.dims not in (("run", "parameter"), ("run", "step")) and (
             len(observer.dims) != 2 or observer.dims[1] != "step" or observer.most_runs is None
         ):

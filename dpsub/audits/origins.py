@@ -21,7 +21,7 @@ class Made(NamedTuple):
 
     @property
     def kind(self) -> dict[str, str]:
-        """What decides whether two shards of one audit agree to the last bit."""
+        """Shards of one audit agree to the last bit if these are equal."""
         versions = {f"version_{name}": self.versions[name] for name in ("torch", "dpsub")}
         return {"device": self.device, "cpu_capability": self.cpu_capability, **versions}
 
@@ -33,7 +33,7 @@ def made_on(device: torch.device, seconds: float = 0.0) -> Made:
 
 
 def origin(made: list[Made]) -> dict[str, str]:
-    """Devices and versions, as attributes: all that there are, where there are several."""
+    """Devices and versions as attributes; if there are several, all of them."""
     versions = {name: joined(each.versions[name] for each in made) for name in made[0].versions}
     found = {name: joined(getattr(each, name) for each in made) for name in ("device", "cpu_capability")}
     return found | {f"version_{name}": version for name, version in versions.items()}

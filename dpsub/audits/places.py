@@ -1,4 +1,4 @@
-"""Where the shards of an audit go: the protocol, and memory for audits that are not stored."""
+"""Where the shards of an audit go: the protocols, and the place in memory for audits that are not stored."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dpsub.audits.shards import Arrays
 
 
 class Writer(Protocol):
-    """Takes shards; there is one only while its place is open for writing."""
+    """Takes trained shards. It exists only while its place is open for writing."""
 
     @property
     def plan(self) -> Plan:
-        """What is to be trained, with the noise multiplier and canaries of what is stored already."""
+        """The plan, with the noise multiplier and canaries that are stored already."""
         ...
 
     @property
@@ -26,14 +26,14 @@ class Writer(Protocol):
 
     @property
     def made(self) -> list[Made]:
-        """Where the shards come from that are there."""
+        """Where the shards written so far come from."""
         ...
 
     def write(self, shard: Shard, arrays: Arrays, made: Made) -> None: ...
 
 
 class Place(Protocol):
-    """Where an audit's numbers are kept."""
+    """Where the results of an audit are kept."""
 
     @property
     def plan(self) -> Plan: ...
@@ -49,16 +49,16 @@ class Place(Protocol):
         ...
 
     def settle(self) -> None:
-        """Where nothing has to be trained: put right what is left to put right."""
+        """Repair what can be repaired without training. Called when no shard is missing."""
         ...
 
     def dataset(self) -> xr.Dataset:
-        """All of it."""
+        """The whole audit."""
         ...
 
 
 class Memory:
-    """Where the shards of an audit go that is not stored."""
+    """The place for audits that are not stored."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -1,4 +1,4 @@
-"""What an audit is going to do: all that its numbers depend on, cut into shards that can be trained anywhere."""
+"""The plan of an audit: everything that its numbers depend on, cut into shards that can be trained anywhere."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers import block_size
 
-SHARDS = 128  # of a repeat, at most: few enough files, and little lost with one of them
+SHARDS = 128  # of a repeat, at most: few files, and little is lost with one shard
 
 
 class Variable(NamedTuple):
-    """How one variable is laid out; what has not been trained yet is `fill`."""
+    """How one variable is stored; `fill` stands for values that are not trained yet."""
 
     sizes: dict[str, int]  # by dimension, in order
     dtype: str
@@ -40,7 +40,7 @@ class Variable(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Whole blocks of one repeat, which are trained and stored together."""
+    """Whole blocks of one repeat, trained and stored together: its runs from `start` to before `stop`."""
 
     number: int
     repeat: int
@@ -54,11 +54,11 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An audit, before and apart from being run."""
+    """What an audit will train and observe."""
 
     task: Task
     model: Model
-    canaries: tuple[CanaryPair, ...]  # one for all repeats, or one each
+    canaries: tuple[CanaryPair, ...]  # one for all repeats, or one for each
     spec: DPSGD
     runs: int
     observe_every: int
@@ -77,7 +77,7 @@ class Plan:
         return sorted({*range(self.observe_every, steps + 1, self.observe_every), steps})
 
     def rows(self, observer: Observer) -> int:
-        """How many models of a repeat are observed."""
+        """How many models of a repeat this observer observes."""
         return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, block_size(self.model))
 
     @property
@@ -118,13 +118,13 @@ class Plan:
         return {name: values.astype(np.int64) for name, values in found.items()}
 
     def region(self, name: str, shard: Shard) -> tuple[slice | int, ...]:
-        """Where a variable of this shard goes."""
+        """The part of a variable that this shard fills."""
         rows = slice(shard.start, shard.stop) if "run" in self.variables[name].dims else slice(None)
         return (rows,) if self.repeats == 1 else (shard.repeat, rows)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """What makes the numbers: everything needed to run the audit again, but for device and versions."""
+        """What determines the numbers: everything needed to run the audit again, except device and versions."""
         first = self.canaries[0]
 
         def each(values: list[Any]) -> Any:
@@ -162,7 +162,7 @@ class Plan:
 
 
 def implied_coordinates(metrics: str) -> str:
-    """In which coordinates models train if nobody chooses: in all where something observed needs them."""
+    """The coordinates that "auto" chooses for these metrics. Observers outside `BY_NAME` do not count."""
     known = (BY_NAME[name] for name in metrics.split() if name in BY_NAME)
     return "all" if any(one.all_coordinates for one in known) else "span"
 
@@ -170,7 +170,7 @@ def implied_coordinates(metrics: str) -> str:
 def fingerprint(attributes: Mapping[str, Any]) -> str:
     """16 hexadecimal digits that change with any attribute.
 
-    Coordinates that the metrics imply do not count: stores were written before there was a choice.
+    Coordinates that the metrics imply do not count, so that stores from before the choice keep their fingerprint.
     """
     known = dict(attributes)
     if known.get("coordinates") == implied_coordinates(known["metrics"]):

@@ -8,7 +8,7 @@ from dpsub.audits.plans import Plan, Shard
 
 
 class Bars:
-    """Models per second and the time left; where there are repeats, a second bar that counts them."""
+    """A bar of models, with their rate and the time left, and a second bar of repeats if there are several."""
 
     def __init__(self, plan: Plan, missing: list[Shard], progress: bool) -> None:
         self._left = [sum(shard.repeat == repeat for shard in missing) for repeat in range(plan.repeats)]

@@ -1,4 +1,4 @@
-"""Stored audits: how far they are, and reading and packing those that are complete."""
+"""Stored audits: their status, and reading and packing complete ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Status(NamedTuple):
     """How far a stored audit is.
 
     Attributes:
-        store: its folder.
-        audit: what it audits, in words.
-        models: how many there will be, over all repeats; 0 where damage leaves that unknown.
-        stored: how many there are, whole.
-        damaged: files that are not what was written, and what is wrong with each.
-        being_written: whether a process is at it, as far as the file system can tell.
-        device, commit: that the shards come from, all of them.
-        wall_seconds: of the sessions that wrote them, each up to its last shard.
+        store: its folder, or its file if it is packed.
+        audit: scenario and task.
+        models: how many the audit has when complete, over all repeats; 0 if damage leaves that unknown.
+        stored: how many are stored and undamaged.
+        damaged: damaged or missing files, and what is wrong with each.
+        being_written: whether a process is writing it, as far as the file system can tell.
+        device, commit: where the shards come from; several are joined by " + ".
+        wall_seconds: the total time of the sessions that wrote them, each up to its last shard.
     """
 
     store: Path
@@ -37,7 +37,7 @@ class Status(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether all models are there, and nothing is damaged."""
+        """Whether all models are stored and no file is damaged."""
         return self.stored == self.models and not self.damaged
 
     def __str__(self) -> str:
@@ -48,13 +48,16 @@ class Status(NamedTuple):
 
 
 def load(store: str | os.PathLike[str]) -> xr.Dataset:
-    """A complete stored audit, every checksum computed again, without the task, model and canary that it takes to run.
+    """Read a complete stored audit. The task, model and canary are not needed; every checksum is computed again.
+
+    Args:
+        store: its folder, or its packed file.
 
     Returns:
         What `audit` returned.
 
     Raises:
-        ValueError: if there is no audit in this folder, or it is damaged or not complete.
+        ValueError: if there is no audit, or it is damaged or not complete.
     """
     from dpsub.audits import stores
 
@@ -62,10 +65,13 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
 
 
 def status(store: str | os.PathLike[str]) -> Status:
-    """How far a stored audit is, and whether all of it is what was written (every checksum is computed again).
+    """How far a stored audit is, and whether a file is damaged: every checksum is computed again.
+
+    Args:
+        store: its folder, or its packed file.
 
     Raises:
-        ValueError: if there is no audit in this folder.
+        ValueError: if there is no audit.
     """
     from dpsub.audits.contents import Contents
     from dpsub.audits.locks import is_taken
@@ -89,16 +95,22 @@ def status(store: str | os.PathLike[str]) -> Status:
 
 
 def pack(store: str | os.PathLike[str]) -> Path:
-    """Put a complete stored audit into one file beside its folder, `NAME.zip`, and remove the folder.
+    """Pack a complete stored audit into one file beside its folder, `NAME.zip`, and remove the folder.
 
-    The file holds what the folder held, checksums and provenance included. `load`, `status` and `audit(store=NAME)`
-    read it as they read the folder, and `xarray.open_zarr(zarr.storage.ZipStore("NAME.zip", mode="r"))` opens it.
+    The file holds everything that was in the folder, checksums and provenance included. `load`, `status` and
+    `audit(store=NAME)` read it like the folder; `xarray.open_zarr(zarr.storage.ZipStore("NAME.zip", mode="r"))` opens
+    it.
+
+    Args:
+        store: its folder, NAME. A store that is packed already stays as it is.
 
     Returns:
         The file's path.
 
     Raises:
-        ValueError: if there is no audit in this folder, it is damaged or not complete, or a process is writing it.
+        ValueError: if there is no audit, if it is damaged or not complete, if a process is writing it, or if the folder
+            holds other files.
+        OSError: if the packed file does not read back as it was written. The folder stays.
     """
     from dpsub.audits import stores
     from dpsub.audits.contents import Contents
@@ -115,13 +127,13 @@ def pack(store: str | os.PathLike[str]) -> Path:
     known = {*contents.files, LOCK}
     files = (item.relative_to(path).as_posix() for item in path.rglob("*") if not item.is_dir())
     if foreign := sorted(name for name in files if name not in known):
-        raise ValueError(f"store must hold nothing but its audit, got {path} with {foreign[0]!r}: move that away")
+        raise ValueError(f"store must hold only its audit to be packed, got {path} with {foreign[0]!r}: move that away")
     packed = path.with_name(path.name + PACKED)
     beside = packed.with_name(f"{packed.name}.partial")
     write_archive(beside, contents.files)
     whole = Contents(beside, with_numbers=True)
     if whole.damaged or whole.files != contents.files:
-        raise OSError(f"{beside} is not what was written to it: look for what is wrong with this disk")
+        raise OSError(f"{beside} does not read back as it was written: check this disk")
     beside.replace(packed)
     for name in known:
         (path / name).unlink(missing_ok=True)
@@ -132,7 +144,7 @@ def pack(store: str | os.PathLike[str]) -> Path:
 
 
 def located(store: str | os.PathLike[str]) -> Path:
-    """Where it is now, whatever folder the process is in later."""
+    """The absolute path of a store: its folder, or its packed file if there is one."""
     if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
         raise ValueError(f"store must be a path in the file system, got {store!r}")
     path = Path(store).expanduser().resolve()

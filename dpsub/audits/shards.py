@@ -1,4 +1,4 @@
-"""Training one shard: the same numbers wherever devices of one kind train it."""
+"""Training one shard. Devices of one kind compute the same numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
         canary=plan.canaries[repeat if len(plan.canaries) > 1 else 0],
         coordinates=plan.coordinates,
     )
-    # Who observes only some runs observes those of the first block.
+    # Observers of only some runs observe those of the first block.
     observers = [one for one in (Score(), *plan.observers) if one.most_runs is None or block == 0]
     watches = {one.name: one.watch(bank, plan.task, min(runs, plan.rows(one))) for one in observers}
     observed, last = set(plan.observed), {plan.spec.steps}
@@ -72,18 +72,25 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
     return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
 
 
+def bytes_of_a_block(plan: Plan, device: torch.device) -> int:
+    """About the most memory, in bytes, that a block of this audit takes."""
+    runs = min(plan.runs, block_size(plan.model))
+    spare = max(one.copies for one in (Score(), *plan.observers))
+    return block_bytes(plan.model, plan.task, plan.spec, device, runs, spare=spare)
+
+
 def workers(plan: Plan, device: torch.device) -> int:
-    """How many blocks train side by side: a thread each, as many as the memory holds.
+    """How many blocks train side by side, one thread each: one on CUDA; on a CPU, as many as the memory holds.
 
     Raises:
-        ValueError: if it does not hold one.
+        ValueError: if the memory does not hold one block.
     """
-    runs = min(plan.runs, block_size(plan.model))
-    needed, free = block_bytes(plan.model, plan.task, plan.spec, device, runs), devices.free_bytes(device)
+    needed, free = bytes_of_a_block(plan, device), devices.free_bytes(device)
     if needed > free:
         raise ValueError(
-            f"model and task must fit the memory: a block of {runs} models of {plan.model.parameters} parameters on "
-            f"{len(plan.task.y_train)} records takes about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are "
-            f"free on {device}: free some, or use a smaller model, fewer records or a larger device"
+            f"model and task must fit the memory: a block of {min(plan.runs, block_size(plan.model))} models of "
+            f"{plan.model.parameters} parameters on {len(plan.task.y_train)} records takes about "
+            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on {device}: free some, or use a smaller "
+            "model, fewer records or a larger device"
         )
     return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)

@@ -10,7 +10,8 @@ from typing import Protocol, Self
 DOCUMENT = "zarr.json"
 LOCK = ".dpsub-lock"
 PACKED = ".zip"
-SIGNED = b"dpsub sha256 "  # with 64 digits, the end of a packed store: the checksum of all that stands before them
+# A packed store ends with these bytes and 64 digits, the checksum of everything before the digits.
+SIGNED = b"dpsub sha256 "
 DIGITS = 64
 
 
@@ -18,7 +19,7 @@ class Source(Protocol):
     """Where a store's files are read from.
 
     Attributes:
-        damaged: what is wrong with the whole, by name.
+        damaged: what is wrong with the source itself, by its name.
     """
 
     damaged: dict[str, str]
@@ -27,7 +28,7 @@ class Source(Protocol):
         """The content of one file.
 
         Raises:
-            OSError: if it cannot be read; FileNotFoundError, if there is none.
+            OSError: if it cannot be read; FileNotFoundError if it does not exist.
         """
         ...
 
@@ -41,7 +42,7 @@ class Source(Protocol):
 
 
 class Folder:
-    """A store's files, each by itself."""
+    """The files of a store in a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +63,7 @@ class Folder:
 
 
 class Archive:
-    """A store's files in one, as `pack` writes them: a zip file without compression, signed with its own checksum."""
+    """The files of a packed store: a zip file without compression that ends with its own checksum."""
 
     def __init__(self, path: Path) -> None:
         self.damaged: dict[str, str] = {}
@@ -70,22 +71,22 @@ class Archive:
         signed, digest = content[:-DIGITS], content[-DIGITS:]
         if not signed.endswith(SIGNED) and not zipfile.is_zipfile(path):
             raise ValueError(
-                f"store must be an audit's folder, or an audit packed into one file and whole, got the file {path}, "
-                "which is neither: it was cut short, or is something else; give another path"
+                f"store must be an audit's folder, or an audit packed into one file, got the file {path}, which is "
+                "neither, or was cut short: give another path"
             )
         if not signed.endswith(SIGNED) or sha256(signed).hexdigest().encode() != digest:
             self.damaged[path.name] = "is not what was written"
         try:
             self._zip = zipfile.ZipFile(path)
-        except zipfile.BadZipFile:
+        except (zipfile.BadZipFile, NotImplementedError):
             raise ValueError(
-                f"store is damaged, {path}, so that no file in it can be found: copy it anew from where it was whole"
+                f"store is damaged, {path}: its list of files cannot be read; copy it again from an undamaged original"
             ) from None
 
     def read(self, name: str) -> bytes:
         try:
             if self._zip.getinfo(name).compress_type != zipfile.ZIP_STORED:
-                raise OSError(f"{name} is compressed, as no packed store is")
+                raise OSError(f"{name} is compressed, and packed stores are not")
             return self._zip.read(name)
         except KeyError:
             raise FileNotFoundError(name) from None
@@ -112,7 +113,7 @@ def _is_number(path: Path) -> bool:
 
 
 def write_archive(path: Path, files: dict[str, bytes]) -> None:
-    """Pack files into one, the same bytes for the same files."""
+    """Pack files into one. The same files give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name])

@@ -1,4 +1,4 @@
-"""Audits on disk: a folder that is resumed, or a finished audit in one file."""
+"""Audits on disk: a folder that can be resumed, or a finished audit packed into one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpsub.audits.sources import LOCK
 from dpsub.audits.told import decoded, told
 from dpsub.audits.writer import StoreWriter
 
-SAME = 1e-6  # relative: a noise multiplier that was calibrated again, elsewhere, may differ in its last digits
+SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 
 WHERE_FROM = {
     "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
@@ -31,7 +31,7 @@ WHERE_FROM = {
 
 
 class Store:
-    """An audit on disk: what is there is read and checked at once; nothing is written but by `writing`."""
+    """An audit on disk. The constructor reads and checks it; only `writing` changes it."""
 
     def __init__(self, path: Path, plan: Plan, *, repair: bool = False) -> None:
         self.path = path
@@ -48,11 +48,11 @@ class Store:
             self.plan = _as_stored(self._asked, self.contents)
         if any(entry.audit != self.plan.fingerprint for entry in self.contents.entries.values()):
             raise ValueError(
-                f"store has lost what it says of itself, {self.path}, and its shards come from another audit than the "
-                "one asked for: give the parameters that it was made with, or another path"
+                f"store holds shards of another audit than the one asked for, {self.path}: give the parameters that it "
+                "was made with, or another path"
             )
         if self.contents.packed and self.missing:
-            raise ValueError(f"store is packed, but not complete, {self.path}: give another path")
+            raise ValueError(f"store is packed but not complete, {self.path}: give another path")
 
     @property
     def missing(self) -> list[Shard]:
@@ -64,7 +64,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[StoreWriter]:
-        """The store to oneself, begun or mended where it has to be."""
+        """Lock the store and open it for writing. It is begun or repaired if necessary."""
         with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / LOCK, "ab")  # noqa: SIM115
@@ -75,11 +75,11 @@ class Store:
             try:
                 yield writer
             finally:
-                with suppress(OSError):  # the shards' documents say the same
+                with suppress(OSError):  # the shards' documents hold the same information
                     writer.put_root()
 
     def settle(self) -> None:
-        """Where nothing has to be trained: put right what damage, or the end of a process, left behind."""
+        """Repair what damage, or an interrupted process, left behind. Called when no shard is missing."""
         if self.contents.packed:
             return
         if self.contents.damaged:
@@ -90,19 +90,19 @@ class Store:
                 pass
 
     def dataset(self) -> xr.Dataset:
-        """All of it, from the very bytes that their checksums vouch for."""
+        """The whole audit, decoded from the same bytes that were compared with their checksums."""
         self.contents = Contents(self.path, with_numbers=True)
         if self.contents.damaged:
             raise ValueError(self.contents.damage)
         if self.missing:
             raise ValueError(
-                f"store was changed while it was being written, {self.path}: the same call trains what is gone"
+                f"store was changed while it was being written, {self.path}: the same call trains the missing shards"
             )
         return decoded(self.contents.files, told(self.plan.attributes, self.contents))
 
 
 def read(path: Path) -> xr.Dataset:
-    """A complete audit without what it was made on: the attributes tell of that."""
+    """Read a complete audit without its task, model and canary. Its attributes describe them."""
     contents = Contents(path, with_numbers=True)
     if not contents.begun:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
@@ -115,20 +115,20 @@ def read(path: Path) -> xr.Dataset:
     }
     if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
         raise ValueError(
-            f"store must hold one audit, got {path}, whose shards come from another than it says: copy it anew from "
-            "where it was whole"
+            f"store must hold one audit, got {path}, whose shards come from another audit than its attributes say: "
+            "copy it again from an undamaged original"
         )
     models = about["runs"] * about["repeats"]
     if contents.models < models:
         raise ValueError(
-            f"store must be complete, got {path} with {contents.models:,} of {models:,} models: the audit that began "
-            "it goes on from there"
+            f"store must be complete, got {path} with {contents.models:,} of {models:,} models: run the same audit "
+            "again to complete it"
         )
     return decoded(contents.files, told(about, contents))
 
 
 def _as_stored(asked: Plan, contents: Contents) -> Plan:
-    """The plan with the stored noise multiplier and canaries, if they are those asked for but for rounding."""
+    """The plan with the stored noise multiplier and canaries, if they equal those asked for up to rounding."""
     attributes, others = contents.attributes, []
     for name, value in asked.attributes.items():
         stored = attributes.get(name)
@@ -142,8 +142,10 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
         stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
         others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
     if others or canaries is None:
-        told = "".join(f"\n  {other}" for other in others)
-        raise ValueError(f"store holds another audit, {contents.path}:{told}\ngive another path, or these parameters")
+        differences = "".join(f"\n  {other}" for other in others)
+        raise ValueError(
+            f"store holds another audit, {contents.path}:{differences}\ngive another path, or these parameters"
+        )
 
     def details(i: int) -> dict[str, Any]:
         names = {name.removeprefix("canary_"): name for name in attributes if name.startswith("canary_")}

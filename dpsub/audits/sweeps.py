@@ -1,4 +1,4 @@
-"""The panels of a figure: every scenario under every spec."""
+"""The audits behind the panels of a figure: every scenario under every spec."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def sweep(
     results: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> dict[tuple[str, str], xr.Dataset]:
-    """Audit every scenario under every spec: the panels of a figure.
+    """Audit every scenario under every spec, for the panels of a figure.
 
-    Each canary is crafted once for each spec, with `seed`, and audited with the same seed.
+    A canary is crafted for each scenario and spec with `seed`, and audited with the same seed.
 
     Args:
         task, model: as in `audit`.
         specs: by label, such as "q = 0.25": the DP-SGD parameters of each panel.
-        scenarios: by name, the crafters; S2 to S5 by default.
+        scenarios: the crafters by name; S2 to S5 by default.
         seed: of crafters and audits.
-        results: a folder to keep the audits in, one store each ("q=0.25-S2.zarr"); None keeps nothing.
+        results: a folder for the stores, one for each audit ("q=0.25-S2.zarr"); None stores nothing.
         options: of `audit`.
 
     Returns:
@@ -62,18 +62,20 @@ def sweep(
 def load_all(
     folder: str | os.PathLike[str], *, label: str = "q = {sample_rate:g}"
 ) -> dict[tuple[str, str], xr.Dataset]:
-    """All audits of a folder, by label and scenario: what `sweep` returned when it kept them.
+    """Read all audits of a folder, by label and scenario, as `sweep` returns them.
 
     Args:
-        folder: where the stores are, `*.zarr`.
-        label: a format of the audits' attributes, by which they are told apart.
+        folder: where the stores are: `*.zarr`, or packed `*.zarr.zip`.
+        label: a format string over an audit's attributes. It has to give each audit of a scenario another label, and
+            it gives the labels of the sweep only if it is written like them.
 
     Raises:
-        FileNotFoundError: if there are none.
-        ValueError: if one is damaged or not complete, or two have the same label and scenario.
+        FileNotFoundError: if the folder holds no audits.
+        ValueError: if one is damaged or not complete, or if two have the same label and scenario.
     """
     found: dict[tuple[str, str], xr.Dataset] = {}
-    for path in sorted(Path(folder).expanduser().glob("*.zarr*")):
+    place = Path(folder).expanduser()
+    for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
         one = load(path)
         key = label.format(**one.attrs), one.attrs["scenario"]
         if key in found:
@@ -81,14 +83,14 @@ def load_all(
         found[key] = one
     if not found:
         raise FileNotFoundError(
-            f"folder must hold audits, *.zarr, got {Path(folder).absolute()} without any: those of the book are in "
-            "results/ of dpsub's repository, and notebooks look for them from notebooks/"
+            f"folder must hold audits, *.zarr, got {Path(folder).absolute()} without any: the book's audits are in "
+            "results/ of dpsub's repository, and its notebooks run in notebooks/"
         )
     return found
 
 
 def _file_name(label: str) -> str:
-    """Of a label, in letters that any file system takes: "η = 0.1" is "eta=0.1"."""
+    """A label in characters that any file system accepts: "eta=0.1" for "η = 0.1"."""
     name = "".join({"η": "eta", "σ": "sigma", "ε": "epsilon", "δ": "delta"}.get(c, c) for c in label if c != " ")
     if not re.fullmatch(r"[A-Za-z0-9=.,_+-]+", name):
         raise ValueError(f"specs must have labels of letters, digits and =.,_+-, for file names, got {label!r}")

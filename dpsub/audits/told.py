@@ -1,4 +1,4 @@
-"""What a store's attributes say: what the audit is and, so far, where it came from."""
+"""The attributes of a store: what the audit is, and where its shards came from so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpsub.audits.origins import joined, origin
 
 
 def told(about: Json, contents: Contents) -> Json:
-    """What an audit is and, so far, where it came from."""
+    """The attributes of an audit, with the provenance of the shards that are stored."""
     entries = list(contents.entries.values())
     made = [entry.made for entry in entries]
     found = {"dpsub_store": FORMAT, **about, "models_stored": contents.models}

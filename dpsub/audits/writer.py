@@ -1,8 +1,8 @@
-"""Writing a store, so that it survives whatever happens to the process that writes it.
+"""Writing a store so that it survives a crash of the writing process at any moment.
 
-Each file is written beside its place and then moved there. A shard's numbers are on the disk before the document that
-vouches for them is written: what is killed at any moment, by a power cut too, leaves whole shards, and at most some
-files that no document vouches for.
+Each file is written under a temporary name and then renamed. A shard's numbers are on the disk before the document with
+their checksums is written. A process that is killed, even by a power cut, therefore leaves whole shards, and at most
+some files that no document lists.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dpsub.audits.told import told
 
 
 class StoreWriter:
-    """A store to oneself: what `Store.writing` hands out, and nobody else has.
+    """A store that this process has locked. `Store.writing` hands it out.
 
     Args:
-        contents: what is there.
-        plan: what the store is of.
+        contents: what the store holds.
+        plan: the audit.
         lock: the lock file, open and held.
     """
 
@@ -58,7 +58,7 @@ class StoreWriter:
         return [entry.made for entry in self.contents.entries.values()]
 
     def write(self, shard: Shard, arrays: Arrays, made: Made) -> None:
-        """Put one shard where it stays; Ctrl-C has to wait for it."""
+        """Write one shard. Ctrl-C waits until it is written."""
         chunks = self._chunks(shard, arrays)
         entry = Entry(
             audit=self.plan.fingerprint,
@@ -85,14 +85,14 @@ class StoreWriter:
             self.contents.entries[shard.number] = entry
 
     def put_root(self) -> None:
-        """Write down how much is there; the shards' documents say the same."""
+        """Write the root document, which says how much is stored. The shards' documents hold the same information."""
         document = json.loads(self._skeleton[DOCUMENT])
         files = {name: sha256(content).hexdigest() for name, content in self._skeleton.items() if name != DOCUMENT}
         attributes = {**told(self.plan.attributes, self.contents), "files": files}
         self._put(DOCUMENT, vouched({**document, "attributes": attributes}))
 
     def _begun_or_mended(self) -> dict[str, bytes]:
-        """The files that do not change while shards are written."""
+        """Begin or repair the store. Returns the files that do not change while shards are written."""
         with naming(self.path):
             for leftover in self.path.rglob("*.partial"):
                 if leftover.is_file():
@@ -127,7 +127,7 @@ class StoreWriter:
                 raise
 
     def _check_still_there(self) -> None:
-        """The folder that was locked may have been removed since, and another audit begun in its place."""
+        """Check that nobody has removed the locked folder since, and begun another audit in its place."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.path / LOCK)):
                 return
@@ -146,7 +146,7 @@ class StoreWriter:
 
 
 def _sync_folder(path: Path) -> None:
-    """The names in a folder, too, to the disk; where folders cannot be opened, as on Windows, the system does it."""
+    """Sync the names in a folder to the disk. Windows cannot open folders, and syncs them by itself."""
     with suppress(OSError):
         folder = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What an audit looks like as a zarr group: variables as xarray reads them, and the canaries."""
+"""The layout of an audit as a zarr group: variables as xarray reads them, and the canaries."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dpsub._core.canaries import CanaryPair, Record
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.shards import Arrays
 
-SAME_CANARY = 1e-3  # of the norm of z, of z′ and of z − z′: one that was crafted again, elsewhere, differs a little
+SAME_CANARY = 1e-3  # of the norms of z, z′ and z − z′: a canary crafted again on another machine differs a little
 
 World = NDArray[np.float32] | Record
 
 
 def skeleton(plan: Plan) -> dict[str, bytes]:
-    """The files of an audit before any of its shards is there."""
+    """The files of an audit of which no shard is stored yet."""
     files: dict[str, Buffer] = {}
     store: Any = MemoryStore(files)
     root = zarr.create_group(store, zarr_format=3)
@@ -51,12 +51,12 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
         canary.create_array(name, data=np.stack(arrays), attributes={"labels": labels})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
-        zarr.consolidate_metadata(store)  # xarray looks for it
+        zarr.consolidate_metadata(store)  # xarray reads it
     return {name: content.to_bytes() for name, content in files.items()}
 
 
 class Chunks:
-    """Makes the files that hold the numbers of a shard, with arrays that are opened once."""
+    """Encodes the numbers of shards as files. The arrays are opened once for all shards."""
 
     def __init__(self, plan: Plan, files: Mapping[str, bytes]) -> None:
         self._plan = plan
@@ -72,13 +72,13 @@ class Chunks:
 
 
 def buffers(files: Mapping[str, bytes]) -> dict[str, Buffer]:
-    """The same files, as zarr holds them in memory."""
+    """The files as zarr holds them in memory."""
     kind = default_buffer_prototype().buffer
     return {name: kind.from_bytes(content) for name, content in files.items()}
 
 
 def stored_canaries(files: Mapping[str, bytes], asked: tuple[CanaryPair, ...]) -> tuple[CanaryPair, ...] | None:
-    """The canaries that are stored, if those asked for are the same but for rounding."""
+    """The stored canaries if those asked for equal them up to rounding, else None."""
     group: Any = zarr.open_group(MemoryStore(buffers(files)), mode="r")["canary"]
     worlds = _worlds(asked)
     if set(worlds) != set(group):
@@ -98,7 +98,7 @@ def stored_canaries(files: Mapping[str, bytes], asked: tuple[CanaryPair, ...]) -
 
 
 def _nearly_equal(mine: tuple[World, ...], theirs: tuple[World, ...]) -> bool:
-    """Whether the worlds of two pairs are the same, and the difference between them, which the audit is about."""
+    """Whether two pairs agree in their worlds and in the difference between them, which the audit is about."""
     (x, my_labels), (y, their_labels) = _parts(mine), _parts(theirs)
     return my_labels == their_labels and len(x) == len(y) and all(map(_close, x, y))
 
@@ -114,7 +114,7 @@ def _close(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
 
 
 def _worlds(canaries: tuple[CanaryPair, ...]) -> dict[str, list[World]]:
-    """z and z′ of each canary; no z′ where the slot is empty."""
+    """z and z′ of each canary; no "z_prime" if the slot is empty in the other world."""
     worlds: dict[str, list[World]] = {"z": [canary.z for canary in canaries]}
     others: list[World] = [canary.z_prime for canary in canaries if canary.z_prime is not None]
     return {**worlds, "z_prime": others} if others else worlds

@@ -1,8 +1,8 @@
 r"""The adversaries' canaries.
 
-Whoever chooses a gradient puts it where it is seen best (S2). Whoever may only choose records starts from a private
-one, the target z, the one that a model trained without privacy is least sure of, and looks for a z′ whose gradient
-points the other way: by changing its features (S3), its label (S4), or by looking through other records (S5).
+An adversary that may choose a gradient puts it where it is easiest to detect (S2). One that may only choose records
+starts from a target z: the private record of which a model trained without privacy is least sure. It then looks for a
+z′ whose gradient points the opposite way, by changing features (S3) or the label (S4), or among other records (S5).
 """
 
 from dpsub.crafters.gradients import gradient

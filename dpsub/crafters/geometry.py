@@ -1,4 +1,4 @@
-"""How the gradients of candidate records lie to the target's."""
+"""Angles and lengths of candidate records' gradients, relative to the target's gradient."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ AT_ONCE = 4096  # records
 
 
 class Geometry(NamedTuple):
-    """How the gradients of candidates lie to the target's.
+    """The gradients of k candidates, compared with the target's gradient.
 
     Attributes:
-        cosine: (k,) 0 where one of the two is 0.
-        ratio: (k,) the candidates' norms over the target's.
-        norm: the target's.
+        cosine: (k,) cosine with the target's gradient; 0 for a candidate whose gradient is 0.
+        ratio: (k,) norm divided by the norm of the target's gradient.
+        norm: the norm of the target's gradient.
     """
 
     cosine: NDArray[np.float64]
@@ -31,7 +31,7 @@ class Geometry(NamedTuple):
     norm: float
 
     def details(self, chosen: int) -> Mapping[str, float]:
-        """What a canary says of the candidate that it took."""
+        """The entries for `CanaryPair.details`, for the candidate that was chosen."""
         return {
             "norm": self.norm,
             "norm_ratio": float(self.ratio[chosen]),
@@ -40,9 +40,10 @@ class Geometry(NamedTuple):
 
 
 def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
-    """Compare the gradient of the target with those of the records (x, y), k of them.
+    """Compare the gradients of k records (x, y) with the gradient of the target.
 
-    No record's gradient is formed: its product with the target's is how fast its loss changes in that direction.
+    No record's gradient is formed. Its inner product with the target's gradient is the derivative of the record's loss
+    in that direction.
     """
     model, module = reference.model, reference.module
     target = reference.gradient()

@@ -16,22 +16,25 @@ from dpsub.trainers.devices import matmul_precision
 def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     r"""S2, the crafted gradient: ±C on the parameter that training moves least, 0 elsewhere.
 
-    One model is trained on the task with clipping but without noise; :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`
-    is how far each parameter travels, and the least travelled carries the canary, where the other records disturb it
-    least.
+    One model is trained on the task with clipping but without noise. Parameter j travels
+    :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`. The parameter that travels least carries the canary, since the
+    other records disturb it least.
 
     Args:
-        task: the private records D, known to this adversary.
-        model: what will be trained.
-        spec: how it will be trained; its noise multiplier is not used.
-        seed: for the batches of the noiseless training, and for the record that gives up its place.
+        task: the private records D, which this adversary knows.
+        model: the architecture to be audited.
+        spec: the DP-SGD parameters of the audit. The noise multiplier is not used.
+        seed: for the start and batches of the noiseless training, and for the choice of the record to replace.
 
     Returns:
-        A substitute pair of gradients of norm C, 2C apart; `details["parameter"]` is the index in the flattened
-        parameters, `details["travel"]` how far it moved and `details["unmoved"]` how many did not move at all: at
-        pixels that no private record uses, a canary meets no other record, as in the worst case. In the trace:
-        `travel` (parameters,); `path` (points, 3), where the parameters that travel least, middlingly and most were
-        after `step` (points,) steps.
+        A substitute pair of gradients of norm C, 2C apart. `details["parameter"]` is the index among the flattened
+        parameters and `details["travel"]` how far it travelled. `details["unmoved"]` counts the parameters that did not
+        move: at pixels that no private record uses, the canary meets no other record, as in the worst case. In the
+        trace: `travel` (parameters,); `path` (points, 3), the parameters with the least, median and most travel after
+        `step` (points,) steps.
+
+    Raises:
+        ValueError: if an argument is out of range, or the training diverges.
 
     Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
     """

@@ -13,7 +13,7 @@ from dpsub.data import Task, check_task
 from dpsub.data.tasks import features_of
 from dpsub.models import Model
 
-SAME_DIRECTION = 1 - 1e-6  # beyond, two gradients are one
+SAME_DIRECTION = 1 - 1e-6  # two gradients with a larger cosine count as parallel
 
 
 def crafted_input(
@@ -26,33 +26,34 @@ def crafted_input(
     steps: int = 5_000,
     learning_rate: float = 0.01,
 ) -> CanaryPair:
-    r"""S3, the crafted input: z = (x, y), and z′ = (x′, y) whose gradient points as far from z's as it can be made to.
+    r"""S3, the crafted input: z = (x, y), and z′ = (x′, y) with x′ crafted to turn the gradient away from z's.
 
-    x′ starts from 0 and descends on the cosine of the two gradients plus the mean squared difference of their
-    coordinates, both at the end of a reference model's training. The second term is meant to keep z′ in scale. Where
-    the first has turned the gradient round, it does the contrary: the opposite gradient that is nearest to z's is a
-    short one. `details["norm_ratio"]` says where that ended.
+    x′ starts at 0 and descends on the cosine of the two gradients plus the mean squared difference of their
+    coordinates, both at the end of a reference model's training. The second term is meant to keep the two gradients
+    similar in scale. Once they point in opposite directions it does the reverse: of all opposite gradients, short ones
+    are nearest to z's. `details["norm_ratio"]` is the ratio of the norms at the end.
 
     Args:
-        task: the private records D, known to this adversary.
-        model: what will be trained. The reference is one model of it.
-        spec: the batches, steps, learning rate and optimizer of the reference; it is neither clipped nor noisy. The
-            published code trains it with a learning rate of its own: for that, craft with another `spec` than the
-            audit's, `dataclasses.replace(spec, learning_rate=0.01)`; target and canary depend on it.
-        seed: for the batches of the reference, and its start where that is random.
-        target: which private record is z; by default the one to whose label the reference gives the least probability,
-            averaged over 100 evenly spaced moments of its training.
-        steps: N ≥ 1 of the descent. The paper gives none; 5,000 is what its published code takes.
-        learning_rate: η > 0 of the descent. The published code has 0.01, unless told otherwise.
+        task: the private records D, which this adversary knows.
+        model: the architecture to be audited. The reference is one such model.
+        spec: the batches, steps, learning rate and optimizer of the reference, which trains without clipping and noise.
+            The published code trains it with another learning rate than the audit's. To do the same, craft with
+            `dataclasses.replace(spec, learning_rate=0.01)`. Target and canary depend on it.
+        seed: for the batches of the reference and, if random, its start.
+        target: the index of the private record z. By default it is the record to whose label the reference gives the
+            least probability, averaged over 100 evenly spaced moments of its training.
+        steps: N ≥ 1, the steps of the descent. The paper gives no number; its published code takes 5,000.
+        learning_rate: η > 0 of the descent; 0.01 is the default of the published code.
 
     Returns:
-        A substitute pair of records. Its details: the target's `confidence` and the `norm` of its gradient, the
-        `cosine` and `norm_ratio` of z′'s gradient to it, `crafting_steps` and `crafting_rate`. In the trace: `cosine`,
-        `mse` and `norm_ratio` (steps + 1,); `x` (moments, …), x′ after `step` (moments,) steps; `confidence` (n,) of
-        all private records.
+        A substitute pair of records. Details: `confidence` and `norm`, the target's confidence and gradient norm;
+        `cosine` and `norm_ratio`, of the gradient of z′ relative to the target's; `crafting_steps`, `crafting_rate`. In
+        the trace: `cosine`, `mse` and `norm_ratio` (steps + 1,); `x` (moments, …), x′ after `step` (moments,) steps;
+        `confidence` (n,) of all private records.
 
     Raises:
-        ValueError: if an argument is out of range, or a training or the descent diverges.
+        ValueError: if an argument is out of range, if the reference's training or the descent diverges, or if the two
+            gradients are still parallel at the end.
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 3.
     """
@@ -84,8 +85,8 @@ def crafted_input(
     curves = torch.stack(losses).numpy()
     if curves[-1, 0] > SAME_DIRECTION:
         raise ValueError(
-            f"steps must be enough for the descent to turn the gradient, got {steps} with a cosine of "
-            f"{curves[-1, 0]:.9f} at their end; it cannot leave a target whose features are all 0, where it starts"
+            f"steps must be enough for the descent to turn the gradient, got {steps} with a final cosine of "
+            f"{curves[-1, 0]:.9f}: take more, or another target if its features are all 0, where the descent starts"
         )
     crafted = moments[-1].numpy()
     return CanaryPair(
@@ -118,13 +119,13 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     r"""S4, the mislabeled sample: z = (x, y), and z′ = (x, y′) with the label whose gradient points farthest from z's.
 
     Args:
-        task: the private records D, known to this adversary.
-        model, spec, seed, target: as of `crafted_input`.
+        task: the private records D, which this adversary knows.
+        model, spec, seed, target: as in `crafted_input`.
 
     Returns:
-        A substitute pair of records. Its details: the target's `confidence` and the `norm` of its gradient, the
-        `cosine` and `norm_ratio` of z′'s gradient to it. In the trace: `cosine` (classes,), 1 for y itself;
-        `confidence` (n,).
+        A substitute pair of records. Details: `confidence` and `norm`, the target's confidence and gradient norm;
+        `cosine` and `norm_ratio`, of the gradient of z′ relative to the target's. In the trace: `cosine` (classes,),
+        which is 1 at y; `confidence` (n,) of all private records.
 
     Raises:
         ValueError: if an argument is out of range, or the reference's training diverges.
@@ -151,12 +152,12 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     r"""S5, the adversarial natural sample: z, and the auxiliary record whose gradient points farthest from z's.
 
     Args:
-        task: the private records D, known to this adversary, and auxiliary records that are none of them.
-        model, spec, seed, target: as of `crafted_input`.
+        task: the private records D, which this adversary knows, and auxiliary records. None of these may be private.
+        model, spec, seed, target: as in `crafted_input`.
 
     Returns:
-        A substitute pair of records. Its details: `auxiliary`, the index of z′ among the auxiliary records, and those
-        of `mislabeled`. In the trace: `cosine` (auxiliary records,); `confidence` (n,).
+        A substitute pair of records. Details: those of `mislabeled`, and `auxiliary`, the index of z′ among the
+        auxiliary records. In the trace: `cosine` (auxiliary records,); `confidence` (n,) of all private records.
 
     Raises:
         ValueError: if an argument is out of range, if there are no auxiliary records or some are private ones, or if

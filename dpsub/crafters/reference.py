@@ -1,4 +1,4 @@
-"""What adversaries who choose records train for themselves: a model without privacy, and its gradients."""
+"""The reference model of adversaries that choose records: trained without privacy, for its gradients."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from dpsub.trainers.devices import matmul_precision
 
 SNAPSHOTS = 100
 AT_ONCE = 4096  # records
-LEAST_NORM = 1e-30  # of a gradient that has a direction
+LEAST_NORM = 1e-30  # a shorter gradient has no reliable direction
 
 
 class Reference(NamedTuple):
-    """A model trained without privacy, and the private record that it was least sure of.
+    """A model trained without privacy, and the target z: by default the private record it was least sure of.
 
     Attributes:
-        model: of what kind it is.
-        theta: its parameters, a bank of one, in float64: gradients of records that it knows well are differences of
+        model: the architecture.
+        theta: the parameters of the one model, in float64: the gradient of a well-learned record is a difference of
             nearly equal numbers.
         z: the target.
-        slot: its index among the private records.
+        slot: the target's index among the private records.
         confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
     """
 
@@ -43,16 +43,20 @@ class Reference(NamedTuple):
 
     @property
     def module(self) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):  # modules draw weights before they are given theirs
+        with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
             return self.model.module(self.model.flat(self.theta)[0]).double()
 
     def gradient(self) -> Tensor:
-        """(parameters,) the target's, in float64."""
+        """(parameters,): the gradient of the target, in float64.
+
+        Raises:
+            ValueError: if it is too short to have a direction.
+        """
         found = gradient_of(self.module, torch.as_tensor(self.z.x).double(), self.z.y)
         if not found.norm() > LEAST_NORM:
             raise ValueError(
-                f"target must have a gradient, got private record {self.slot}, of which the reference model is as sure "
-                "as numbers can say: train for fewer steps or choose another target"
+                f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
+                "is 0 or nearly so: train for fewer steps or choose another target"
             )
         return found
 
@@ -62,12 +66,16 @@ class Reference(NamedTuple):
 
 
 def snapshots(steps: int) -> set[int]:
-    """100 moments of so many steps, evenly spaced, the last among them; all of them where there are no more."""
+    """100 evenly spaced steps up to `steps`, the last one included; all steps if there are fewer than 100."""
     return set(np.linspace(0, steps, min(steps, SNAPSHOTS) + 1)[1:].round().astype(int).tolist())
 
 
 def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
-    """The one model that an adversary trains on all private records, as they are."""
+    """A bank of one model before its first step, on all private records as they are.
+
+    Raises:
+        ValueError: if an argument is out of range, or model and task do not fit.
+    """
     check_task(task)
     check_fits(model, task)
     if not isinstance(spec, DPSGD):
@@ -77,7 +85,14 @@ def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
 
 
 def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None) -> Reference:
-    """Train without clipping and noise, with the batches, steps, learning rate and optimizer of `spec`.
+    """Train a model without clipping and noise, with the batches, steps, learning rate and optimizer of `spec`.
+
+    Args:
+        task, model, spec, seed: as in `dpsub.crafters.crafted_input`.
+        target: the index of the private record to be z. None: the one with the least confidence.
+
+    Raises:
+        ValueError: if an argument is out of range, or the training diverges.
 
     Source: *Beyond Membership*, section 3.2.2, "least confidence over training".
     """
@@ -105,7 +120,7 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
 
 
 def gradient_of(module: nn.Module, x: Tensor, y: int) -> Tensor:
-    """(parameters,) the gradient of one record's loss, itself differentiable by x where x asks for it."""
+    """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
     loss = functional.cross_entropy(module(x[None]), torch.tensor([y]))
     parts = torch.autograd.grad(loss, list(module.parameters()), create_graph=x.requires_grad)
     return torch.cat([part.flatten() for part in parts])

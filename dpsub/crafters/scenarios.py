@@ -1,4 +1,4 @@
-"""The papers' names for the crafters."""
+"""The crafters by the paper's names of the scenarios."""
 
 from dpsub.crafters.gradients import gradient
 from dpsub.crafters.records import crafted_input, mislabeled, natural

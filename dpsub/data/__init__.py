@@ -1,8 +1,8 @@
 """The tasks that models are trained on.
 
-Files are looked for in the folder that the environment variable DPSUB_DATA names, or else in the user's cache, and are
-downloaded to there if they are missing. Put there by hand, they go by `mnist/*.gz`, `cifar-10-batches-bin/*.bin`,
-`sst2/*.tsv` and `purchase100/dataset_purchase`.
+The environment variable DPSUB_DATA names the data folder. By default it is the user's cache. Missing files are
+downloaded to it. Files placed by hand must be named `mnist/*.gz`, `cifar-10-batches-bin/*.bin`, `sst2/*.tsv` and
+`purchase100/dataset_purchase`.
 """
 
 from dpsub.data.catalogue import cifar10, digits, mnist, purchase100, purchase100_like, sst2

@@ -1,4 +1,4 @@
-"""Tasks that come with dpsub, or with a download: digits, MNIST, CIFAR-10, SST-2, Purchase100."""
+"""The tasks that dpsub knows by name: digits, MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PURCHASE_TEST = 10_000
 
 
 def digits(n_train: int = 500, seed: int = 0) -> Task:
-    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn, so that it needs no download.
+    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn and needs no download.
 
-    500 records are auxiliary and the rest is for testing. Pixels are scaled to [0, 1]; those that are constant over
-    the private records are dropped, since a parameter that never moves would make the worst-case dataset of any model.
+    500 records are auxiliary and the rest are for testing. Pixels are scaled to [0, 1]. Pixels that are constant over
+    the private records are dropped: their parameters would never move, and a canary there would be a worst case.
 
     Args:
-        n_train: private records, 2 … 1,296 of the 1,797.
-        seed: which records are private, auxiliary and test.
+        n_train: number of private records, 2 … 1,296 of the 1,797.
+        seed: decides which records are private, auxiliary and test.
 
     Raises:
-        ValueError: if there are not so many records.
+        ValueError: if an argument is out of range.
 
     Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
     """
@@ -38,7 +38,9 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
     x, y = load_digits(return_X_y=True)
     most = len(y) - DIGITS_AUX - 1
     if n_train > most:
-        raise ValueError(f"n_train must be <= {most} of the {len(y)} digits, so that some are left, got {n_train}")
+        raise ValueError(
+            f"n_train must be <= {most} of the {len(y)} digits, which leaves some to test on, got {n_train}"
+        )
     order = stream(seed, "data").permutation(len(y))
     train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
     varies = np.ptp(x[train], axis=0) > 0
@@ -53,12 +55,14 @@ def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:
     """MNIST: handwritten digits, images (1, 28, 28) scaled to [0, 1]. A download of 12 MB.
 
     Args:
-        n_train, n_aux: private and auxiliary records, drawn from the 60,000 training images; all test images are there.
-        seed: which records are which.
+        n_train, n_aux: numbers of private and auxiliary records, drawn from the 60,000 training images. All test images
+            are in the task.
+        seed: decides which records are private and which are auxiliary.
 
     Raises:
-        ConnectionError, OSError, ValueError: if the files are neither there nor to be had, cannot be written, or are
-            not what was published; if n_train and n_aux are too many.
+        ConnectionError: if a file is missing and cannot be downloaded.
+        OSError: if a file cannot be written.
+        ValueError: if a file is not the published one, or n_train and n_aux are too large.
 
     Source: LeCun, Cortes and Burges; hashes as published with TensorFlow Datasets.
     """
@@ -81,19 +85,20 @@ def cifar10(
     n_test: int | None = None,
     device: str = "cpu",
 ) -> Task:
-    """CIFAR-10: images (3, 32, 32) scaled to [0, 1], or as an encoder sees them. A download of 170 MB.
+    """CIFAR-10: images (3, 32, 32) scaled to [0, 1], or their embeddings by an encoder. A download of 170 MB.
 
     Args:
-        n_train, n_aux: private and auxiliary records, drawn from the training images.
-        seed: which records are which.
-        encoder: a vision transformer on the Hugging Face hub, or a folder with one; `data.VIT`, ViT-B/16 pretrained on
-            ImageNet-21k, is the paper's, with 768 features. It needs `pip install dpsub[embeddings]`. What it makes of
-            the images is computed once and kept in the data folder. None: the images themselves.
-        n_test: test images, the first so many of them, all by default; with an encoder each costs as much as a record.
+        n_train, n_aux: numbers of private and auxiliary records, drawn from the training images.
+        seed: decides which records are private and which are auxiliary.
+        encoder: a vision transformer on the Hugging Face hub, or a folder that holds one. The paper uses `data.VIT`,
+            ViT-B/16 pretrained on ImageNet-21k, with 768 features. Encoders need `pip install dpsub[embeddings]`.
+            Embeddings are computed once and kept in the data folder, or in the user's cache if that is read-only. None:
+            the images themselves.
+        n_test: how many test images to keep, from the first on; all by default. An encoder embeds these too.
         device: where the encoder runs.
 
     Raises:
-        ConnectionError, OSError, ValueError: as of `mnist`; OSError if the encoder is not to be had.
+        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded.
         ImportError: if the encoder's library is not installed.
 
     Source: Krizhevsky (2009); hash as published with TensorFlow Datasets. *Beyond Membership*, section 5.
@@ -117,19 +122,19 @@ def cifar10(
 def sst2(
     n_train: int = 5_000, n_aux: int = 1_500, seed: int = 0, *, encoder: str = MINILM, device: str = "cpu"
 ) -> Task:
-    """SST-2: sentences of film reviews, positive or negative, as a sentence encoder sees them. A download of 7 MB.
+    """SST-2: embeddings of sentences from film reviews, positive or negative. A download of 7 MB.
 
     Args:
-        n_train, n_aux: private and auxiliary records, drawn from the training sentences; the test records are those of
-            the development set, since the test set is published without labels.
-        seed: which records are which.
-        encoder: a Sentence-BERT model on the Hugging Face hub, or a folder with one; all-MiniLM-L6-v2, with 384
-            features of unit norm, is the paper's. It needs `pip install dpsub[embeddings]`. What it makes of the
-            sentences is computed once and kept in the data folder.
+        n_train, n_aux: numbers of private and auxiliary records, drawn from the training sentences. The test records
+            are the development set, since the test set is published without labels.
+        seed: decides which records are private and which are auxiliary.
+        encoder: a Sentence-BERT model on the Hugging Face hub, or a folder that holds one. The default is the paper's:
+            all-MiniLM-L6-v2, with 384 features of unit norm. Encoders need `pip install dpsub[embeddings]`. Embeddings
+            are computed once and kept in the data folder, or in the user's cache if that is read-only.
         device: where the encoder runs.
 
     Raises:
-        ConnectionError, OSError, ValueError: as of `mnist`; OSError if the encoder is not to be had.
+        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded.
         ImportError: if the encoder's library is not installed.
 
     Source: Socher et al. (2013), as in GLUE; hash as published with Hugging Face's datasets. *Beyond Membership*,
@@ -145,15 +150,15 @@ def sst2(
 
 
 def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
-    """Purchase100: 600 binary features of a shopper each, in 100 classes. The file has to be put there by hand.
+    """Purchase100: 600 binary features of each shopper, in 100 classes. You have to download the file yourself.
 
     Args:
-        n_train, n_aux: private and auxiliary records, drawn from the 197,324; 10,000 others are for testing.
-        seed: which records are which.
+        n_train, n_aux: numbers of private and auxiliary records, drawn from the 197,324 without 10,000 for testing.
+        seed: decides which records are private, auxiliary and test.
 
     Raises:
-        FileNotFoundError: if the file is not there; the message says where to get it.
-        ValueError: if it is of another layout, or n_train and n_aux are too many.
+        FileNotFoundError: if the file is missing; the message says where to get it.
+        ValueError: if the file has another layout, or n_train and n_aux are too large.
 
     Source: Shokri et al. (2017), section VI.A; *Beyond Membership*, section 5.
     """
@@ -167,17 +172,20 @@ def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Ta
 
 
 def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
-    """Made-up shoppers of the shape of Purchase100: 600 binary features, 100 classes found by clustering.
+    """Synthetic shoppers in the shape of Purchase100: 600 binary features, 100 classes found by clustering.
 
-    A shopper has 20 tastes, standard normal, and buys each of 600 goods with a probability whose logit is the good's
-    popularity plus how far it suits the tastes. As for Purchase100, the classes are what k-means makes of the
-    purchases.
+    A shopper has 20 standard normal tastes and buys each of 600 goods independently. The logit of a purchase is the
+    good's popularity plus a linear function of the tastes. As in Purchase100, the classes come from clustering the
+    purchases, here by k-means fitted to the first 20,000 shoppers.
 
     Args:
-        n_train, n_aux: private and auxiliary records; 10,000 others are for testing.
-        seed: of all of it.
+        n_train, n_aux: numbers of private and auxiliary records; 10,000 more are for testing.
+        seed: for the shoppers, the clustering, and the choice of private and auxiliary records.
 
-    Source: ours; the shape is of Shokri et al. (2017), section VI.A.
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: dpsub's own; the shape follows Shokri et al. (2017), section VI.A.
     """
     n_train = checks.whole("n_train", n_train, at_least=2)
     n_aux = checks.whole("n_aux", n_aux, at_least=0)
@@ -200,6 +208,6 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
 
 
 def _scaled(task: Task) -> Task:
-    """Bytes of pixels to [0, 1]."""
+    """The task with its pixels scaled from 0 … 255 to [0, 1]."""
     parts = {name: getattr(task, name) / np.float32(255) for name in ("x_train", "x_aux", "x_test")}
     return replace(task, **parts)

@@ -1,4 +1,4 @@
-"""Where data files are, and how they come there: downloads with a published hash, archives, arrays kept."""
+"""The data folder: downloads checked against a published hash, archives, and a cache of arrays."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, Runtime
 
 
 class Source(NamedTuple):
-    """Where a file is published, and the SHA-256 that was published for it."""
+    """The address of a published file, and the SHA-256 published for it."""
 
     url: str
     sha256: str
 
 
 def folder() -> Path:
-    """Where data files are looked for and downloaded to."""
+    """The data folder: where files are read from and downloaded to."""
     return Path(os.environ.get("DPSUB_DATA") or pooch.os_cache("dpsub")).expanduser()
 
 
 def cache(kind: str) -> Path:
-    """Where what was computed from data is kept: beside the data if that can be written, else in the user's cache."""
+    """A writable folder for what is computed from data: in the data folder if possible, else in the user's cache."""
     for place in (folder(), Path(pooch.os_cache("dpsub"))):
         try:
             (place / kind).mkdir(parents=True, exist_ok=True)
@@ -42,31 +42,33 @@ def cache(kind: str) -> Path:
                 return place / kind
         except OSError:
             continue
-    raise OSError(f"DPSUB_DATA must name a folder that can be written, got {folder()}, nor can the user's cache be")
+    raise OSError(
+        f"DPSUB_DATA must name a folder that can be written, got {folder()}: neither it nor the user's cache can"
+    )
 
 
 def local(path: str | os.PathLike[str]) -> Path:
-    """A file as it is named, or else in the data folder."""
+    """The file at this path, or else at this path in the data folder."""
     given = Path(path).expanduser()
     found = given if given.is_file() else folder() / given
     if not found.is_file():
         raise FileNotFoundError(
-            f"path must be a file, or one in the data folder, got {os.fspath(path)!r}: there is neither "
-            f"{given.absolute()} nor {found}; the environment variable DPSUB_DATA says where the data folder is"
+            f"path must name a file, here or in the data folder, got {os.fspath(path)!r}: there is neither "
+            f"{given.absolute()} nor {found}; the environment variable DPSUB_DATA names the data folder"
         )
     return found
 
 
 def downloaded(source: Source, path: Path) -> Path:
-    """The file at this path of the data folder, fetched if it is not there.
+    """The file at this path in the data folder, downloaded if it is missing.
 
     Raises:
-        ConnectionError: if the network does not give it.
-        ValueError: if what comes is not what was published.
-        OSError: if it cannot be written.
+        ConnectionError: if the download fails.
+        ValueError: if the download does not have the published hash.
+        OSError: if the file cannot be written.
     """
     target = folder() / path
-    where = f"get {source.url} by other means and put it at {target} (DPSUB_DATA says where the data folder is)"
+    where = f"get {source.url} by other means and put it at {target} (DPSUB_DATA names the data folder)"
     try:
         got = pooch.retrieve(
             source.url, known_hash=f"sha256:{source.sha256}", path=target.parent, fname=target.name, progressbar=True
@@ -82,7 +84,11 @@ def downloaded(source: Source, path: Path) -> Path:
 
 
 def unpacked(source: Source, archive: str, *members: str) -> Path:
-    """A folder of the data folder with what is in an archive, downloaded if need be; there whole or not at all."""
+    """The folder into which an archive is unpacked, downloaded if missing. The folder appears complete or not at all.
+
+    Raises:
+        ConnectionError, OSError, ValueError: as in `downloaded`; ValueError also if the archive lacks a member.
+    """
     place = folder() / archive.split(".")[0]
     if not place.is_dir():
         path = downloaded(source, Path(archive))
@@ -90,7 +96,7 @@ def unpacked(source: Source, archive: str, *members: str) -> Path:
             whole = Path(beside) / "whole"
             shutil.unpack_archive(path, whole, filter="data" if archive.endswith(".tar.gz") else None)
             if missing := [member for member in members if not (whole / member).is_file()]:
-                raise ValueError(f"{path} must hold {', '.join(members)}, got it without {', '.join(missing)}")
+                raise ValueError(f"{path} must hold {', '.join(members)}, got an archive without {', '.join(missing)}")
             try:
                 whole.rename(place)
             except OSError:  # another process may have been faster
@@ -107,7 +113,7 @@ def file_digest(file: Any) -> str:
 
 
 def load_arrays(path: Path) -> dict[str, Array] | None:
-    """What `save_arrays` kept, if it is there and whole."""
+    """The arrays that `save_arrays` wrote, or None if the file is missing or damaged."""
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
             return dict(arrays)
@@ -116,7 +122,7 @@ def load_arrays(path: Path) -> dict[str, Array] | None:
 
 
 def save_arrays(path: Path, **arrays: Array) -> None:
-    """Keep arrays in an .npz file, which is there whole or not at all."""
+    """Write arrays to an .npz file, which appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as beside:
         part = Path(beside) / path.name
         np.savez_compressed(part, **arrays)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Images and sentences as a pretrained encoder sees them, computed once and kept by content."""
+"""Embeddings of images and sentences by a pretrained encoder, computed once and cached by content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = 32
 
 
 def of_images(images: NDArray[np.uint8], encoder: str, device: str = "cpu") -> NDArray[np.float32]:
-    """(n, 3, height, width) → (n, d): the class token of the last layer, which a classifier's head would be given."""
+    """Embed images, (n, 3, height, width) → (n, d): the class token of the last layer, the input of a classifier."""
 
     def embed() -> NDArray[np.float32]:
         transformers = _library("transformers", encoder)
@@ -39,7 +39,7 @@ def of_images(images: NDArray[np.uint8], encoder: str, device: str = "cpu") -> N
 
 
 def of_sentences(texts: list[str], encoder: str, device: str = "cpu") -> NDArray[np.float32]:
-    """n sentences → (n, d), pooled and normalised as the encoder says."""
+    """Embed n sentences → (n, d), pooled and normalised as the encoder's configuration says."""
 
     def embed() -> NDArray[np.float32]:
         library = _library("sentence_transformers", encoder)
@@ -64,7 +64,7 @@ def _kept(
 
 
 def _identity(encoder: str) -> bytes:
-    """Of an encoder in a folder all its files; of one on a hub its name, so that it can be known without a network."""
+    """A digest of all files of an encoder in a folder, or the name of one on the hub, which needs no network."""
     if not os.path.isdir(encoder):
         return encoder.encode()
     digest = sha256()
@@ -91,5 +91,5 @@ def _pretrained(of: Any, encoder: str, **options: Any) -> Any:
     except (OSError, ValueError) as error:
         raise OSError(
             f"encoder must be a model on the Hugging Face hub, or a folder with one, got {encoder!r}: {error}. Without "
-            "a network, download it elsewhere and name its folder, or use dpsub.data.load_features"
+            "a network, download it elsewhere and give its folder, or use dpsub.data.load_features"
         ) from error

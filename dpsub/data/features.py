@@ -20,21 +20,23 @@ def load_features(
     name: str | None = None,
     stand_in_for: str | None = None,
 ) -> Task:
-    """Private and auxiliary records drawn from a file of features, such as a network's penultimate layer.
+    """A task from a file of features, such as the outputs of a network's penultimate layer.
+
+    Private and auxiliary records are drawn from one pool. No auxiliary record has the features of a private one.
 
     Args:
-        path: an .npz file, as it is named here or in the data folder (`DPSUB_DATA`), with `x_train` (n, d), `y_train`
-            (n,), or `x_private` and `y_private`, the pool to draw from; and `x_test`, `y_test`. Other arrays in it are
-            not used.
-        n_train: private records.
-        n_aux: auxiliary records, none of them with the features of a private one.
-        seed: which records are which.
-        name: what figures and stored results call it; by default the file's name.
-        stand_in_for: what the features are used in place of, if they are; it becomes part of the name.
+        path: an .npz file, relative to the current folder or to the data folder (`DPSUB_DATA`). The pool is `x_train`
+            (n, d) and `y_train` (n,), or `x_private` and `y_private`; the test records are `x_test` and `y_test`. Other
+            arrays are ignored.
+        n_train: number of private records.
+        n_aux: number of auxiliary records.
+        seed: decides which records are private and which are auxiliary.
+        name: the task's name in figures and stored results; by default the file's name without its suffix.
+        stand_in_for: the features that these replace, if any; it becomes part of the name.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is of another layout, or holds too few records.
+        ValueError: if the file has another layout or too few records.
     """
     file = downloads.local(path)
     try:
@@ -64,11 +66,14 @@ def features_or_digits(
     name: str | None = None,
     stand_in_for: str | None = None,
 ) -> Task:
-    """A file of features where there is one, else handwritten digits: what a notebook runs on anywhere.
+    """The task of `load_features` if a path is given, else `digits`: a notebook then runs without any file.
 
     Args:
-        path: of `load_features`; None for `digits`, which need no file.
-        n_train, n_aux, seed, name, stand_in_for: of `load_features`; digits take `n_train` and `seed` alone.
+        path: as in `load_features`, or None for `digits`.
+        n_train, n_aux, seed, name, stand_in_for: as in `load_features`. `digits` uses `n_train` and `seed` only.
+
+    Raises:
+        FileNotFoundError, ValueError: as in `load_features` and `digits`.
     """
     if path is None:
         return digits(n_train=n_train, seed=seed)

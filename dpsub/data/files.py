@@ -1,4 +1,4 @@
-"""What is in the published files: MNIST, CIFAR-10, SST-2 and Purchase100."""
+"""Readers of the published files of MNIST, CIFAR-10, SST-2 and Purchase100."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpsub.data.downloads import (
     unpacked,
 )
 
-# Mirror and hashes: TensorFlow Datasets. The second hash is of what is inside, which a copy that was packed anew keeps.
+# Mirror and hashes: TensorFlow Datasets. The second hash is of the decompressed file: a recompressed copy has it too.
 _MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 MNIST = {
     "train-images-idx3-ubyte.gz": (
@@ -72,11 +72,11 @@ def idx(name: str) -> Array:
     try:
         raw = gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a gzip file: {error}; remove it, and it is downloaded anew") from None
+        raise ValueError(f"{path} must be a gzip file: {error}; remove it to download it again") from None
     if (got := sha256(raw).hexdigest()) != content:
         raise ValueError(
-            f"{path} must hold the published file, SHA-256 {content} unpacked, got {got}: remove it, and it is "
-            f"downloaded anew from {source.url}"
+            f"{path} must hold the published file, SHA-256 {content} when decompressed, got {got}: remove it to "
+            f"download it again from {source.url}"
         )
     dimensions = raw[3]
     shape = np.frombuffer(raw, ">i4", dimensions, offset=4)
@@ -84,7 +84,7 @@ def idx(name: str) -> Array:
 
 
 def cifar_batches() -> tuple[list[Path], list[Path]]:
-    """The files of the binary version: training batches and test batches."""
+    """The paths of the training batches and of the test batch, in the binary version."""
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     place = folder() / CIFAR10_FOLDER
     if not place.is_dir():
@@ -94,32 +94,32 @@ def cifar_batches() -> tuple[list[Path], list[Path]]:
     if not there or not (place / "test_batch.bin").is_file():
         raise FileNotFoundError(
             f"{place} must hold data_batch_1.bin … data_batch_5.bin and test_batch.bin, the binary version of "
-            f"CIFAR-10: remove the folder, and it is downloaded anew from {CIFAR10.url}"
+            f"CIFAR-10: remove the folder to download it again from {CIFAR10.url}"
         )
     return there, [place / "test_batch.bin"]
 
 
 def cifar_records(paths: Iterable[Path]) -> tuple[Array, Array]:
-    """Images (n, 3, 32, 32) and labels (n,), uint8: a byte for the label, then the pixels by channel."""
+    """Images (n, 3, 32, 32) and labels (n,), uint8. A record in the file is its label, then its pixels by channel."""
     parts = []
     for path in paths:
         raw = np.fromfile(path, np.uint8)
         if not len(raw) or len(raw) % 3073 or raw[::3073].max() > 9:
-            raise ValueError(f"{path} must hold records of 1 + 3,072 bytes, a label below 10 first, of CIFAR-10")
+            raise ValueError(f"{path} must hold records of 1 + 3,072 bytes, the first one a label below 10")
         parts.append(raw.reshape(-1, 3073))
     records = np.concatenate(parts)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def sentences(split: str) -> tuple[list[str], Array]:
-    """The sentences and labels of SST-2's "train" or "dev" split: lines `sentence<TAB>label`, a header or none."""
+    """The sentences and labels of SST-2's "train" or "dev" split: lines `sentence<TAB>label`, a header optional."""
     path = folder() / "sst2" / f"{split}.tsv"
     if not path.is_file():
         path = unpacked(SST2, "SST-2.zip", "SST-2/train.tsv", "SST-2/dev.tsv") / "SST-2" / f"{split}.tsv"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be a text in UTF-8: {error}") from None
+        raise ValueError(f"{path} must be UTF-8 text: {error}") from None
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     rows = rows[1:] if rows and rows[0] == ["sentence", "label"] else rows
     if not rows or any(len(row) != 2 or row[1] not in ("0", "1") for row in rows):
@@ -128,15 +128,16 @@ def sentences(split: str) -> tuple[list[str], Array]:
 
 
 def purchases() -> tuple[Array, Array]:
-    """Purchase100's features (n, 600) and labels (n,) from 0, uint8; the text is read once, then a packed copy of it.
+    """Purchase100's features (n, 600) and labels (n,) from 0, uint8.
 
-    Nobody has published a hash of this file, so it is not downloaded: what would it be checked against?
+    The text is parsed once; later calls read a packed copy. The file is not downloaded, since no hash of it is
+    published.
     """
     path = folder() / "purchase100" / "dataset_purchase"
     if not path.is_file():
         raise FileNotFoundError(
-            f"there must be a file {path}: get {PURCHASE100}, unpack it, and put dataset_purchase there "
-            "(DPSUB_DATA says where the data folder is); dpsub.data.purchase100_like needs no file"
+            f"{path} must be a file: get {PURCHASE100}, unpack it, and put dataset_purchase there (DPSUB_DATA names "
+            "the data folder), or use dpsub.data.purchase100_like, which needs no file"
         )
     with open(path, "rb") as text:
         digest = file_digest(text)

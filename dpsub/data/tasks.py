@@ -1,4 +1,4 @@
-"""What models are trained on: private, auxiliary and test records."""
+"""A task: the private, auxiliary and test records of one dataset."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Task:
     """Records to train on, an auxiliary set that is never trained on, and a test set.
 
     Attributes:
-        x_train: (n, d) float32, or images (n, channels, height, width); the private records, the slot included.
+        x_train: (n, d) float32, or images (n, channels, height, width): the private records, including the slot's.
         y_train: (n,) int64, in 0 … num_classes − 1.
         x_aux, y_aux: records of the same kind that an adversary may use.
         x_test, y_test: records to measure accuracy on.
         num_classes: how many classes there are.
-        name: what figures and stored results call it.
-        pixels: (height, width) bool, where flat features lie in the pictures they are of, if any; for figures.
+        name: the task's name in figures and stored results.
+        pixels: (height, width) bool, for flat features that are pixels: where they lie in the image. Used by figures.
     """
 
     x_train: NDArray[np.float32]
@@ -41,25 +41,29 @@ class Task:
     pixels: NDArray[np.bool_] | None = None
 
     def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Records (k, …) as pictures: (k, height, width), or with a last axis of three colours."""
+        """Records (k, …) as images: (k, height, width), or (k, height, width, 3) in colour.
+
+        Raises:
+            ValueError: if the records are not shaped like the task's, or its records are not images.
+        """
         records = np.asarray(x, dtype=np.float32)
         if records.ndim == 4 and records.shape[1] in (1, 3) and records.shape[1:] == self.x_train.shape[1:]:
             shown = np.moveaxis(records, 1, -1)
             return shown[..., 0] if shown.shape[-1] == 1 else shown
         if self.pixels is None or records.ndim != 2 or records.shape[1] != self.pixels.sum():
-            raise ValueError(f"x must be records of a task of pictures, got {records.shape} of {self!r}")
+            raise ValueError(f"x must be records of a task of images, got shape {records.shape} for {self!r}")
         shown = np.zeros((len(records), *self.pixels.shape), dtype=np.float32)
         shown[:, self.pixels] = records
         return shown
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change with any private record, so that a canary can say which task it is for."""
+        """16 hexadecimal digits that change with any private record. A canary keeps those of its task."""
         return self._digest(self.x_train, self.y_train)
 
     @property
     def test_fingerprint(self) -> str:
-        """The same of the test records."""
+        """16 hexadecimal digits that change with any test record."""
         return self._digest(self.x_test, self.y_test)
 
     def _digest(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> str:
@@ -89,9 +93,9 @@ def from_arrays(
     Args:
         x_train: (n, d), or images (n, channels, height, width), n ≥ 2; finite numbers, converted to float32.
         y_train: (n,) whole numbers from 0.
-        x_aux, y_aux, x_test, y_test: records of the same shape; empty if not given.
-        num_classes: at least 2; by default one more than the largest label.
-        name: what figures and stored results call it.
+        x_aux, y_aux, x_test, y_test: records of the same shape; empty by default.
+        num_classes: at least 2; by default the largest label plus one, or 2 if that is larger.
+        name: the task's name in figures and stored results.
 
     Raises:
         ValueError: if shapes do not match, a feature is not finite, or a label is not in 0 … num_classes − 1.
@@ -113,11 +117,15 @@ def from_arrays(
 
 
 def check_task(task: Task) -> None:
-    """Refuse what `from_arrays` would not have made, in a task made or changed by hand, before long work starts."""
+    """Check the arrays of a task that was made or changed by hand, before long work starts.
+
+    Raises:
+        ValueError: if a shape, dtype, feature or label is one that `from_arrays` does not make.
+    """
     if not isinstance(task, Task):
-        raise ValueError(f"task must be a Task, of dpsub.data.from_arrays for one, got a {type(task).__name__}")
+        raise ValueError(f"task must be a dpsub.data.Task, got a {type(task).__name__}: make one with from_arrays")
     if not isinstance(task.name, str):
-        raise ValueError(f"name must be a text, got {task.name!r}")
+        raise ValueError(f"name must be a string, got {task.name!r}")
     for part in ("train", "aux", "test"):
         x, y = getattr(task, f"x_{part}"), getattr(task, f"y_{part}")
         for name, values, dtype in ((f"x_{part}", x, np.float32), (f"y_{part}", y, np.int64)):
@@ -146,7 +154,7 @@ def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> ND
     if shape is not None and x.shape[1:] != shape:
         raise ValueError(f"{name} must have records of shape {shape}, as x_train has, got {x.shape[1:]}")
     if not np.isfinite(x).all():
-        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not, as float32")
+        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not, in float32")
     return x
 
 
@@ -163,7 +171,7 @@ def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
 
 
 def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
-    """Something for each record that is equal where the features are: as float32, with one zero."""
+    """The bytes of each record's features as float32, −0 as 0: equal for equal features."""
     return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
@@ -178,7 +186,7 @@ def drawn(
     num_classes: int | None,
     name: str,
 ) -> Task:
-    """Private and auxiliary records drawn from a pool: no auxiliary record has the features of a private one."""
+    """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features."""
     n_train = checks.whole("n_train", n_train, at_least=2)
     n_aux = checks.whole("n_aux", n_aux, at_least=0)
     order = stream(checks.whole("seed", seed, at_least=0), "data").permutation(len(y))
@@ -187,8 +195,8 @@ def drawn(
     aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), n_aux))
     if n_train > len(y) or len(aux) < n_aux:
         raise ValueError(
-            f"n_train and n_aux must together be no more than the {len(y)} records of {name}, those that are there "
-            f"twice left out, got {n_train} and {n_aux}"
+            f"n_train and n_aux must together be no more than the {len(y)} records of {name}, not counting duplicates "
+            f"of private records, got {n_train} and {n_aux}"
         )
     return from_arrays(
         x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=test[0], y_test=test[1], num_classes=num_classes,

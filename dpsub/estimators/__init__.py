@@ -1,8 +1,10 @@
-r"""From scores and bits to a lower bound on ε. This room imports NumPy, SciPy and `dpsub.accounting` alone.
+r"""From scores and bits to a lower bound on ε.
 
-Bit 0 is the world of z, the positive one; bit 1 that of z′, the negative one. A high score speaks for z: a run is
-called "z" if its score is above the threshold. The false-positive rate is P(score > threshold | z′), the
-false-negative rate P(score ≤ threshold | z).
+Beside `dpsub._core` and `dpsub.accounting`, this room imports NumPy and SciPy only (`validity` also imports tqdm).
+
+Bit 0 is the world of z, which is the positive one; bit 1 is the world of z′, the negative one. A high score speaks for
+z: a run is called "z" if its score is above the threshold. The false-positive rate is P(score > threshold | z′), and
+the false-negative rate is P(score ≤ threshold | z).
 """
 
 from dpsub.estimators.bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon

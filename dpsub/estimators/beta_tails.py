@@ -1,8 +1,8 @@
-r"""P(X > f(U)) for independent X and U with Beta laws: what rank tests and posteriors come down to.
+r"""P(X > f(U)) for independent X and U with Beta laws: the integral behind the rank test and the posteriors.
 
-With u = sin²θ a Beta law has a smooth density in θ, log-concave at least as strongly as a Gaussian's of variance
-1/(2(a + b − 1)), whatever its mean. So θ is the variable of integration, and nodes are placed where U has its mass and,
-as f is its own inverse, where f(U) crosses that of X.
+With u = sin²θ, a Beta law has a smooth density in θ. It is at least as log-concave as a Gaussian of variance
+1/(2(a + b − 1)), whatever its mean. So the integral is over θ. Its nodes lie where U has its mass, and where f(U) lies
+in the mass of X; the latter are the images of X's nodes, because f is its own inverse.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scipy.special import betainc, betaincc, betaln, xlog1py, xlogy
 
 from dpsub.estimators.claims import Array, Claim
 
-PIECES, REACH = 10, 9.0  # of each law; in those standard deviations
+PIECES, REACH = 10, 9.0  # of each law; in standard deviations of that Gaussian
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 Law = tuple[NDArray[np.floating], NDArray[np.floating]]  # the two parameters, (laws,) each
@@ -31,7 +31,7 @@ def _breaks(a: NDArray[np.floating], b: NDArray[np.floating]) -> Array:
 def probability_above(claim: Claim, parameter: float, u: Law, x: Law) -> Array:
     """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5.
 
-    Where f is interpolated, or a law is Beta(½, n), it can be 1e-3.
+    The error can be 1e-3 where f is interpolated or a law is Beta(½, n).
     """
     a, b = u[0][:, None], u[1][:, None]
     own = _breaks(*u)

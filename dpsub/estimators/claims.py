@@ -1,7 +1,7 @@
 r"""What an audit can refute: a family of privacy claims, each with the trade-off function it implies.
 
-A claim says: at false-positive rate u, no adversary's false-negative rate is below f(u). Larger parameters claim less.
-Every f here is its own inverse: exchanging the worlds changes nothing.
+A claim says that at false-positive rate u no adversary's false-negative rate is below f(u). A larger parameter claims
+less. Every f here is its own inverse, so exchanging the worlds changes nothing.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Claim(Protocol):
         ...
 
     def strongest(self, fpr: Array, fnr: Array) -> int:
-        """Which of these pairs of rates has the largest parameter."""
+        """The index of the pair of rates with the largest parameter."""
         ...
 
     def epsilon(self, parameter: float) -> float: ...
 
 
 def crossing(excess: Callable[[float], float], start: float, most: float) -> float:
-    """Where an increasing function that is negative at `start` reaches 0, or `most` if it does not before."""
+    """Where an increasing function that is negative at `start` reaches 0; `most` if it does not do so before."""
     high = min(start + 1.0, most)
     while excess(high) < 0:
         if high >= most:
@@ -100,7 +100,7 @@ class ApproximateDP:
 
     delta: float
     assumes: Literal["none"] = "none"
-    most: float = 700.0  # whose exponential is a number
+    most: float = 700.0  # its exponential is finite
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         steep = 1 - self.delta - np.exp(parameter) * fpr

@@ -15,18 +15,18 @@ from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import MOST_NOISE, distance
 from dpsub.estimators.claims import Array, crossing
 
-LEAST_NOISE = 0.2  # of the claims; no training with less is worth an audit
-PER_OCTAVE = 256  # noise multipliers whose curves are computed; between them f is interpolated
-SCORES = np.linspace(-8, 8, 4001)  # normal scores of the rates at which they are
-INTERPOLATION = 2.5e-5  # interpolation was found to add 1.7e-5 to f at most, at 48 settings, half-way between curves
+LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
+PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
+SCORES = np.linspace(-8, 8, 4001)  # normal scores of the rates at which curves are computed
+INTERPOLATION = 2.5e-5  # interpolation added at most 1.7e-5 to f, measured at 48 settings half-way between curves
 
 
 @dataclass(frozen=True)
 class MechanismDP:
-    r"""The trade-off function of DP-SGD itself at this sample rate and number of steps, whatever its noise.
+    r"""The trade-off function of DP-SGD at this sample rate and number of steps, for any noise multiplier.
 
-    The parameter is :math:`d\sqrt{T}/\sigma` with d the distance of the two worlds, 2 under substitution: the μ that
-    the same noise would have at full batch.
+    The parameter is :math:`d\sqrt{T}/\sigma`, where d is the distance of the two worlds: 2 under substitution, 1
+    otherwise. It is the μ of the same noise at full batch.
 
     Source: *Tight Auditing*, section 4.1 and appendix A.
     """
@@ -74,7 +74,7 @@ class MechanismDP:
         return crossing(excess, 0.0, self.most) if excess(0.0) < 0 else 0.0
 
     def strongest(self, fpr: Array, fnr: Array) -> int:
-        # Each pair that refutes the best parameter so far takes its place, until none does.
+        # While a pair refutes the best parameter so far, the one that does so most clearly gives the next.
         chosen, parameter = 0, 0.0
         left = np.arange(len(fpr))
         while parameter < self.most:
@@ -103,7 +103,7 @@ class MechanismDP:
 
 @lru_cache(maxsize=1024)
 def _lowest_fnr(noise_multiplier: float, sample_rate: float, steps: int, adjacency: str) -> Array:
-    """A certified lower bound on f at the rates with these normal scores."""
+    """A certified lower bound on f at the rates whose normal scores are SCORES."""
     return np.asarray(
         accounting.tradeoff(
             ndtr(SCORES), noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, adjacency=adjacency

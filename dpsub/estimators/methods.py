@@ -1,4 +1,4 @@
-"""Which claims are tested, and how errors speak of them: what the strings for `method` stand for."""
+"""The methods by name: which claims are tested, and by which test of the errors at one threshold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpsub.estimators.one_threshold import ClopperPearson, Katz, Posterior, Thre
 
 
 class Sampling(TypedDict, total=False):
-    """What method "pld" has to know of the training."""
+    """What method "pld" must know about the training."""
 
     sample_rate: float
     steps: int | StepCounts
@@ -25,11 +25,11 @@ class Sampling(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Method:
-    """A family of claims, and the test of what errors at one threshold say of a claim.
+    """A family of claims, and the test of a claim from the errors at one threshold.
 
     Attributes:
-        name: what users type.
-        claim: makes the family at a δ; of `MechanismDP`, which needs more, see `claims`.
+        name: the string that users pass.
+        claim: makes the family at a δ. `MechanismDP` needs more arguments: see `claims`.
         test: makes the test of one threshold.
         exact: whether its bounds can hold with probability 1 − alpha.
     """
@@ -44,7 +44,8 @@ class Method:
         if self.claim is MechanismDP:
             return _mechanisms(delta, sampling, columns)
         if sampling:
-            raise ValueError(f"{', '.join(sampling)}: for method 'pld' alone, got method {self.name!r}: leave them out")
+            names = ", ".join(sampling)
+            raise ValueError(f"{names} must be given for method 'pld' only, got method {self.name!r}: leave them out")
         return [self.claim(delta)] * columns
 
 
@@ -68,8 +69,8 @@ def _mechanisms(delta: float, sampling: Sampling, columns: int) -> list[Claim]:
     if unknown or missing:
         what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
         raise ValueError(
-            f"method 'pld' needs sample_rate, steps and adjacency, and no more, got them {what}"
-            + (": the noise is what it finds out" if "noise_multiplier" in unknown else "")
+            f"method 'pld' needs sample_rate, steps and adjacency, and nothing else, got them {what}"
+            + (": the noise is what it bounds" if "noise_multiplier" in unknown else "")
         )
     q = checks.real("sample_rate", sampling["sample_rate"], above=0, at_most=1)
     adjacency = checks.adjacency(sampling["adjacency"])

@@ -1,7 +1,7 @@
-r"""What the errors at one threshold say of a claim, if that threshold was fixed before looking at the scores.
+r"""Tests of a claim from the errors at one threshold that was fixed before looking at the scores.
 
-ErrorCounts of errors come as `Errors`: one threshold, or many at once, in the order of the thresholds, so that false
-positives fall and false negatives rise along them.
+`Errors` holds the counts at one threshold or at many. Thresholds increase, so false positives decrease and false
+negatives increase along them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ThresholdTest(Protocol):
         ...
 
     def strongest(self, errors: Errors, alpha: float) -> int:
-        """At which threshold that is largest: the papers' rule."""
+        """The index of the threshold at which the parameter is largest: the papers' rule."""
         ...
 
 
@@ -55,7 +55,7 @@ def clopper_pearson_upper(counts: ErrorCounts, trials: int, alpha: float) -> Arr
 
 @lru_cache(maxsize=64)
 def _of_every_count(trials: int, alpha: float) -> Array:
-    """One table serves all the thresholds of all the steps of an audit."""
+    """The upper ends for every count: one table serves all thresholds and steps of an audit."""
     counts = np.arange(trials)
     upper = np.append(betainccinv(counts + 1.0, trials - counts, alpha), 1.0)
     upper.setflags(write=False)
@@ -72,7 +72,7 @@ def rates_upper(errors: Errors, alpha: float) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class ClopperPearson:
-    """Both rates at the upper ends of their intervals.
+    """Tests a claim at the upper ends of both rates' Clopper–Pearson intervals.
 
     Source: *Tight Auditing*, section 4.1; *Beyond Membership*, equation 5.
     """
@@ -90,10 +90,10 @@ class ClopperPearson:
 
 @dataclass(frozen=True)
 class Posterior:
-    r"""The α-quantile of the parameter, if the rates have independent Jeffreys priors, Beta(½, ½).
+    r"""The α-quantile of the parameter's posterior, where the rates have independent Jeffreys priors, Beta(½, ½).
 
-    The mass of the claim's region is an integral over one rate of the other's tail. The region has one edge here,
-    FNR ≥ f(FPR): its mirror image, 1 − FNR ≥ f(1 − FPR), is refuted by scores that point the wrong way.
+    The mass of the claim's region is an integral over one rate of the other rate's tail. Only one edge of the region is
+    used, FNR ≥ f(FPR). Its mirror image, 1 − FNR ≥ f(1 − FPR), is refuted by scores that point the wrong way.
 
     Source: Zanella-Béguelin et al. (2023); *Tight Auditing*, section 4.2, where equation 14 exchanges FP and FN.
     """
@@ -115,8 +115,9 @@ class Posterior:
         return probability_above(self.claim, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
 
     def strongest(self, errors: Errors, alpha: float) -> int:
-        # Fewer errors can only refute more, so a stretch of thresholds holds nothing better than the best so far if
-        # the least of both its errors would not be better. Stretches that may hold some are cut until nothing is left.
+        # Fewer errors can only refute more. So no threshold in a stretch is better than the best so far if the least
+        # false positives and the least false negatives of the stretch, taken together, are not. The other stretches are
+        # divided until none is left.
         chosen = self.claim.strongest(*rates_upper(errors, alpha))
         best = self.parameter(errors.at(chosen), alpha)
         first = np.arange(0, len(errors.false_positives), 512)
@@ -142,9 +143,10 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Katz:
-    r"""Katz's interval for a ratio of two proportions, of the log-ratios TPR/FPR and TNR/FNR, at alpha/2 each.
+    r"""Katz's intervals for the logarithms of the ratios TPR/FPR and TNR/FNR, at alpha/2 each.
 
-    It is asymptotic, and bounds ε of pure ε-DP, δ = 0. Without an error there is no such interval.
+    They are asymptotic, and bound the ε of pure ε-DP (δ = 0). A ratio without errors in its denominator has no
+    interval.
 
     Source: Lu et al. (2022); Katz et al. (1978); *Tight Auditing*, section 2.3.
     """

@@ -1,12 +1,12 @@
 r"""The exact rank test of a claim, at thresholds fixed before looking at the scores.
 
-The threshold is the k-th largest score of the negative world. Whatever the scores' law, its false-positive rate is
-distributed Beta(k, n0 - k + 1), or below that where scores are tied; and under the claim f the number of false
-negatives among n1 is at least Binomial(n1, f(FPR)). So
+The threshold is the k-th largest score of the negative world. Whatever the law of the scores, its false-positive rate
+has the law Beta(k, n0 - k + 1), or is stochastically smaller if scores are tied. Under the claim f, the number of false
+negatives among n1 runs is stochastically at least Binomial(n1, f(FPR)). So
 
 .. math:: p = E_{U \sim \mathrm{Beta}(k, n_0-k+1)}\big[\mathrm{BinomialCDF}(\mathrm{FN};\, n_1, f(U))\big]
 
-is a p-value of the claim, with no nuisance parameter.
+is a p-value of the claim, without nuisance parameters.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from dpsub.estimators.beta_tails import probability_above
 from dpsub.estimators.claims import Array, Claim, crossing
 
-LEAST_RUNS = 8  # with z′, for ranks to be told apart
-# As shares of the negative world's runs, with each one's share of alpha. Under curves that bend like a Gaussian's any
-# middling rank refutes about as much, and two lose less to each other than eight. The outer ones are for attacks that
-# are sure of few models, or of nearly all.
+LEAST_RUNS = 8  # with z′, so that the ranks differ
+# Ranks as shares of the negative world's runs, with each rank's share of alpha. If the trade-off curve is like a
+# Gaussian mechanism's, all middle ranks refute about the same, and sharing alpha costs less among two than among eight.
+# The outer ranks are for attacks that are certain of few models, or of nearly all.
 MIDDLING = {0.12: 0.48, 0.35: 0.48, 0.03: 0.02, 0.6: 0.02}
-# Under (ε, δ)-DP the rates that refute most lie where one of them is small.
+# Under (ε, δ)-DP, the pairs of rates that refute most are those with one small rate.
 SMALLEST, LARGEST_SHARE, PER_END = 3, 0.3, 4
 
 
@@ -42,7 +42,7 @@ def fixed_ranks(claim: Claim, negatives: int) -> dict[int, float]:
 def p_value(
     claim: Claim, parameter: float, *, rank: int, negatives: int, false_negatives: int, positives: int
 ) -> float:
-    """The probability, at most, of so few false negatives if the claim holds."""
+    """An upper bound on the probability of at most this many false negatives if the claim holds."""
     if false_negatives >= positives:
         return 1.0
     # Binomial(n, f) ≤ m as often as Beta(m + 1, n - m) > f.
@@ -54,7 +54,7 @@ def p_value(
 def smallest_parameter(
     claim: Claim, positives: Array, negatives: Array, ranks: dict[int, float], alpha: float
 ) -> tuple[float, float | None]:
-    """The largest parameter refuted at any of the ranks, and the score at that rank; both samples sorted."""
+    """The largest parameter refuted at any of the ranks, and the score at that rank. Both samples must be sorted."""
     best, threshold = 0.0, None
     for rank, share in ranks.items():
         score = float(negatives[-rank])

@@ -12,12 +12,12 @@ from dpsub.estimators.claims import Array
 
 
 class OverRepeats(NamedTuple):
-    """Repeated audits as the papers draw them. A mean of bounds is no bound: it carries no confidence of its own.
+    """Repeated audits as the papers draw them. A mean of bounds is not a bound: it has no confidence level.
 
     Attributes:
         mean: over the repeats; a float, or (steps,).
         error: two standard errors of that mean, of the same shape; NaN for a single repeat.
-        repeats: how many.
+        repeats: the number of repeats.
     """
 
     mean: float | Array
@@ -29,23 +29,23 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     """Mean and two standard errors over repeated audits.
 
     Args:
-        bounds: one entry for each repeat: a `LowerBound`, a list of them, one a step, or numbers of either shape.
+        bounds: one entry for each repeat: a `LowerBound`, a list with one for each step, or numbers likewise.
 
     Raises:
-        ValueError: if there are none, or the repeats differ in their number of steps.
+        ValueError: if there are no repeats, if they differ in their number of steps, or if a bound is NaN.
 
     Source: *Beyond Membership*, Figures 2–6: "±2 standard errors around the mean".
 
     >>> over_repeats([3.0, 4.0, 5.0])
     OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
     """
-    expected = "bounds must be a sequence of repeats, each a bound or as many bounds as steps"
+    expected = "bounds must be a sequence of repeats, each a bound or a list with one bound for each step"
     if isinstance(bounds, str | LowerBound):
         raise ValueError(f"{expected}, got a single {type(bounds).__name__}")
     try:
         stacked = np.stack([np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds])
     except (TypeError, ValueError):
-        raise ValueError(f"{expected}, got repeats of several shapes, none, or something else") from None
+        raise ValueError(f"{expected}, got none, repeats of different shapes, or something else") from None
     if stacked.size == 0 or stacked.ndim > 2 or np.isnan(stacked).any():
         raise ValueError(f"{expected}, got shape {stacked.shape} with {int(np.isnan(stacked).sum())} NaN")
     error = np.full(stacked.shape[1:], np.nan)

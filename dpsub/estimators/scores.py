@@ -1,4 +1,4 @@
-"""What comes in: scores and bits, checked."""
+"""Checks of scores and bits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dpsub.estimators.claims import Array
 
 
 def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:
-    """Scores (runs, steps); which runs are of z; and whether several steps came in."""
+    """The scores as (runs, steps); which runs were trained with z; and whether the scores came with steps."""
     checks.no_mask("scores", scores)
     checks.no_mask("bits", bits)
     try:
         columns = np.asarray(scores)
     except ValueError:
         raise ValueError(
-            "scores must have the same number of steps for every run, got rows of several lengths"
+            "scores must have the same number of steps for every run, got rows of different lengths"
         ) from None
     if columns.ndim not in (1, 2) or columns.size == 0:
-        raise ValueError(f"scores must have shape (runs,) or (runs, steps), none of them 0, got {columns.shape}")
+        raise ValueError(f"scores must have shape (runs,) or (runs, steps), neither of them 0, got {columns.shape}")
     if columns.dtype.kind not in "iuf":
         raise ValueError(f"scores must be real numbers, got dtype {columns.dtype}")
     if np.isnan(columns).any():

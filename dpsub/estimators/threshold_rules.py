@@ -1,6 +1,6 @@
-"""How the score that separates the worlds is chosen: what the strings for `threshold` stand for.
+"""The threshold rules by name: how the score that separates the worlds is chosen.
 
-A new rule is a class here, or anywhere: `epsilon_lower_bound(threshold=MyRule())` takes it.
+A new rule is a class that implements `ThresholdRule`, here or elsewhere: `epsilon_lower_bound(threshold=MyRule())`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Decision(NamedTuple):
 class ThresholdRule(Protocol):
     """Chooses a threshold and judges it.
 
-    `name` is what users type. `valid` says whether P(parameter > truth) ≤ alpha if the test of one threshold is exact.
-    `one_threshold` says whether the rule judges by that test; a rule that does not brings an exact test of its own.
+    `name` is the string that users pass. `valid` says whether P(parameter > truth) ≤ alpha if the test of one threshold
+    is exact. `one_threshold` says whether the rule uses that test; a rule that does not has an exact test of its own.
     """
 
     name: ClassVar[str]
@@ -46,17 +46,17 @@ class ThresholdRule(Protocol):
             scores: (runs,) higher speaks for z.
             in_z: (runs,) which runs were trained with z.
             claim: the family of claims.
-            test: what the errors at one threshold say of a claim.
+            test: the test of a claim from the errors at one threshold.
             alpha: the probability with which the parameter may exceed the truth.
         """
         ...
 
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        """The parameter that a perfect attack would refute with so many runs, half of them in each world."""
+        """The largest parameter that an attack can refute with this many runs, half of them in each world."""
         ...
 
     def too_few(self, negatives: int) -> str:
-        """Why so many runs of z′ cannot show anything, or ""."""
+        """Why this many runs of z′ cannot show anything; "" if they can."""
         ...
 
 
@@ -102,7 +102,7 @@ class Fixed:
         return _judged(self.threshold, np.sort(scores[in_z]), np.sort(scores[~in_z]), test, alpha)
 
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        """Of the best threshold that could have been fixed: there is no error, or of one kind only."""
+        """The ceiling at the best threshold that could have been fixed: no errors, or errors of one kind only."""
         negatives, positives = _worlds(runs)
         of_either = np.arange(1 if test.monotone else negatives)
         none = np.zeros_like(of_either)
@@ -160,8 +160,9 @@ RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (Ranks(), Split()
 
 
 def best_threshold(positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> float:
-    """The threshold with the largest parameter; both samples sorted."""
-    # Between two scores of the negative world only false negatives are added, so one of these scores is best.
+    """The threshold with the largest parameter. Both samples must be sorted."""
+    # Raising the threshold between two scores of the negative world adds only false negatives, so one of these scores
+    # is best.
     cuts = np.unique(negatives if test.monotone else np.concatenate((negatives, positives)))
     return float(cuts[test.strongest(_errors(positives, negatives, cuts), alpha)])
 
@@ -190,5 +191,5 @@ def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Ar
 
 
 def _worlds(runs: int) -> tuple[int, int]:
-    """How many runs of z′ and of z, if half of them are in each world."""
+    """The numbers of runs of z′ and of z, if half of the runs are in each world."""
     return max(runs // 2, 1), max(runs - runs // 2, 1)

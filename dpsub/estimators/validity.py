@@ -1,11 +1,11 @@
-r"""How often a bound is wrong, and how much it gives away: audits whose truth is known, by the hundred.
+r"""How often bounds are wrong and how loose they are, measured on hundreds of audits whose truth is known.
 
 The adversary of every audit here is the strongest that the truth allows: its errors lie on the trade-off function f
-itself. A run of z′ has a score that is uniform in the false-positive rate; a run of z exceeds a score whose
-false-positive rate is u with probability 1 − f(u).
+itself. The false-positive rate of a z′ run's score is uniform. A run of z exceeds a score whose false-positive rate is
+u with probability 1 − f(u).
 
-``python -m dpsub.estimators.validity FILE`` measures everything that the book shows, in about an hour on two cores, and
-goes on where it was interrupted.
+``python -m dpsub.estimators.validity FILE`` measures everything that the book shows, in about an hour on two cores. It
+resumes after an interruption.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NORMAL_SCORES = np.linspace(-9, 9, 20_001)
 
 @dataclass(frozen=True)
 class Gaussian:
-    """μ-GDP, attained."""
+    """A mechanism that attains μ-GDP."""
 
     mu: float
 
@@ -65,7 +65,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class SampledGaussian:
-    """The whole transcript of DP-SGD, seen by an adversary whose record it is that is substituted."""
+    """DP-SGD with one record substituted, against an adversary who sees every step."""
 
     noise_multiplier: float
     sample_rate: float
@@ -80,7 +80,7 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """One bit, told truly with probability e^loss/(1 + e^loss): nothing like a Gaussian mechanism."""
+    """One bit, reported truthfully with probability e^loss/(1 + e^loss): far from a Gaussian mechanism."""
 
     loss: float
 
@@ -96,13 +96,13 @@ Truth = Gaussian | SampledGaussian | RandomizedResponse
 
 @lru_cache(maxsize=16)
 def _inverse(truth: Truth) -> tuple[Array, Array]:
-    """Normal scores of u against those of f(u), both increasing."""
+    """The normal scores of f(u), increasing, and those of u."""
     fnr = np.clip(truth.tradeoff(ndtr(NORMAL_SCORES)), 1e-300, 1 - 1e-16)
     return ndtri(fnr[::-1]), NORMAL_SCORES[::-1]
 
 
 def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) -> Array:
-    """(runs,) the scores of the strongest attack on runs whose bits these are; higher speaks for z, bit 0."""
+    """(runs,) the scores of the strongest attack on runs with these bits; higher speaks for z, bit 0."""
     negative = ndtri(rng.random(len(bits)))
     positive = np.interp(negative, *_inverse(truth))  # f is its own inverse
     return np.asarray(-np.where(bits == 0, positive, negative))
@@ -110,7 +110,7 @@ def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class Cell:
-    """One question: a way to bound, how many runs, the truth, and how many audits to ask it with."""
+    """One measurement: the method and threshold, the number of runs, the truth, and the number of audits."""
 
     method: str
     threshold: str | float
@@ -122,7 +122,7 @@ class Cell:
 
     @property
     def mechanism(self) -> dict[str, Any]:
-        """What method "pld" is told."""
+        """The further arguments of method "pld"."""
         if self.method != "pld":
             return {}
         if isinstance(self.truth, SampledGaussian):
@@ -134,12 +134,12 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
     """How many of a cell's audits were wrong, and how large their bounds were.
 
     Returns:
-        `wrong`, how many bounds exceeded the truth; `audits`; `mean`, the mean bound over the truth; `truth`; `valid`
-        and `assumes`, as the bounds say of themselves.
+        `wrong`, how many bounds exceeded the truth; `audits`; `mean`, the mean bound divided by the truth; `truth`;
+        `valid` and `assumes`, the attributes of the bounds.
     """
     truth = cell.truth.epsilon(cell.delta)
     threshold = cell.threshold
-    if threshold == "fixed":  # where both rates are the same: what one who knows the truth would fix
+    if threshold == "fixed":  # both rates are equal there: the choice of someone who knows the truth
         fpr = np.linspace(0.0, 1.0, 100_001)
         threshold = float(-ndtri(fpr[np.argmin(np.abs(cell.truth.tradeoff(fpr) - fpr))]))
     bounds = []
@@ -164,7 +164,7 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
 
 
 def cells() -> Iterator[Cell]:
-    """What the book shows. Each method is asked where what it assumes holds; then "gdp" where it does not."""
+    """The cells of the book: each method where its assumption holds, then some cells where "gdp" fails."""
     sampled = SampledGaussian(1.0, 0.0625, 500)
     for mu in (0.5, 1.0, 2.0):
         noise = accounting.noise_multiplier(
@@ -177,7 +177,7 @@ def cells() -> Iterator[Cell]:
                 if threshold == "ranks" and method not in estimators.EXACT:
                     continue
                 for runs in RUNS:
-                    few = runs > 5_000 or method == "pld"  # what takes longest
+                    few = runs > 5_000 or method == "pld"  # these take longest
                     yield Cell(method, threshold, runs, truth, audits=400 if few else 1_000)
     rare = SampledGaussian(0.6, 0.01, 50)
     far: list[tuple[Truth, str | float, int, float]] = [
@@ -197,19 +197,19 @@ def key(cell: Cell) -> dict[str, Any]:
 
 
 def measured(path: Path) -> dict[str, Any]:
-    """What a file holds: where and when it was made, and one row for each cell."""
+    """The contents of a file: where and when it was made, and one row for each cell."""
     if not path.exists():
         raise FileNotFoundError(f"no measurements at {path}: make them with python -m dpsub.estimators.validity {path}")
     return dict(json.loads(path.read_text()))
 
 
 def entries(rows: Mapping[str, Iterable[float]]) -> list[str]:
-    """For a table: the percentage of audits that were wrong, and the mean bound over the truth."""
+    """For a table: the percentage of audits that were wrong, and the mean bound divided by the truth."""
     return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in zip(rows["share"], rows["mean"], strict=True)]
 
 
 def run(path: Path, every: Callable[[], Iterator[Cell]] = cells) -> None:
-    """Measure what a file does not hold yet, and write it down cell by cell."""
+    """Measure the cells that a file does not hold yet, and write the file after each cell."""
     rows = measured(path)["rows"] if path.exists() else []
     known = [row["cell"] for row in rows]
     left = sorted((cell for cell in every() if key(cell) not in known), key=lambda cell: -cell.runs)

@@ -1,8 +1,13 @@
-"""The figures of the papers: functions that take an `ax`, draw on it, and return what they drew."""
+"""Figures of audits and of the accountants' ε.
+
+Functions take an `ax`, draw on it and return the artists; `epsilon_panels` makes a figure of its own. Modules beside
+them: `findings` (tables of audits), `pictures` (crafting), `explorer`, `threshold_game` and `widgets` (interactive).
+"""
 
 from dpsub.figures.audited import against_runs, epsilon_against_step, epsilon_panels, worst_case
 from dpsub.figures.judged import game, validity
-from dpsub.figures.looks import (
+from dpsub.figures.promised import against_noise, epsilon_bars, tradeoffs
+from dpsub.figures.style import (
     COLORS,
     DOUBLE,
     LOOKS,
@@ -14,7 +19,6 @@ from dpsub.figures.looks import (
     use_style,
     what_it_rests_on,
 )
-from dpsub.figures.promised import against_noise, epsilon_bars, tradeoffs
 
 __all__ = [
     "COLORS",

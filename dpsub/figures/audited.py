@@ -1,4 +1,4 @@
-"""What audits found beside what the accountants promise: against the step, the runs, the noise."""
+"""Audited lower bounds beside the accountants' ε: against the step, the number of runs, the noise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.text import Annotation
 from numpy.typing import ArrayLike
 
 from dpsub.estimators import LowerBound, over_repeats
-from dpsub.figures.looks import LOOKS, looks, name_source, tag, what_it_rests_on
+from dpsub.figures.style import LOOKS, looks, name_source, tag, what_it_rests_on
 
 
 def epsilon_against_step(
@@ -30,20 +30,20 @@ def epsilon_against_step(
     ceiling: float | None = None,
     legend: bool = True,
 ) -> dict[str, Artist | Container]:
-    """ε against the training step: what the accountants promise and what the audits found.
+    """ε against the training step: the accountants' values and the audits' lower bounds.
 
     Args:
         ax: where to draw.
-        steps: (k,) the steps observed.
+        steps: (k,) the observed steps, increasing.
         substitute, add_remove: (k,) the accountants' ε at these steps.
-        group: (k,) the substitute ε by group privacy, if it is to be drawn.
-        audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Fewer than ten repeats are drawn
-            one by one, with their mean if there are several, and two standard errors of it.
-        ceiling: what a perfect attack would have shown with as many runs.
-        legend: whether to draw one here; `epsilon_panels` draws one for several.
+        group: (k,) the substitute ε by group privacy; None leaves it out.
+        audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Several repeats are drawn as their
+            mean with two standard errors; two to nine of them also one by one.
+        ceiling: the bound that a perfect attack would reach with as many runs.
+        legend: whether to draw a legend; `epsilon_panels` draws one for all panels.
 
     Returns:
-        The artists by name, for a legend or for changes.
+        The artists by name, to put into a legend or to change.
     """
     steps = np.asarray(steps)
     artists: dict[str, Artist | Container] = {}
@@ -69,11 +69,12 @@ def epsilon_against_step(
 
 
 def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> Figure:
-    """Several of `epsilon_against_step` beside each other, with one legend above and the data's name below.
+    """Panels of `epsilon_against_step` side by side, with a shared ε axis, one legend above and the source below.
 
     Args:
-        panels: by what tells them apart ("q = 1"), what `findings.panel` makes of audits.
-        source: what the audits were made on (`findings.source`).
+        panels: for each panel's label ("q = 1"), the arguments that `findings.panel` returns. `findings.panels` makes
+            all of them.
+        source: the tasks and the number of models, as `findings.source` words them.
 
     Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
     """
@@ -103,15 +104,15 @@ def against_runs(
     ceiling: ArrayLike,
     legend: bool = True,
 ) -> dict[str, Artist | Container]:
-    """Figure 5: what an audit finds in the final models against the number of runs.
+    """Figure 5: lower bounds from the final models against the number of runs.
 
     Args:
         ax: where to draw.
-        runs: (k,) runs in all, increasing.
-        audited: by scenario its repeats, each a list of k bounds.
+        runs: (k,) runs of both worlds together, increasing.
+        audited: for each scenario its repeats, each a list of k bounds.
         substitute, add_remove: the accountants' ε.
-        ceiling: (k,) what a perfect attack would have shown.
-        legend: whether to draw one.
+        ceiling: (k,) the bounds that a perfect attack would reach.
+        legend: whether to draw a legend.
 
     Source: *Beyond Membership*, Figure 5.
     """
@@ -151,9 +152,9 @@ def worst_case(
     Args:
         ax: where to draw.
         substitute, add_remove, group: (points,) the accountants' ε, increasing.
-        audited: for each way to bound, by the name it is to have in the legend, its repeats, each a list of one bound
-            a point. Drawn as mean ± 2 standard errors, beside each other; hollow where they are not valid.
-        ceiling: what a perfect attack would have shown with as many runs.
+        audited: for each estimator, by its name in the legend, its repeats: lists with one bound for each point. Drawn
+            as mean ± 2 standard errors, shifted sideways so that they do not overlap; hollow if they are not valid.
+        ceiling: the bound that a perfect attack would reach with as many runs.
 
     Source: *Beyond Membership*, Figure 2.
     """
@@ -173,7 +174,7 @@ def worst_case(
         )
     ax.set_xlim(left=0)
     highest = max((value for value in np.ravel(group) if np.isfinite(value)), default=0.0)
-    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # panels that share their axis keep the highest
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # the larger limit, if panels share this axis
     _draw_ceiling(ax, ceiling, artists)
     ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
     ax.set_ylabel(r"$\varepsilon$")
@@ -181,7 +182,7 @@ def worst_case(
 
 
 def _draw_ceiling(ax: Axes, ceiling: float | None, artists: dict[str, Artist | Container]) -> None:
-    """A line, or where it lies above everything drawn a note: a finite audit can never show more."""
+    """Draw the most that this number of runs can show: a line, or a note if it lies far above everything drawn."""
     if ceiling is None:
         return
     top = ax.get_ylim()[1]

@@ -1,7 +1,7 @@
-"""The adjacency explorer without a kernel: a page of sliders over numbers computed beforehand.
+"""The adjacency explorer without a kernel: a page of sliders over precomputed numbers.
 
-``python -m dpsub.figures.explorer`` computes them anew, in some minutes; the tests hold a sample of them against the
-library.
+``python -m dpsub.figures.explorer`` computes the numbers again, which takes some minutes. The tests compare a sample of
+them with the library.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TEMPLATE = "explorer.html"
 
 
 def numbers(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> dict[str, float]:
-    """The three ε that the explorers show: "add_remove", "substitute" and "group"; `inf` where none is certified.
+    """The three ε that the explorers show: "add_remove", "substitute" and "group".
 
-    The arguments are those of `accounting.epsilon`.
+    The arguments are those of `accounting.epsilon`. "group" is `inf` if group privacy certifies no ε.
     """
     history = [(noise_multiplier, sample_rate, steps)]
     return {
@@ -46,7 +46,7 @@ def numbers(*, noise_multiplier: float, sample_rate: float, steps: int, delta: f
 
 
 def rounded_up(epsilon: float) -> float | None:
-    """Four digits, and a bound still."""
+    """The number rounded up to four digits, so that it remains an upper bound; None if it is infinite."""
     if math.isinf(epsilon):
         return None
     if epsilon <= 0:
@@ -56,7 +56,7 @@ def rounded_up(epsilon: float) -> float | None:
 
 
 def row(setting: tuple[float, float, int]) -> dict[str, Any]:
-    """What is shown at one noise multiplier, sample rate and number of steps, for every δ."""
+    """The page's numbers for one noise multiplier, sample rate and number of steps, at every δ."""
     sigma, q, steps = setting
     found = [numbers(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=delta) for delta in AXES["delta"]]
     answer: dict[str, Any] = {name: [rounded_up(one[name]) for one in found] for name in found[0]}
@@ -67,12 +67,12 @@ def row(setting: tuple[float, float, int]) -> dict[str, Any]:
 
 
 def grid() -> dict[str, Any]:
-    """The stored numbers: the axes, the rates, and one row for each setting, in the axes' order."""
+    """The stored numbers: the axes, the false-positive rates, and one row for each setting, in the axes' order."""
     return dict(json.loads(ASSETS.joinpath(GRID).read_text()))
 
 
 def page() -> Page:
-    """The explorer as a piece of a web page that needs neither a kernel nor anything from elsewhere."""
+    """The explorer as HTML for a web page. It needs no kernel and loads nothing."""
     return filled(TEMPLATE, grid=grid())
 
 

@@ -1,4 +1,4 @@
-"""What audits found beside what the accountants promise: datasets of scores made ready for tables and figures."""
+"""From the scores of audits to tables and to the panels of figures, with the accountants' ε beside them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
     "task_fingerprint", "adjacency",
 )  # fmt: skip
-# What makes two models twins, given that their audits' trainings are one.
+# Two audits that agree in `ONE_TRAINING` and in these train twins.
 ONE_RANDOMNESS = (
-    "scenario", "slot", "runs", "repeats", "seed", "block_size", "matmul_precision", "device", "cpu_capability",
-    "version_torch",
+    "scenario", "slot", "runs", "repeats", "seed", "block_size", "coordinates", "matmul_precision", "device",
+    "cpu_capability", "version_torch",
 )  # fmt: skip
 
 
 def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> list[list[LowerBound]]:
-    """The lower bounds on ε of an audit: for each of its repeats a list, one bound for each step observed.
+    """The lower bounds on ε of an audit: a list for each repeat, with one bound for each observed step.
 
     Args:
-        result: of `dpsub.audit` or `dpsub.audit_worst_case`, or read from a store.
-        delta: at which δ.
-        runs: use the first so many runs of each repeat only.
+        result: an audit, by `dpsub.audit` or `dpsub.audit_worst_case`, or read from a store.
+        delta: the δ at which ε is stated.
+        runs: use only the first `runs` runs of each repeat; None uses all.
         options: of `estimators.epsilon_lower_bound`.
 
     Raises:
-        ValueError: if there are not so many runs, or a step, a run or a whole repeat is missing.
+        ValueError: if the audit has fewer than `runs` runs, or if a step, a run or a whole repeat is missing.
     """
     if "repeat" not in result.dims:
         result = result.expand_dims("repeat")
@@ -51,7 +51,7 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
 
 
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
-    """The accountants' ε at the steps of an audit: "substitute" and "add_remove"."""
+    """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove"."""
     about = result.attrs
     steps = np.atleast_1d(result.step.values)
     return {
@@ -69,15 +69,15 @@ def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
 
 
 def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) -> dict[str, Any]:
-    """All that `figures.epsilon_against_step` draws of several scenarios in one training: steps, promises, audits.
+    """The arguments of `figures.epsilon_against_step` for several scenarios audited in the same training.
 
     Args:
-        audited: by scenario, audits of the same training at the same steps, with the same number of runs and repeats.
-        delta: at which δ.
+        audited: by scenario, audits with the same training parameters, observed steps, runs and repeats.
+        delta: the δ at which ε is stated.
         options: of `bounds`.
 
     Raises:
-        ValueError: if the audits differ in what they are of.
+        ValueError: if there is no audit, or if the audits differ in one of these.
     """
     if not audited:
         raise ValueError("audited must be one audit or more, by scenario, got none")
@@ -102,11 +102,11 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
 
 
 def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **options: Any) -> dict[str, dict[str, Any]]:
-    """What `figures.epsilon_panels` draws: for each label, the `panel` of its scenarios.
+    """The panels of `figures.epsilon_panels`: for each label, the `panel` of its scenarios.
 
     Args:
         audited: by label and scenario, as `audits.sweep` and `audits.load_all` return them.
-        delta: at which δ.
+        delta: the δ at which ε is stated.
         options: of `bounds`.
     """
     labels = dict.fromkeys(label for label, _ in audited)
@@ -117,11 +117,11 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
 
 
 def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
-    """What audits found in the final models: a row each.
+    """A table of lower bounds from the final models, with one row for each audit.
 
     Columns: `scenario`; `sample_rate`, `max_grad_norm`, `steps`, `learning_rate`; `bound`, the mean over repeats of the
-    valid bound on ε, and `error`, two standard errors of it, NaN for a single repeat; `papers_rule`, the mean with the
-    best threshold on the scores that it judges, not valid; `substitute` and `add_remove`, the accountants' ε.
+    valid bound on ε, and `error`, two standard errors of that mean, NaN for a single repeat; `papers_rule`, the mean
+    bound with threshold="best", which is not valid; `substitute` and `add_remove`, the accountants' ε.
     """
     rows = []
     for result in audited:
@@ -140,7 +140,7 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
 
 
 def _differing(one: xr.Dataset, other: xr.Dataset, names: Iterable[str]) -> str | None:
-    """The first of these attributes that is not the same in both; another machine computes σ a little differently."""
+    """The first of these attributes that differs. σ may differ by rounding, as between two machines."""
     for name in names:
         mine, its = one.attrs.get(name), other.attrs.get(name)
         same = isclose(mine, its, rel_tol=1e-6) if name == "noise_multiplier" and mine and its else its == mine
@@ -150,29 +150,30 @@ def _differing(one: xr.Dataset, other: xr.Dataset, names: Iterable[str]) -> str 
 
 
 def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd.DataFrame:
-    """How far apart the two worlds' scores lie, by models that were each trained twice: an estimate, and no bound.
+    """Estimate how far apart the two worlds' scores lie, from models that were each trained twice. Not a bound.
 
-    Each model of `result` has a twin in `exchanged`, with the same start, batches and noise and the other canary in its
-    slot, so that a few models tell the distance between the worlds well. Their spread they tell less well: twelve of
-    them to a standard error of 20 % or more.
+    Each model of `result` has a twin in `exchanged`: the same start, batches and noise, with the other canary in its
+    slot. A few models are therefore enough to estimate the distance between the worlds. The spread within a world is
+    less precise: with twelve models its standard error is at least 20 %.
 
     Args:
-        result: of `dpsub.audit` with a canary. Of a linear head with metrics=("accuracy",): in the coordinates that
-            its records span, where it trains without, the noise of twins is not the same.
-        exchanged: of the same call with `canary.exchanged()`. That it was this pair, and no third canary, is not
+        result: an audit by `dpsub.audit`, for a linear head with coordinates="all": in the coordinates that its records
+            span, twins do not share their noise.
+        exchanged: the same audit with `canary.exchanged()`. That it was this pair, and not a third canary, is not
             checked.
-        delta: at which δ.
+        delta: the δ at which ε is stated.
 
     Returns:
-        A row for each step: `gap`, the mean difference between twins; `spread`, the standard deviation within a world;
-        `mu`, gap over spread, less what a spread of so few models makes it too large by (Hedges, 1981), and `error`,
-        two standard errors of it (jackknife over pairs of twins); `epsilon`, and `epsilon_low` and `epsilon_high` at
-        mu ∓ error, 0 where that is negative: what μ-GDP makes of it, which is what an audit of very many models would
-        come to if scores were Gaussian and equally spread in both worlds.
+        One row for each step. `gap`: the mean difference between twins. `spread`: the standard deviation within a
+        world. `mu`: gap over spread, corrected for the bias that few models cause (Hedges, 1981). `error`: two standard
+        errors of mu (jackknife over pairs of twins). `epsilon`: the ε of μ-GDP at mu, or 0 if mu is negative; an audit
+        of very many models would approach it if scores were Gaussian and equally spread in both worlds. `epsilon_low`
+        and `epsilon_high`: the same at mu − error and mu + error.
 
     Raises:
-        ValueError: if the two are of different trainings, randomness, runs or steps, or are of one canary; if they have
-            repeats or fewer than 4 runs, or if a score is missing.
+        ValueError: if the two audits differ in training, randomness, runs or steps, or have the same canary; if a
+            linear head trained in the coordinates that its records span; if they have repeats or fewer than 4 runs; if
+            a score is missing, or if scores do not differ between models.
     """
     for argument, audited in (("result", result), ("exchanged", exchanged)):
         if set(audited.score.dims) != {"run", "step"} or audited.sizes["run"] < 4:
@@ -188,6 +189,10 @@ def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd
         raise ValueError(
             f"exchanged must be the same audit with canary.exchanged(), got one with {name} {its!r} beside {mine!r}"
         )
+    about = result.attrs
+    in_span = about.get("coordinates") == "span" and about.get("optimizer") == "sgd"
+    if in_span and str(about.get("model")).startswith("Linear("):
+        raise ValueError("result must be audited with coordinates='all', got 'span': twins must share their noise")
     if result.canary_fingerprint == exchanged.canary_fingerprint:
         raise ValueError("exchanged must be of canary.exchanged(), got an audit of the same canary as result")
     if not np.array_equal(result.bit, exchanged.bit) or not np.array_equal(result.step, exchanged.step):
@@ -220,11 +225,11 @@ def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd
 
 
 def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
-    """(models, steps): the test accuracy of the models that an audit measured, of all its repeats.
+    """(models, steps): the test accuracies that an audit measured, over all its repeats.
 
     Args:
-        result: of `dpsub.audit(metrics=("accuracy",))`.
-        bit: only those of the world of z, 0, or z′, 1.
+        result: an audit with metrics=("accuracy",).
+        bit: use only the models of the world of z (0) or of z′ (1); None uses both.
 
     Raises:
         ValueError: if the audit measured no accuracy.
@@ -237,7 +242,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
 
 
 def source(*audited: xr.Dataset) -> str:
-    """What a figure's audits were made on and of how many models, to stand under it."""
+    """The tasks of a figure's audits and their number of models, to write below it."""
     if not audited:
         raise ValueError("audited must be one audit or more, got none")
     tasks = dict.fromkeys(result.attrs.get("task", "simulated") for result in audited)

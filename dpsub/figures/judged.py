@@ -1,4 +1,4 @@
-"""Estimators judged where the truth is known: the audit game, and the validity study."""
+"""Figures of estimators where the truth is known: the audit game and the validity study."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from dpsub.figures.looks import COLORS
+from dpsub.figures.style import COLORS
 from dpsub.figures.threshold_game import Round
 
 
 def game(left: Axes, right: Axes, audit: Round, threshold: float) -> dict[str, Any]:
-    """The audit game: the scores of the two worlds with a threshold, and the bounds that follow beside the truth."""
+    """The audit game: the scores of both worlds with a threshold on the left, bounds and the truth on the right."""
     artists: dict[str, Any] = {}
     bins = np.linspace(-4, 6, 51)
     common: dict[str, Any] = {"bins": bins, "density": True}
@@ -52,14 +52,15 @@ def validity(
     *,
     alpha: float,
 ) -> dict[str, Artist]:
-    """How often each way to bound exceeds the truth, and what share of the truth it finds, against the number of runs.
+    """How often each estimator's bound exceeds the truth, and its mean over the truth, against the number of runs.
 
     Args:
-        wrong, tight: where to draw the two.
-        runs: (k,) runs in all.
-        measured: by the name it is to have in the legend: the shares of audits that were wrong, the mean bound over the
-            truth, (k,) each, and whether it claims to be valid. What does not is drawn hollow and dashed.
-        alpha: the share of wrong audits that is allowed.
+        wrong, tight: where to draw the first and the second.
+        runs: (k,) runs of both worlds together.
+        measured: for each estimator, by its name in the legend: (k,) the share of bounds that exceed the truth, (k,)
+            the mean bound over the truth, and whether it claims to be valid. Estimators that do not are drawn hollow
+            and dashed.
+        alpha: the share of bounds that may exceed the truth.
     """
     x = np.asarray(runs)
     artists: dict[str, Artist] = {}
@@ -73,7 +74,7 @@ def validity(
         tight.plot(x, np.asarray(found), **look)
     artists["alpha"] = wrong.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
     tight.axhline(1.0, color="black", linestyle=":", linewidth=0.9)
-    wrong.set_ylabel("audits above the truth (%)")
+    wrong.set_ylabel("bounds above the truth (%)")
     tight.set_ylabel("mean bound / truth")
     for ax in (wrong, tight):
         ax.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Pieces of web pages that need neither a kernel nor anything from elsewhere."""
+"""HTML for web pages and notebooks that needs no kernel and loads nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STYLE = "page.css"
 
 @dataclass(frozen=True)
 class Page:
-    """HTML that a notebook shows as it is."""
+    """HTML that a notebook displays unchanged."""
 
     data: str
 
@@ -25,7 +25,7 @@ class Page:
 
 
 def filled(template: str, **values: Any) -> Page:
-    """A template of this room, with the style and with each value as JSON in the place of {{its name}}."""
+    """A template of this room, with the style sheet for {{style}} and each value, as JSON, for {{its name}}."""
     html = ASSETS.joinpath(template).read_text().replace("{{style}}", ASSETS.joinpath(STYLE).read_text())
     for name, value in values.items():
         html = html.replace("{{" + name + "}}", json.dumps(value, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""Crafting in pictures: what a crafter saw on its way, as it stands in a canary's trace."""
+"""Figures of crafting, drawn from the trace of a canary."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub.figures.looks import LOOKS
+from dpsub.figures.style import LOOKS
 
 Trace = Mapping[str, NDArray[Any]]
+TO_TARGET = "cosine with target gradient"
 MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
 
 
 def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
-    """S2: where the least, the middlingly and the most travelled parameter went, and how far all of them travelled.
+    """S2: the paths of the least, the median and the most travelled parameter, and the distances of all parameters.
 
     Source: *Beyond Membership*, Algorithm 2.
     """
     artists: dict[str, Artist] = {}
     color = LOOKS["S2"]["color"]
     looks = (
-        ("least", {"color": color, "linestyle": "-"}),
-        ("middling", {"color": "0.6", "linestyle": "--"}),
-        ("most", {"color": "0.6", "linestyle": "-"}),
+        ("least", {"color": color, "linestyle": "-", "label": "least travelled"}),
+        ("middling", {"color": "0.6", "linestyle": "--", "label": "median"}),
+        ("most", {"color": "0.6", "linestyle": "-", "label": "most travelled"}),
     )
     for (name, look), values in zip(looks, trace["path"].T, strict=True):
-        (artists[name],) = path.plot(trace["step"], values, label=f"{name} travelled", **look)
+        (artists[name],) = path.plot(trace["step"], values, **look)
     path.set_xlabel("training step")
     path.set_ylabel("parameter")
     path.legend()
     distance = np.sort(trace["travel"])
     ranked.plot(np.arange(1, len(distance) + 1), distance, color="0.6")
     (artists["chosen"],) = ranked.plot(1, distance[0], marker=LOOKS["S2"]["marker"], color=color, **MARK)
-    ranked.annotate("the canary's", (1, distance[0]), xytext=(8, 0), textcoords="offset points", va="center")
+    ranked.annotate("the canary's parameter", (1, distance[0]), xytext=(8, 0), textcoords="offset points", va="center")
     ranked.set_yscale("log")
     ranked.set_xlabel("parameters, least travelled first")
-    ranked.set_ylabel("travelled")
+    ranked.set_ylabel("distance travelled")
     return artists
 
 
 def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
-    """S3–S5: what a model without privacy makes of the private records' labels, the least sure first.
+    """S3–S5: the probability that a model without privacy gives to each private record's label, least sure first.
+
+    `slot` is the target's place among the records.
 
     Source: *Beyond Membership*, section 3.2.2.
     """
@@ -62,14 +65,14 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
 
 
 def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
-    """S3: how far x′'s gradient has turned from the target's, and how long it is beside it, while x′ is crafted.
+    """S3: the cosine of x′'s gradient with the target's, and their norms' ratio, at each step of crafting.
 
     Source: *Beyond Membership*, Algorithm 3.
     """
     artists: dict[str, Artist] = {}
     steps = np.arange(len(trace["cosine"]))
     color = LOOKS["S3"]["color"]
-    for ax, name, label in ((cosine, "cosine", "cosine to the target's"), (ratio, "norm_ratio", "norm / the target's")):
+    for ax, name, label in ((cosine, "cosine", TO_TARGET), (ratio, "norm_ratio", "norm / target's norm")):
         (artists[name],) = ax.plot(steps, trace[name], color=color)
         ax.axhline(0, color="0.8", linewidth=0.8)
         ax.set_xlabel("crafting step")
@@ -80,14 +83,14 @@ def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
 
 
 def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str, Artist]:
-    """S4: how the gradient would point with each label.
+    """S4: the cosine of the target's gradient with the gradient that each label would give it.
 
     Source: *Beyond Membership*, Algorithm 4.
     """
     values = trace["cosine"]
     colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in range(len(values))]
     bars = ax.bar(np.arange(len(values)), values, color=colors, edgecolor="black", linewidth=0.6)
-    for y, name in ((own, "its own"), (chosen, "chosen")):
+    for y, name in ((own, "own"), (chosen, "chosen")):
         up = values[y] > 0
         ax.annotate(
             name,
@@ -101,12 +104,12 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
     ax.margins(y=0.15)
     ax.set_xticks(np.arange(len(values)))
     ax.set_xlabel("label")
-    ax.set_ylabel("cosine to the target's")
+    ax.set_ylabel(TO_TARGET)
     return {"bars": bars[chosen]}
 
 
 def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
-    """S5: how the gradients of all auxiliary records point.
+    """S5: the cosines of all auxiliary records' gradients with the target's.
 
     Source: *Beyond Membership*, Algorithm 5.
     """
@@ -121,13 +124,13 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
         textcoords="offset points",
         arrowprops={"arrowstyle": "-", "color": "0.4", "linewidth": 0.8, "shrinkB": 5},
     )
-    ax.set_xlabel("cosine to the target's")
+    ax.set_xlabel(TO_TARGET)
     ax.set_ylabel("auxiliary records")
     return {"chosen": mark}
 
 
 def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str]) -> list[Artist]:
-    """Pictures (k, height, width), each under its name, in one scale of grey; colour pictures have a last axis of 3."""
+    """Images (k, height, width) in one grey scale, with a name below each; colour images have a last axis of 3."""
     shown = np.asarray(images)
     low, high = float(shown.min()), float(shown.max())
     artists: list[Artist] = []
@@ -140,13 +143,13 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
 
 
 def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) -> dict[str, Artist]:
-    """Figure A1: test accuracy along training, models with and without canaries.
+    """Figure A1: test accuracy along training, of models with and without canaries.
 
     Args:
         ax: where to draw.
-        steps: (k,).
-        accuracy: by scenario, or a name for what has no canary, (models, k): their mean, and each model as a thin line
-            or, from ten on, a band of ± 1 standard deviation.
+        steps: (k,) the observed steps.
+        accuracy: (models, k) for each scenario, or for a name of your own if there is no canary. The mean is drawn,
+            with each model as a thin line or, from ten models on, a band of ± 1 standard deviation.
 
     Source: *Beyond Membership*, Figure A1.
     """

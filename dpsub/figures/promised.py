@@ -1,4 +1,4 @@
-"""What accountants promise, without audits: ε as bars, against the noise, and trade-off functions."""
+"""Figures of accountants' numbers without audits: ε as bars, against the noise, and trade-off functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from dpsub.figures.looks import COLORS, LOOKS, looks
+from dpsub.figures.style import COLORS, LOOKS, looks
 
 
 def against_noise(
@@ -20,8 +20,8 @@ def against_noise(
 
     Args:
         ax: where to draw.
-        noise_multipliers, values: by sample rate, (points,) each.
-        reference: what the values are to be compared with, a dashed line.
+        noise_multipliers, values: (points,) for each sample rate.
+        reference: a value to compare with, drawn as a dashed line.
 
     Source: *Beyond Membership*, Figure A5.
     """
@@ -37,7 +37,7 @@ def against_noise(
 
 
 def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[str, Artist]:
-    """Trade-off functions by adjacency, over that of guessing: the lower a curve, the more can be told.
+    """Trade-off functions by adjacency, with the line of guessing: the lower a curve, the better the best attack.
 
     Source: *Tight Auditing*, section 4; Dong, Roth and Su (2022), Definition 2.1.
     """
@@ -54,7 +54,7 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
 
 
 def epsilon_bars(ax: Axes, values: Mapping[str, float]) -> list[Artist]:
-    """One bar an ε, labelled with its number; `values` by the names in `LOOKS`. What is infinite has no bar."""
+    """One bar for each ε, labelled with its number; `values` by the names in `LOOKS`. An infinite ε has no bar."""
     shown = {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
     bars = ax.barh(range(len(shown)), list(shown.values()), height=0.6, color="0.8", edgecolor="black", linewidth=0.8)
     for bar, name in zip(bars, shown, strict=True):

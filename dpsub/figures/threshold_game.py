@@ -1,7 +1,7 @@
-r"""The audit game: two worlds whose truth is known, a threshold to choose, and bounds that lie or don't.
+r"""The audit game: two worlds with a known true ε, a threshold to choose, and the bounds that follow.
 
-The scores of z′ are N(0, 1), those of z are N(μ, 1): the strongest attack on a μ-GDP mechanism. `page` plays it on a
-web page without a kernel, `widgets.audit_game` in a notebook.
+Scores are N(0, 1) with z′ and N(μ, 1) with z, as in the strongest attack on a μ-GDP mechanism. `page` is the game on a
+web page without a kernel, `widgets.audit_game` the game in a notebook.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TEMPLATE = "game.html"
 
 
 class Round(NamedTuple):
-    """One audit: the scores of either world, and the truth that the auditor does not know."""
+    """One audit: the scores in each world, and the true ε, which the auditor does not know."""
 
     with_z: Array
     with_z_prime: Array
     truth: float
 
     def rates(self, threshold: float) -> tuple[float, float]:
-        """FPR and FNR at a threshold, as they were observed."""
+        """The observed FPR and FNR at a threshold."""
         return float((self.with_z_prime > threshold).mean()), float((self.with_z <= threshold).mean())
 
     def bound(self, threshold: str | float) -> LowerBound:
-        """The bound by claims of μ-GDP."""
+        """The lower bound by method "gdp"."""
         scores = np.concatenate((self.with_z, self.with_z_prime))
         bits = np.repeat([0, 1], [len(self.with_z), len(self.with_z_prime)])
         found = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=threshold, alpha=ALPHA)
@@ -50,7 +50,7 @@ class Round(NamedTuple):
 
 
 class Lies(NamedTuple):
-    """How many audits ended with a bound above the truth."""
+    """How many of `games` audits had a bound above the truth, for two threshold rules."""
 
     best: int
     ranks: int
@@ -58,12 +58,12 @@ class Lies(NamedTuple):
 
 
 def play(*, runs: int, mu: float, seed: int = 0) -> Round:
-    """One audit.
+    """Simulate one audit.
 
     Args:
-        runs: ≥ 1; in each world.
-        mu: ≥ 0; how far the worlds are apart.
-        seed: another seed, another audit.
+        runs: ≥ 1; models in each world.
+        mu: ≥ 0; the distance between the worlds.
+        seed: each seed gives another audit.
     """
     runs, mu = checks.whole("runs", runs), checks.real("mu", mu, at_least=0)
     rng = stream(checks.whole("seed", seed, at_least=0), "game")
@@ -71,7 +71,7 @@ def play(*, runs: int, mu: float, seed: int = 0) -> Round:
 
 
 def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies:
-    """Play often, with the seeds from `seed` on, and count how often each rule's bound exceeds the truth."""
+    """Simulate audits with seeds from `seed` on, and count how often each rule's bound exceeds the truth."""
     wrong = {"best": 0, "ranks": 0}
     for game in range(checks.whole("games", games)):
         audit = play(runs=runs, mu=mu, seed=seed + game)
@@ -82,10 +82,10 @@ def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies
 
 @lru_cache(maxsize=1)
 def tables() -> dict[str, Any]:
-    """What the page looks bounds up in, linearly between the entries.
+    """Tables from which the page interpolates bounds linearly.
 
-    For each number of runs: counts of errors; the normal score of their Clopper–Pearson bound; and for each rank the
-    μ that the rank test refutes with so many false negatives.
+    For each number of runs: counts of errors; the normal score of the Clopper–Pearson bound at each count; and for each
+    rank the μ that the rank test refutes at each count of false negatives.
     """
     claim = GDP(DELTA)
 
@@ -119,5 +119,5 @@ def tables() -> dict[str, Any]:
 
 
 def page() -> Page:
-    """The game as a piece of a web page that needs neither a kernel nor anything from elsewhere."""
+    """The game as HTML for a web page. It needs no kernel and loads nothing."""
     return filled(TEMPLATE, tables=tables())

@@ -1,4 +1,4 @@
-"""Thin explorers for notebooks with a running kernel."""
+"""The explorer and the audit game as widgets, for notebooks with a running kernel."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ except ImportError:
 def epsilon_explorer(
     *, noise_multiplier: float = 12.0, sample_rate: float = 0.25, steps: int = 500, log10_delta: int = -5
 ) -> ipywidgets.VBox:
-    """Sliders for σ, q, T and δ; the three ε and the trade-off curves, redrawn when a slider is let go.
+    """Sliders for σ, q, T and δ, and the three ε and the trade-off curves, redrawn when a slider is released.
 
-    Without a kernel, on a page, `explorer.page` shows the same numbers.
+    `explorer.page` shows the same quantities on a web page without a kernel.
 
     Args:
         noise_multiplier: where the slider for σ starts.
@@ -62,13 +62,13 @@ def epsilon_explorer(
 
 
 def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidgets.VBox:
-    """Two worlds whose truth is known, a threshold to drag, and a button that counts how often a rule lies.
+    """Two worlds with a known true ε, a threshold to drag, and a button that counts bounds above the truth.
 
-    Without a kernel, on a page, `threshold_game.page` plays the same game.
+    `threshold_game.page` is the same game on a web page without a kernel.
 
     Args:
-        runs: one of `threshold_game.RUNS`; in each world.
-        mu: one of `threshold_game.MU`; how far the worlds are apart.
+        runs: models in each world, one of `threshold_game.RUNS`.
+        mu: the distance between the worlds, one of `threshold_game.MU`.
         seed: of the first audit.
     """
     wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
@@ -113,7 +113,7 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
 
 
 def _png(fig: Figure) -> bytes:
-    """The figure, which is closed, as an image: nbclient may wait for ever on an Output widget (its issue 312)."""
+    """The figure as an image; closes it. An Output widget could make nbclient wait for ever (its issue 312)."""
     png = io.BytesIO()
     fig.savefig(png, format="png", dpi=110)
     plt.close(fig)

@@ -1,4 +1,4 @@
-"""Networks by name: fully connected ones and small ConvNets."""
+"""Architectures by name: fully connected networks and two small ConvNets."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dpsub.models.networks import Network
 
 
 def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
-    """A fully connected network, each model with a random start of its own.
+    """A fully connected network. Each model of the bank has its own random start.
 
     Args:
         task: records of any shape; images are flattened.
-        hidden: the hidden layers' widths, one or more. With (128,) and Purchase100's 600 features and 100 classes the
-            network has the paper's 89,828 parameters.
+        hidden: the widths of the hidden layers, one or more. With (128,), 600 features and 100 classes, as in
+            Purchase100, the network has the paper's 89,828 parameters.
         activation: "tanh" or "relu".
 
     Returns:
-        A bank; `starting_from(theta_0)` starts all its models at the same parameters, `module(parameters)` makes a
-        `torch.nn.Module` of one, and `parameters` counts them.
+        A bank. `starting_from(theta_0)` gives all its models the same start, `module(parameters)` makes a
+        `torch.nn.Module` of one model, and `parameters` is the number of parameters of one model.
 
     Raises:
         ValueError: if a width is not a positive whole number, or an argument is out of range.
@@ -32,7 +32,7 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
     Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
     """
     if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not (hidden := tuple(hidden)):
-        raise ValueError(f"hidden must be the hidden layers' widths, one or more, got {hidden!r}; without any: linear")
+        raise ValueError(f"hidden must be the hidden layers' widths, one or more, got {hidden!r}: use linear for none")
     checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
     widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
@@ -44,7 +44,7 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
     return Network(name, shape, task.num_classes, tuple(layers))
 
 
-# Convolutions as (channels, kernel, padding, whether a 2 × 2 maximum follows), and the hidden layer's width.
+# Convolutions as (channels, kernel, padding, whether 2 × 2 max pooling follows), and the width of the hidden layer.
 CONVNETS = {
     "small": (((16, 5, 0, True), (32, 4, 0, True)), 32),
     "large": (tuple((channels, 3, 1, last) for channels in (32, 64, 128) for last in (False, True)), 128),
@@ -52,22 +52,22 @@ CONVNETS = {
 
 
 def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Network:
-    """A small convolutional network, each model with a random start of its own.
+    """A small convolutional network. Each model of the bank has its own random start.
 
     Args:
         task: square images (n, channels, height, width).
-        size: "small", two convolutions of 16 and 32 channels (25,386 parameters on MNIST); "large", six of 32 to 128
-            (550,570 on CIFAR-10); "auto", large from 32 pixels on.
+        size: "small" has two convolutions of 16 and 32 channels (25,386 parameters on MNIST). "large" has six of 32 to
+            128 channels (550,570 parameters on CIFAR-10). "auto" is "large" for images of 32 × 32 pixels or more.
         activation: "tanh" or "relu".
 
     Returns:
-        A bank, as `mlp` does.
+        A bank, as from `mlp`.
 
     Raises:
-        ValueError: if the records are not square images, or too small.
+        ValueError: if the records are not square images or are too small, or an argument is out of range.
 
-    Source: Dörmann et al. (2021), *Not all noise is accounted equally*, the networks on which Annamalai and De
-    Cristofaro (2024) and, after them, the adversarial-sample paper (section 5.1) audit.
+    Source: Dörmann et al. (2021), *Not all noise is accounted equally*. Annamalai and De Cristofaro (2024) audit these
+    networks, and so does the adversarial-sample paper (section 5.1).
     """
     shape = task.x_train.shape[1:]
     if len(shape) != 3 or shape[1] != shape[2]:
@@ -81,7 +81,7 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
     layers: list[Layer] = []
     for outputs, kernel, padding, pooled in convolutions:
         convolution = Conv(channels, outputs, kernel, padding, pixels)
-        # Pooling before a rising activation is pooling after it, for a quarter of the work.
+        # An increasing activation commutes with max pooling. Pooling first leaves it a quarter of the work.
         layers += [convolution, *([MaxPool()] if pooled else []), Activation(activation)]
         channels, pixels = outputs, convolution.size_out // (2 if pooled else 1)
         if pixels < 1:

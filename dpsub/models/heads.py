@@ -1,4 +1,4 @@
-"""Banks of linear heads, all of which share one matrix product with the records."""
+"""Banks of linear heads: one matrix product with the records serves all models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_param
 class Linear:
     """A bank of linear heads with cross-entropy loss, all starting from 0.
 
-    The parameters of R heads are one tensor (features + 1, classes, runs), the bias in the last row: all heads then
-    share one matrix product with the records, and the runs, last, are contiguous.
+    The parameters of R heads are one tensor (features + 1, classes, runs) with the bias in the last row. In this layout
+    one matrix product with the records serves all heads, and the runs are contiguous.
+
+    Attributes:
+        features: d, without the bias.
+        classes: number of classes.
     """
 
     features: int
@@ -31,7 +35,7 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of one model's parameters; a gradient canary is such a tensor, flattened."""
+        """The shape of one model's parameters. A gradient canary has this shape, flattened."""
         return self.features + 1, self.classes
 
     @property
@@ -49,7 +53,7 @@ class Linear:
         return theta[..., :runs]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """(n, features) → (n, features + 1): the records with the constant that the bias multiplies."""
+        """(n, features) → (n, features + 1): the records with a last column of ones for the bias."""
         return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
@@ -76,9 +80,9 @@ class Linear:
     ) -> Tensor:
         """The sum of the sampled records' clipped gradients, shaped like `theta`.
 
-        A record's gradient is an outer product, so its norm is ‖input‖·‖output gradient‖: no per-record gradient is
-        ever formed. All models share the records, so that one large product with all of them, most weighted 0 where
-        batches are small, is faster than small ones.
+        A record's gradient is an outer product, so its norm is ‖input‖·‖output gradient‖, and no gradient of a single
+        record is formed. Records that a model did not sample have weight 0. One large product with all records is
+        faster than many small ones, even for small batches.
 
         Args:
             theta: (features + 1, classes, runs).
@@ -86,7 +90,7 @@ class Linear:
             labels: (n,).
             sampled: (n, runs) bool, or None for the full batch.
             max_grad_norm: C.
-            out: where the sum goes, shaped like `theta`; by default into new memory.
+            out: memory for the sum, shaped like `theta`; by default new.
         """
         total = (torch.zeros_like(theta) if out is None else out.zero_()).flatten(1)
         at_once = max(1, RECORDS_AT_ONCE // (4 * total.shape[1]))
@@ -102,28 +106,28 @@ class Linear:
         return total.view_as(theta)
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(records, runs): the norms of the records' gradients, unclipped."""
+        """(records, runs): the norms of the records' gradients before clipping."""
         return self._gradients(theta, inputs, labels)[1]
 
     def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients by the outputs, (records, classes, runs), and the norms of those by the parameters."""
+        """Gradients with respect to the outputs, (records, classes, runs), and norms of those by the parameters."""
         output = torch.softmax(self.logits(theta, inputs), dim=1)
         output[torch.arange(len(labels), device=labels.device), labels] -= 1
         return output, (output * output).sum(dim=1).sqrt_() * inputs.norm(dim=1)[:, None]
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> Span | None:
-        """The same training in fewer coordinates, those that the records and `vectors` span.
+        """The same training in fewer coordinates: those that the records and `vectors` span.
 
-        Under plain gradient descent from 0 a head's parameters are a combination of its inputs, of the canary, and of
-        noise that looks the same in every orthonormal basis. Its coordinates outside the span never meet a record: a
-        head on the coordinates within it has scores of the same law, exactly.
+        Under plain gradient descent from 0, the parameters of a head are a linear combination of its inputs, the canary
+        and the noise. The noise has the same law in every orthonormal basis, and coordinates outside the span never
+        meet a record. So a head trained in the coordinates of the span has scores of exactly the same law.
 
         Args:
             inputs: (n, features + 1).
-            vectors: (k, parameters), gradients whose products with the parameters are to stay what they are.
+            vectors: (k, parameters), gradients whose inner products with the parameters are preserved.
 
         Returns:
-            A smaller model, the inputs and the vectors in its coordinates; None if there are no fewer.
+            A smaller model, and the inputs and vectors in its coordinates. None if the span has no fewer coordinates.
         """
         gradients = vectors.view(len(vectors), *self.shape)
         touched = gradients.any(dim=2).any(dim=0)
@@ -139,16 +143,19 @@ class Linear:
         return Span(small, inside, moved.flatten(1))
 
     def prepared(self, device: torch.device, sample_rate: float) -> Linear:
-        """Itself: all models share one product with the records, whatever the batches."""
+        """The same model: one product with the records serves all models at any sample rate."""
         return self
 
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
         n = records[0]
-        return 12 * math.prod(records) + 2 * n * runs + 4 * RECORDS_AT_ONCE  # a span is found in float64
+        return 12 * math.prod(records) + 2 * n * runs + 4 * RECORDS_AT_ONCE  # the span is computed in float64
 
 
 def linear(task: Task) -> Linear:
     """A linear head on the task's features: (d + 1) · num_classes parameters, θ₀ = 0.
+
+    Raises:
+        ValueError: if the records are not flat features (n, d).
 
     Source: *Beyond Membership*, section 5, "fine-tuning the last layer".
     """

@@ -1,6 +1,6 @@
-"""What a model has to offer for a bank of it to be trained: the protocol, and what implementations share.
+"""The protocol that a model implements to be trained as a bank, and what implementations share.
 
-Implement `Model` to train an architecture of your own. Trainers, crafters and audits use nothing else of a model.
+Implement `Model` to train your own architecture. Trainers, crafters and audits use a model through this protocol only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from dpsub.data import Task
 
-OPACUS_EPS = 1e-6  # Opacus clips by C / (norm + 1e-6); so do banks
-# Sums over records run in parts of a size that depends on shapes alone: parts of another size would round otherwise.
+OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
+# Sums over records run in parts. Their size depends on shapes alone, because parts of another size round differently.
 RECORDS_AT_ONCE = 2**24
 
 
@@ -24,8 +24,8 @@ class Span(NamedTuple):
 
     Attributes:
         model: a smaller model.
-        inputs: the records, in its coordinates.
-        vectors: (k, parameters) gradients, in its coordinates.
+        inputs: the records in its coordinates.
+        vectors: (k, parameters) gradients in its coordinates.
     """
 
     model: Model
@@ -35,10 +35,11 @@ class Span(NamedTuple):
 
 @runtime_checkable
 class Model(Protocol):
-    """An architecture of which R models, a bank, train side by side on the same records.
+    """An architecture. R models of it, a bank, train side by side on the same records.
 
-    `theta` is the parameters of all R models, one tensor in a layout of the model's own choice; `flat` views it as
-    (runs, parameters). Cross-entropy is the loss. Two models with the same `repr` are taken for the same by stores.
+    `theta` holds the parameters of all R models in one tensor, in a layout of the model's choice. `flat` views it as
+    (runs, parameters). The loss is cross-entropy. Stored audits identify a model by its `repr`: two models that train
+    differently need different ones.
     """
 
     @property
@@ -51,11 +52,11 @@ class Model(Protocol):
 
     @property
     def parameters(self) -> int:
-        """How many numbers one model has."""
+        """The number of parameters of one model."""
         ...
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
-        """theta before the first step, on the generator's device."""
+        """theta before the first step, on the generator's device. A random start is drawn from the generator."""
         ...
 
     def flat(self, theta: Tensor) -> Tensor:
@@ -63,11 +64,11 @@ class Model(Protocol):
         ...
 
     def first(self, theta: Tensor, runs: int) -> Tensor:
-        """theta of the first so many models."""
+        """theta of the first `runs` models."""
         ...
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Records (n, *input_shape) as the other methods take them."""
+        """Records (n, *input_shape) in the form that the other methods take as `inputs`."""
         ...
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
@@ -90,26 +91,26 @@ class Model(Protocol):
             theta: the parameters.
             inputs: (n, …), as `inputs` returns them.
             labels: (n,).
-            sampled: (n, runs) bool, each model's own batch; None for the full batch.
+            sampled: (n, runs) bool, the records in each model's batch; None for the full batch.
             max_grad_norm: C; may be infinite.
-            out: where the sum goes, shaped like theta; by default into new memory.
+            out: memory for the sum, shaped like theta; by default new.
         """
         ...
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(records, runs): the norms of the records' gradients, unclipped."""
+        """(records, runs): the norms of the records' gradients before clipping."""
         ...
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
-        """One model of the bank as a `torch.nn.Module`, with the parameters given, flat."""
+        """One model of the bank as a `torch.nn.Module`, with the flat parameters given."""
         ...
 
     def prepared(self, device: torch.device, sample_rate: float) -> Self:
-        """The same model, its work cut up for a device and a sample rate. Returning `self` is always safe."""
+        """The same model, with its computation arranged for a device and sample rate. It is safe to return `self`."""
         ...
 
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
-        """At most how many numbers a step takes beside the parameters, their sum and their noise.
+        """An upper estimate of the numbers that a step holds beside the parameters, gradient sum and noise.
 
         Args:
             records: (n, *input_shape).
@@ -119,20 +120,25 @@ class Model(Protocol):
         ...
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> Span | None:
-        """The same training in fewer coordinates, whose scores have the same law; None, always safe, for none.
+        """The same training in fewer coordinates, with scores of the same law. It is safe to return None.
 
         Args:
             inputs: (n, …), as `inputs` returns them.
-            vectors: (k, parameters), gradients whose products with the parameters have to stay what they are.
+            vectors: (k, parameters), gradients whose inner products with the parameters must be preserved.
         """
         ...
 
 
 def check_fits(model: Model, task: Task) -> None:
-    """Refuse a model of another input shape or number of classes, before long work starts."""
+    """Check that a model fits a task, before long work starts.
+
+    Raises:
+        ValueError: if it is no `Model`, has another input shape or number of classes, or torch's default dtype is not
+            float32.
+    """
     if torch.get_default_dtype() != torch.float32:
         raise ValueError(
-            f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: "
+            f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: call "
             "torch.set_default_dtype(torch.float32)"
         )
     if not isinstance(model, Model):
@@ -145,7 +151,7 @@ def check_fits(model: Model, task: Task) -> None:
 
 
 def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
-    """A float32 copy: a module's parameters may become views of it."""
+    """Flat parameters (count,) as float32: a copy, since a module's parameters may become views of it."""
     try:
         vector = torch.tensor(np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, np.float32))
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Layers of networks that train side by side: every model has activations of its own."""
+"""Layers of networks that train side by side. Each model has its own activations."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-# From so many on, oneDNN's grouped convolutions beat products with the patches, which must be laid out for them.
+# With at least this many input channels, oneDNN's grouped convolution is faster than unfolding patches for products.
 MANY_CHANNELS = 16
 
 WeightedSum = Callable[[Tensor, Tensor], None]
 
 
 class Layer(Protocol):
-    """A layer of R models: activations are (records, runs, *features), or (records, 1, *features) where shared."""
+    """A layer of R models. Activations are (records, runs, *features); (records, 1, *features) if models share them."""
 
     @property
     def parameters(self) -> int: ...
 
     @property
     def floats(self) -> int:
-        """Numbers that one record of one model takes in a pass, to plan memory by."""
+        """How many numbers a pass holds for one record of one model. Memory is planned by it."""
 
     def forward(self, theta: Tensor, inputs: Tensor) -> Tensor: ...
 
@@ -35,7 +35,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """weight (features_out, features_in), bias (features_out)."""
+    """A fully connected layer: weight (features_out, features_in), then bias (features_out,)."""
 
     features_in: int
     features_out: int
@@ -61,10 +61,18 @@ class Dense:
         return torch.baddbmm(bias, by_run, self._weight(theta).transpose(1, 2)).transpose(0, 1)
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
-        """The squared norms of the records' gradients, (records, runs), and what sums the gradients with weights.
+        """The squared norms of the records' gradients, (records, runs), and a function for their weighted sum.
 
-        A record's gradient is the outer product of its input, with 1 for the bias, and its output gradient: the norm
-        is the product of theirs.
+        A record's gradient is the outer product of its input, extended by 1 for the bias, and its output gradient. Its
+        norm is the product of the two norms.
+
+        Args:
+            inputs: (records, runs or 1, features_in).
+            outputs: (records, runs, features_out), the gradients with respect to the layer's outputs.
+
+        Returns:
+            The squared norms, and a function (weights, total) that adds the gradients to `total` (runs, parameters) in
+            place, weighted by `weights` (records, runs).
         """
 
         def weighted_sum(weights: Tensor, total: Tensor) -> None:
@@ -81,7 +89,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Conv:
-    """weight (channels_out, channels_in, kernel, kernel), bias (channels_out); images of size × size."""
+    """A convolution of size × size images: weight (channels_out, channels_in, kernel, kernel), bias (channels_out,)."""
 
     channels_in: int
     channels_out: int
@@ -113,13 +121,13 @@ class Conv:
         return theta[:, : -self.channels_out].view(-1, *self._shape)
 
     def forward(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        groups = inputs.shape[1]  # 1 where the models share the images: then one convolution serves them all
+        groups = inputs.shape[1]  # 1 if the models share the images: one convolution then serves all models
         weight, bias = self._weight(theta).flatten(0, 1), theta[:, -self.channels_out :].flatten()
         images = functional.conv2d(inputs.flatten(1, 2), weight, bias, padding=self.padding, groups=groups)
         return images.view(len(inputs), len(theta), self.channels_out, self.size_out, self.size_out)
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, WeightedSum]:
-        """As of `Dense`, but by forming the gradients: over shared positions a norm does not factor."""
+        """As in `Dense`, with each gradient formed: it is a sum over positions, whose norm does not factor."""
         records, runs = outputs.shape[:2]
         weight = self._by_record(inputs, outputs).view(records, runs, -1)
         bias = outputs.sum(dim=(3, 4))
@@ -132,7 +140,7 @@ class Conv:
         return (weight * weight).sum(dim=2) + (bias * bias).sum(dim=2), weighted_sum
 
     def _by_record(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """Each record's and model's gradient by the weight, flattened together."""
+        """The gradient of each record in each model with respect to the weight: one row for each pair of the two."""
         records, runs = outputs.shape[:2]
         if inputs.shape[1] == runs and inputs.device.type == "cpu" and self.channels_in >= MANY_CHANNELS:
             weight: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
@@ -143,7 +151,7 @@ class Conv:
                 groups=records * runs,
             )
             return weight
-        # Where the models share the images, a record's patches meet all their gradients in one product.
+        # If the models share the images, one product of a record's patches serves the gradients of all models.
         padded = functional.pad(inputs.flatten(0, 1), (self.padding,) * 4)
         windows = padded.unfold(2, self.kernel, 1).unfold(3, self.kernel, 1).permute(0, 1, 4, 5, 2, 3)
         patches = windows.reshape(len(padded), self.fan_in, -1)

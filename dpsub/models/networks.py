@@ -1,4 +1,4 @@
-"""Banks of networks with hidden layers: every model has activations of its own, so each is a matrix in a batch."""
+"""Banks of networks with hidden layers. Each model has its own activations, so products are batched over models."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from torch import Tensor, nn
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
 
-# About how many numbers a part of one step's computation holds: what a CPU core's cache likes, and, not measured yet,
-# what should fill a GPU. It is not planned from the memory there is, since parts of another size round otherwise: that
-# plans how many blocks train.
+# About how many numbers one part of a step's computation holds: what suits a CPU core's cache, and what should fill a
+# GPU (not measured yet). These are constants, because parts of another size round differently. The free memory decides
+# only how many blocks train at once.
 ROOM = {"cpu": 2**20, "cuda": 2**28}
-# Below this sample rate each model's own batch is computed; above it, all records, those not sampled weighing 0.
+# Below this sample rate each model computes its own batch only. From it on, each computes all records, and those not
+# sampled have weight 0.
 GATHER_BELOW = 0.5
 
 
 @dataclass(frozen=True)
 class Network:
-    """A bank of networks with cross-entropy loss; `torch.nn.Sequential`'s order of parameters, flattened.
+    """A bank of networks with cross-entropy loss.
 
-    The parameters of R models are one tensor (runs, parameters).
+    The parameters of R models are one tensor (runs, parameters), in the flattened order of `torch.nn.Sequential`.
 
     Attributes:
-        name: what it is, with all that its shape does not tell; stored with every audit.
-        input_shape: of one record.
-        classes: how many.
-        layers: in order; a Dense is the last.
-        initial: "random", each model by PyTorch's default, or "fixed" and a checksum: see `starting_from`.
-        room: about how many numbers a part of the computation may hold; other parts round otherwise.
-        gather: whether to compute only what is sampled, in each model's own batch. It pays where the batches are small.
+        name: the architecture, with everything that input shape and number of classes do not say. It is part of the
+            `repr`, which is stored with every audit.
+        input_shape: the shape of one record.
+        classes: the number of classes.
+        layers: the layers in order. The last one is a Dense.
+        initial: "random": each model starts by PyTorch's default. "fixed" and a checksum: see `starting_from`.
+        theta_0: (parameters,) the fixed start; None if the start is random.
+        room: about how many numbers one part of the computation may hold. Parts of another size round differently.
+        gather: whether each model computes its own batch only. This is faster for small batches.
     """
 
     name: str
@@ -57,14 +60,14 @@ class Network:
         return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
 
     def starting_from(self, theta_0: ArrayLike | Tensor) -> Network:
-        """The same network, every model of the bank starting from these parameters.
+        """The same network, with the same start for every model of the bank.
 
         Args:
-            theta_0: (parameters,) finite numbers, array or tensor, in the order of `module().parameters()`, which
-                `torch.nn.utils.parameters_to_vector` flattens.
+            theta_0: (parameters,) finite numbers, an array or tensor in the order of
+                `torch.nn.utils.parameters_to_vector(module().parameters())`.
 
         Raises:
-            ValueError: if there are not so many, or one is not finite.
+            ValueError: if the shape differs, or a number is not finite.
         """
         start = flat_parameters("theta_0", theta_0, self.parameters).numpy()
         if not np.isfinite(start).all():
@@ -72,7 +75,7 @@ class Network:
         return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
-        """(runs, parameters): U(−1/√fan_in, 1/√fan_in), weights and biases, as PyTorch starts both kinds of layer."""
+        """(runs, parameters): the fixed start, or PyTorch's default: weights and biases U(−1/√fan_in, 1/√fan_in)."""
         if self.theta_0 is not None:
             return torch.as_tensor(self.theta_0, device=generator.device).repeat(runs, 1)
         theta = torch.empty(runs, self.parameters, device=generator.device)
@@ -93,7 +96,7 @@ class Network:
         return x
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
-        """One model of the bank as a `torch.nn.Sequential`, with the parameters given or PyTorch's random ones."""
+        """One model of the bank as a `torch.nn.Sequential`, with the flat parameters given or random ones."""
         module = nn.Sequential(*(layer.module() for layer in self.layers))
         if parameters is not None:
             vector = flat_parameters("parameters", parameters, self.parameters)
@@ -128,7 +131,7 @@ class Network:
             labels: (n,).
             sampled: (n, runs) bool, or None for the full batch.
             max_grad_norm: C.
-            out: where the sum goes, shaped like `theta`; by default into new memory.
+            out: memory for the sum, shaped like `theta`; by default new.
         """
         total = torch.zeros_like(theta) if out is None else out.zero_()
         if sampled is not None and self.gather:
@@ -149,7 +152,7 @@ class Network:
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(records, runs): the norms of the records' gradients, unclipped."""
+        """(records, runs): the norms of the records' gradients before clipping."""
         norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
         for runs, batch in self._parts_of([len(labels)] * len(theta)):
             norms[batch, runs] = self._gradients(theta[runs], inputs[batch, None], labels[batch, None])[0]
@@ -159,12 +162,12 @@ class Network:
         return replace(self, room=ROOM[device.type], gather=sample_rate < GATHER_BELOW)
 
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
-        per_coin = 2 + 12 * sample_rate if self.gather else 2  # indices of batches
+        per_coin = 2 + 12 * sample_rate if self.gather else 2  # 12 for the indices of the batches
         coins = records[0] * runs
         return 3 * math.prod(records) + math.ceil(per_coin * coins) + 4 * max(self.room, RECORDS_AT_ONCE)
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
-        """None: hidden layers need all coordinates of the records."""
+        """None: networks train in all coordinates."""
 
     def _add_clipped(
         self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
@@ -178,7 +181,7 @@ class Network:
             weighted_sum(weights, part)
 
     def _gradients(self, theta: Tensor, values: Tensor, labels: Tensor) -> tuple[Tensor, list[WeightedSum]]:
-        """The norms of the records' gradients, (records, runs), and what sums each layer's with weights."""
+        """The norms of the records' gradients, (records, runs), and for each layer a function for its weighted sum."""
         fed: list[Tensor] = []
         preactivations: list[Tensor] = []
         with torch.enable_grad():
@@ -187,7 +190,7 @@ class Network:
                     fed.append(values.detach())
                 values = layer.forward(part, values)
                 if layer.parameters:
-                    # Differentiating by the first layer's outputs, not its weights: no gradient of a sum is formed.
+                    # The leaf is the first layer's outputs, not its weights: their gradient is a sum over records.
                     values = values if preactivations else values.detach().requires_grad_()
                     preactivations.append(values)
         with torch.no_grad():
@@ -207,7 +210,7 @@ class Network:
         return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
 
     def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        """Runs and records of each part, where each run has so many records."""
+        """The runs and records of each part of a computation in which run i has `sizes[i]` records."""
         floats = sum(layer.floats for layer in self.layers)
         batch = max(1, min(RECORDS_AT_ONCE // floats, max(sizes)))
         models = max(1, self.room // (batch * floats))
@@ -219,7 +222,13 @@ class Network:
 
 
 def _batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
-    """(n, runs) bool, with so many in each run → each model's batch, (largest, runs): indices of records, then 0."""
+    """The indices of each model's sampled records, (largest, runs), padded with 0.
+
+    Args:
+        sampled: (n, runs) bool.
+        counts: (runs,) how many records each model sampled.
+        largest: the largest of `counts`.
+    """
     pairs = sampled.T.nonzero()
     ends = counts.cumsum(0)
     place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]

@@ -1,4 +1,4 @@
-r"""What to plug into Opacus: an accountant for substitute adjacency, and a statement of what a training protects.
+r"""Extensions of Opacus: an accountant for substitute adjacency, and a statement of what a training protects.
 
 Importing this module registers the accountant: ``PrivacyEngine(accountant="prv_substitute")``.
 """

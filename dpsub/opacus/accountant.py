@@ -1,4 +1,4 @@
-"""Opacus's accountant for substitute adjacency."""
+"""An Opacus accountant for substitute adjacency."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from dpsub._core import checks
 class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     r"""Opacus's PRV accountant for substitute adjacency: one record replaced by another, a label or an attribute.
 
-    It records what Opacus's own does, and answers with `dpsub.accounting.epsilon` of that history: a certified upper
-    bound. It assumes what Opacus's accountants assume: Poisson sampling, and noise on a sum of clipped gradients.
+    It records steps as Opacus's own PRV accountant does. Its ε is `dpsub.accounting.epsilon` of that history: a
+    certified upper bound. It assumes what Opacus's accountants assume: Poisson sampling, and noise on a sum of clipped
+    gradients.
 
     >>> accountant = SubstitutePRVAccountant()
     >>> for _ in range(500):
@@ -30,13 +31,15 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
         Args:
             delta: 0 < δ < 1.
-            eps_error: > 0; how far the bound may be above the truth, or this times ε if that is larger.
+            eps_error: > 0; half the width of the certified interval, absolute or relative to ε, as in
+                `dpsub.accounting.epsilon`.
 
         Returns:
-            ε; 0 before the first step, and infinite where a step added no noise.
+            ε; 0 before the first step, and infinity if a step added no noise. In these two cases the arguments are not
+            checked.
 
         Raises:
-            ValueError: if an argument is out of range or the history is no record of steps.
+            ValueError: if an argument is out of range, or if the history is not a record of steps.
         """
         if not self.history:
             return 0.0
@@ -49,12 +52,12 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         return "prv_substitute"
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up a checkpoint of this accountant, or say what to do with that of another."""
+        """Load a checkpoint of this accountant. A checkpoint of another accountant raises ValueError."""
         recorded = (state_dict or {}).get("mechanism")
         if recorded not in (None, self.mechanism()):
             raise ValueError(
-                f"state_dict must be of the accountant {self.mechanism()!r}, got one of {recorded!r}: its ε is one of "
-                f"add/remove adjacency; to go on with its steps, assign accountant.history = state_dict['history']"
+                f"state_dict must be of the accountant {self.mechanism()!r}, got one of {recorded!r}: its ε is for "
+                f"add/remove adjacency; to continue from its steps, assign accountant.history = state_dict['history']"
             )
         super().load_state_dict(state_dict)
         if self.history:

@@ -13,18 +13,19 @@ from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting import History
 
-FALSE_ALARMS = 0.01  # at which a statement says how much is found
+FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a training protects, as numbers and, by `str`, in words.
+    """What a training protects: as numbers, and as a text by `str`.
 
     Attributes:
-        add_remove: ε under add/remove adjacency: membership.
-        substitute: ε under substitute adjacency: what a record says.
-        group_privacy: the substitute ε that follows from the add/remove accountant alone.
-        found_members, found_contents: the most that anyone can find of what is asked, at 1 % false alarms.
+        add_remove: ε under add/remove adjacency, which protects membership.
+        substitute: ε under substitute adjacency, which protects a record's contents.
+        group_privacy: the substitute ε that group privacy derives from add/remove accounting alone.
+        found_members: the largest share of the members that an attack can identify at a 1 % false-positive rate.
+        found_contents: the same for the records with one of two values, where the attack decides between the two.
         delta: the δ of all three.
         history: phases of (noise_multiplier, sample_rate, steps).
     """
@@ -54,31 +55,33 @@ class PrivacyStatement:
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}).",
             f"Membership: whether a record was in the training data is protected with ε = {_up(self.add_remove)} "
-            "(add/remove adjacency). Whoever is wrong about 1 % of those who were not in it finds at most "
-            f"{_percent(self.found_members)} of those who were.",
-            "Labels and attributes: what a record says that is known to be in the training data is protected with "
-            f"ε = {_up(self.substitute)} (substitute adjacency). Whoever tells one value of a record from another, and "
-            "is wrong about 1 % of the records that have the second, finds at most "
-            f"{_percent(self.found_contents)} of those that have the first.",
-            "State the second ε if labels or attributes are what has to be protected. It is an upper bound computed "
-            "for this training; from accounting for membership alone group privacy would give "
-            f"ε = {_up(self.group_privacy)}. All of this assumes that batches were drawn by Poisson sampling.",
+            "(add/remove adjacency). At a 1 % false-positive rate, an attack identifies at most "
+            f"{_percent(self.found_members)} of the members.",
+            "Labels and attributes: the contents of a record known to be in the training data are protected with "
+            f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
+            "has, and is wrong about 1 % of the records with the second value, identifies at most "
+            f"{_percent(self.found_contents)} of the records with the first.",
+            "State the substitute ε to protect a record's contents and the add/remove ε to protect its presence. "
+            "Always name the adjacency. The substitute ε is an upper bound computed for this training. From add/remove "
+            f"accounting alone, group privacy would give ε = {_up(self.group_privacy)}. All of these numbers assume "
+            "that batches were drawn by Poisson sampling.",
         ]
 
 
 def privacy_statement(engine_or_history: PrivacyEngine | IAccountant | History, *, delta: float) -> PrivacyStatement:
-    """What a training with Opacus protects: membership, and what the records say.
+    """State what a training with Opacus protects: membership, and the contents of records.
 
     Args:
-        engine_or_history: a `PrivacyEngine` after training, with any of Opacus's accountants, or its accountant; or
+        engine_or_history: a `PrivacyEngine` after training, with any of Opacus's accountants; or an accountant; or
             phases of (noise_multiplier, sample_rate, steps).
         delta: 0 < δ < 1.
 
     Returns:
-        The numbers, which print as a text to paste.
+        A `PrivacyStatement`, which prints as a text to paste.
 
     Raises:
-        ValueError: if no step has been taken, a step added no noise, or the record is not of such phases.
+        ValueError: if `delta` is out of range, no step has been taken, a step added no noise, or the history does not
+            consist of such phases.
 
     Source: *Beyond Membership*, sections 2.1 and 4.
 
@@ -108,7 +111,7 @@ def privacy_statement(engine_or_history: PrivacyEngine | IAccountant | History, 
 
 
 def _up(epsilon: float) -> str:
-    """Three digits, rounded up: a bound stays one."""
+    """Three digits, rounded up so that an upper bound remains one."""
     if not 0 < epsilon < math.inf:
         return f"{epsilon:g}"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)

@@ -1,4 +1,4 @@
-"""Banks in training: R models side by side, step by step as Opacus takes them."""
+"""Training of banks: R models side by side, with the steps that Opacus takes."""
 
 from dpsub.trainers.assembly import COORDINATES, assemble
 from dpsub.trainers.bank import Bank

@@ -1,4 +1,4 @@
-"""From a task and a canary to a bank: who is shared, what fills the slot, and in which coordinates to train."""
+"""From a task and a canary to a bank: the shared records, the slot, and the coordinates to train in."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ def assemble(
     canary: CanaryPair | None = None,
     coordinates: str = "all",
 ) -> Bank:
-    """A bank whose n − 1 shared records are the task's, without the canary's slot.
+    """A bank for a task: n − 1 shared records, and a slot that the canary fills.
 
     Args:
-        model, task, spec: the architecture, the records, the DP-SGD parameters.
-        bits: (runs,) 0 for the world of z, 1 for that of z_prime.
-        generator: see `Bank`; its device is where it all happens.
+        model: the architecture.
+        task: the n records. The canary takes the place of record `canary.slot`.
+        spec: the DP-SGD parameters.
+        bits: (runs,) 0 for the world of z, 1 for the world of z_prime.
+        generator: the source of all randomness, see `Bank`. The bank trains on its device.
         canary: the pair whose z or z_prime fills the slot. None: all n records are shared, as for reference models.
-        coordinates: "span" trains in the fewer coordinates that the records span, where the model offers that and the
-            optimizer is plain SGD: scores have the same law, and `theta` is in other coordinates
-            (`Model.within_span`). "all" does not.
+        coordinates: "span" trains in the fewer coordinates that the records span, if the model supports it and the
+            optimizer is plain SGD. Scores then have the same law, but `theta` is in other coordinates
+            (`Model.within_span`). "all" trains in all coordinates.
     """
     device = generator.device
     model = model.prepared(device, spec.sample_rate)

@@ -1,4 +1,4 @@
-r"""DP-SGD and DP-Adam for a bank of models, exactly as Opacus takes each step."""
+r"""DP-SGD and DP-Adam for a bank of models, with exactly the steps that Opacus takes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dpsub.trainers.slot import Slot
 
 
 class Bank:
-    """R models in training: shared records and, in the slot, the canary of each model's own world.
+    """R models in training, on shared records and on the canary of each model's world.
 
-    A step is DPOptimizer's with expected_batch_size = q·n, where n counts the slot. (PrivacyEngine rounds that down to
-    a whole number.) `assemble` makes a bank of a task and a canary.
+    A step equals one of Opacus's DPOptimizer with expected_batch_size = q·n, where n counts the slot. (PrivacyEngine
+    rounds q·n down to a whole number.) `assemble` makes a bank from a task and a canary.
 
     Args:
         model: the architecture.
-        inputs: the shared records, as the model takes them, then those of the slot, if it holds any.
-        labels: theirs.
-        shared: how many records are shared.
-        slot: what fills the canary's place.
-        spec: how the models are trained.
+        inputs: the shared records as `model.inputs` returns them, followed by the slot's records, if it has any.
+        labels: the labels of `inputs`.
+        shared: the number of shared records.
+        slot: what fills the canary's place in each model.
+        spec: the DP-SGD parameters.
         expected_batch_size: q·n.
         runs: R.
-        generator: where random starts, batches and noise come from, in this order; its device is where it all happens.
+        generator: the source of random starts, batches and noise, in this order. The bank trains on its device.
 
     Attributes:
         theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
-        theta_0: as they were before the first step.
+        theta_0: the parameters before the first step.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Bank:
         self.expected_batch_size = expected_batch_size
         self.theta = model.initial_parameters(runs, generator)
         self.theta_0 = self.theta.clone()
-        # Each step's sum and noise go to the same places: new memory costs more than what is written into it.
+        # All steps reuse this memory for sum and noise: allocating it costs more than filling it.
         self._sum, self._noise = torch.empty_like(self.theta), torch.empty_like(self.theta)
         self._everyone = torch.ones(shared, runs, dtype=torch.bool, device=generator.device)
         if spec.optimizer == "adam":
@@ -74,11 +74,11 @@ class Bank:
         noise: Tensor | None = None,
         clip: bool = True,
     ) -> None:
-        """One step of training with the randomness given.
+        """One training step with the given randomness.
 
         Args:
-            sampled: (shared records, runs) bool, those in each model's batch; None for all.
-            slot_sampled: (runs,) bool, whether the slot is; None for always.
+            sampled: (shared records, runs) bool, the records in each model's batch; None for all.
+            slot_sampled: (runs,) bool, whether the slot is in each model's batch; None for all models.
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
@@ -101,7 +101,7 @@ class Bank:
         self._optimizer.step()
 
     def advance(self, *, noise: bool = True, clip: bool = True) -> None:
-        """One step with fresh randomness: a coin of probability q for each record, the slot included, then noise."""
+        """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise."""
         sampled = slot_sampled = None
         if self.spec.sample_rate < 1:
             tossed = coins(self.spec.sample_rate, self.shared + 1, self.runs, self.generator)
@@ -110,23 +110,29 @@ class Bank:
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
-        """Train for all steps, yielding the number of steps taken after each."""
+        """Train for all steps. After each step, yield the number of steps taken."""
         for step in range(1, self.spec.steps + 1):
             self.advance(noise=noise, clip=clip)
             yield step
 
     @property
     def noisy_average(self) -> Tensor:
-        """(runs, parameters): the last step's noisy sum of clipped gradients, over the expected batch size."""
+        """(runs, parameters): the last step's noisy sum of clipped gradients, divided by the expected batch size."""
         if self.theta.grad is None:
-            raise ValueError("a step must have been taken before its noisy average is asked for")
+            raise ValueError("noisy_average must be read after a step, got a bank before its first one")
         return self.model.flat(self.theta.grad)
 
     def scores(self) -> Tensor:
-        """(runs,): how much each model speaks for z, by theory: `Slot.scores`."""
+        """(runs,): how much each model speaks for z, as `Slot.scores` defines it."""
         return self.slot.scores(self)
 
     def accuracy(self, x: Tensor, labels: Tensor, runs: int) -> Tensor:
-        """(runs,) of the first models: the share of these records whose label has the largest logit."""
+        """(runs,): for each of the first `runs` models, the share of the records whose label has the largest logit.
+
+        Args:
+            x: (k, *input_shape) records.
+            labels: (k,).
+            runs: how many models to measure, from the first on.
+        """
         logits = self.model.logits(self.model.first(self.theta, runs), self.model.inputs(x))
         return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)

@@ -1,4 +1,4 @@
-"""Blocks: how many models train as one bank, and how much memory that takes."""
+"""Blocks: how many models train as one bank, and how much memory they take."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from dpsub.models import Model
 
 
 def block_size(model: Model) -> int:
-    """How many models train as one block: 128, fewer where the parameters of so many would take over half a GiB.
+    """The number of models in a block: 128, or the largest power of two whose parameters fit half a GiB, at least 1.
 
-    Randomness comes in such blocks, so it depends on the model alone, never on the machine.
+    Each block has its own stream of randomness. The size therefore depends on the model alone, never on the machine.
     """
     most = 2**27 // model.parameters
     return 1 << max(0, min(7, most.bit_length() - 1))
 
 
-def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int) -> int:
-    """About the most memory that the training of so many models as one block takes."""
-    of_theta = 7 if spec.optimizer == "adam" else 5  # θ, θ₀, the sum, noise, one to spare; Adam's two averages
+def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int, *, spare: int = 1) -> int:
+    """About the most memory, in bytes, that training `runs` models as one block takes.
+
+    `spare` is the number of further copies of the parameters to plan for, which observers hold.
+    """
+    of_theta = spare + (6 if spec.optimizer == "adam" else 4)  # θ, θ₀, the sum, the noise; Adam's two averages
     model = model.prepared(device, spec.sample_rate)
     floats = model.working_floats(task.x_train.shape, runs, spec.sample_rate)
     return 4 * (of_theta * model.parameters * runs + floats)

@@ -1,4 +1,4 @@
-"""Poisson coins, exact to 2⁻³²."""
+"""Poisson coins whose probability is exact to 2⁻³²."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-    """(rows, runs) bool, True with probability q, to the nearest 2⁻³²; a float32 draw would only know 2⁻²⁴."""
+    """(rows, runs) bool, True with probability q, exact to 2⁻³². A float32 draw would resolve only 2⁻²⁴."""
     words = torch.empty((rows * runs + 1) // 2, dtype=torch.int64, device=generator.device)
     words.random_(-(2**63), None, generator=generator)
     halves = words.view(torch.int32)[: rows * runs].view(rows, runs)
@@ -15,5 +15,5 @@ def coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
 
 
 def threshold(q: float) -> int:
-    """Below which a uniform int32 lies with probability q."""
+    """The number below which a uniform int32 lies with probability q."""
     return min(round(q * 2**32) - 2**31, 2**31 - 1)

@@ -1,4 +1,4 @@
-"""Where models train: the device, its free memory, and how exactly it multiplies."""
+"""The device on which models train: its choice, free memory, arithmetic precision and threads."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ _turn, _claiming = Condition(), Lock()
 _inside: list[tuple[str, list[object]]] = []
 _taken: list[object] = []
 NAMES = ("auto", "cpu", "cuda")
-PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA, on a CPU
+PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA and on a CPU
 
 
 def device(name: str) -> torch.device:
+    """The device of this name: "cpu", "cuda", or "auto" for CUDA if there is any.
+
+    Raises:
+        ValueError: if the name is another one, or torch finds no CUDA device.
+    """
     checks.choice("device", name, NAMES)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,7 +47,7 @@ def device(name: str) -> torch.device:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had without pushing anything out; a container's limit (cgroup v2) counts."""
+    """Free memory in bytes, without swapping; a container's limit (cgroup v2) counts."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -57,10 +62,13 @@ def free_bytes(device: torch.device) -> int:
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Products and convolutions in float32, or as coarse as asked for, and the same each time, as cuDNN may not be.
+    """Within this context, products and convolutions have this precision, and cuDNN is deterministic.
 
-    The switches are the process's: whoever is first in turns them, whoever is last out turns them back, and who wants
-    another precision waits.
+    The switches belong to the process. The first thread to enter sets them, and the last to leave restores them. A
+    thread that wants another precision waits until then.
+
+    Args:
+        precision: "highest" for float32; "high" and "medium" allow TF32 or bfloat16, see `PRECISIONS`.
     """
     with _turn:
         _turn.wait_for(lambda: all(other == precision for other, _ in _inside))
@@ -93,9 +101,14 @@ def _switches(precision: str) -> list[tuple[Any, str, object]]:
 
 
 def own_device(name: str) -> torch.device:
-    """A worker's device: one that no other worker of this machine has taken, where there are several GPUs.
+    """The device of a worker. On a machine with several GPUs it is one that no other worker has taken.
 
-    What is taken is locked for as long as the process lives, so that one which takes a dead worker's place finds it.
+    A file lock marks the GPU as taken while the process lives, so a worker that replaces a dead one can take its GPU.
+    Where there are no such locks (Windows), the device is CUDA's default.
+
+    Raises:
+        RuntimeError: if all GPUs are taken.
+        ValueError: as in `device`.
     """
     where = device(name)
     if where.type == "cpu" or torch.cuda.device_count() == 1 or fcntl is None:
@@ -117,15 +130,15 @@ def _claimed() -> torch.device:
         _taken.append(lock)
         return torch.device("cuda", index)
     count = torch.cuda.device_count()
-    raise RuntimeError(f"client must have one worker for each GPU of a machine, {count} of them, got more")
+    raise RuntimeError(f"client must have at most one worker for each GPU of a machine, {count} here, got more")
 
 
 def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:
-    """Each piece with what `work` makes of it, as they finish, `workers` at a time with one torch thread each.
+    """Run `work(piece, stop)` for all pieces, `workers` at a time, and yield each piece with its result as it finishes.
 
-    One thread a piece keeps cores busy that a single piece would leave idle (normals are drawn on one core), and makes
-    the results independent of how many cores there are. Leaving early, by an error or Ctrl-C, sets the event that each
-    piece is given, and waits for the pieces to notice.
+    Each piece runs on one torch thread. This keeps all cores busy (normals are drawn on one core) and makes the results
+    independent of the number of cores. Leaving early, by an error or Ctrl-C, sets the event `stop` and waits for the
+    running pieces to return.
     """
     stop = Event()
     threads = torch.get_num_threads()

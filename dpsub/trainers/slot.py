@@ -1,4 +1,4 @@
-"""The slot: the one place in every batch that differs between the two worlds, and what a distinguisher sees of it."""
+"""The slot: the one place in the training set that differs between the worlds, and how models are scored by it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Slot(Protocol):
-    """What fills one place in the batches of R models, each with the canary of its own world.
+    """The canary's place in the batches of R models. Each model's slot holds the canary of that model's world.
 
-    A slot of records takes rows among the bank's inputs, whose gradients training computes and clips. A slot of
-    gradients adds to the sum of clipped gradients.
+    A slot of records has rows among the bank's inputs; training computes and clips their gradients. A slot of gradients
+    adds them to the sum of clipped gradients.
     """
 
     def rows(self, sampled: Tensor | None) -> Tensor | None:
-        """Which of the slot's records each model sees in this batch.
+        """Which of the slot's records are in each model's batch.
 
         Args:
-            sampled: (runs,) bool, whose slot is in the batch; None for all.
+            sampled: (runs,) bool, whether the slot is in each model's batch; None for all models.
 
         Returns:
-            (records of the slot, runs) bool, or None if it holds no records.
+            (records of the slot, runs) bool, or None if the slot holds no records.
         """
         ...
 
@@ -35,24 +35,24 @@ class Slot(Protocol):
         ...
 
     def scores(self, bank: Bank) -> Tensor:
-        """(runs,): how much each model speaks for z, by theory."""
+        """(runs,): how much each model speaks for z. Higher speaks for z, by theory and not by looking at data."""
         ...
 
     def gradient(self, bank: Bank) -> Tensor:
-        """z's gradient as training would clip it, at the parameters as they are: as `product` takes it."""
+        """z's clipped gradient at the current parameters, in the form that `product` takes."""
         ...
 
     def product(self, bank: Bank, gradient: Tensor) -> Tensor:
-        """(runs,): the product of a z's gradient, from `gradient`, with the last step's noisy average."""
+        """(runs,): the inner product of z's gradient, from `gradient`, with the last step's noisy average."""
         ...
 
     def distance(self, bank: Bank) -> Tensor:
-        """(runs,): how far apart the two canaries' gradients lie, clipped, at the parameters as they are."""
+        """(runs,): the distance between the clipped gradients of z and z′ at the current parameters."""
         ...
 
 
 class NoSlot:
-    """No canary: all records are shared. Adversaries train such reference models for themselves."""
+    """No canary: all records are shared, as in the reference models of adversaries."""
 
     def rows(self, sampled: Tensor | None) -> None:
         return None
@@ -61,7 +61,7 @@ class NoSlot:
         return
 
     def scores(self, bank: Bank) -> Tensor:
-        raise ValueError("canary must be given for models to be scored: this bank has none")
+        raise ValueError("canary must be given to score models, got a bank without one")
 
     gradient = distance = scores
 
@@ -71,12 +71,12 @@ class NoSlot:
 
 @dataclass(frozen=True, eq=False)
 class GradientSlot:
-    """Gradients of the adversary's choice, which enter the sum as they are.
+    """Gradients that the adversary chooses. They enter the sum of clipped gradients as they are.
 
     Attributes:
-        support: (k,) the parameters at which z or z′ is not 0.
-        gradients: (2, k) z and z′ there.
-        in_world: (runs,) 0 or 1: which of the two fills each model's slot.
+        support: (k,) indices of the parameters where z or z′ is not 0.
+        gradients: (2, k) z and z′ at these parameters.
+        in_world: (runs,) 0 if z fills the model's slot, 1 if z′ does.
     """
 
     support: Tensor
@@ -85,7 +85,7 @@ class GradientSlot:
 
     @classmethod
     def of(cls, vectors: Tensor, bits: Tensor) -> GradientSlot:
-        """From z and z′, (2, parameters), and the models' bits."""
+        """The slot for z and z′, (2, parameters), and the models' bits, (runs,)."""
         support = vectors.any(dim=0).nonzero()[:, 0]
         return cls(support, vectors[:, support], bits.long())
 
@@ -97,7 +97,7 @@ class GradientSlot:
         total[:, self.support] += own if sampled is None else own * sampled[:, None]
 
     def scores(self, bank: Bank) -> Tensor:
-        """Training descends, so a gradient z pushes θ towards −z: (z/C)·(θ₀ − θ).
+        """(runs,): (z/C)·(θ₀ − θ). Training descends, so a gradient z moves θ towards −z.
 
         Source: *Beyond Membership*, Algorithm 1, line 23, which prints the opposite sign.
         """
@@ -117,10 +117,10 @@ class GradientSlot:
 
 @dataclass(frozen=True, eq=False)
 class RecordSlot:
-    """Records, z alone or z and z′, whose gradients training computes and clips.
+    """Records: z, and z′ unless that world's slot is empty. Training computes and clips their gradients.
 
     Attributes:
-        inputs: (1 or 2, …) z and, where the other world's slot is not empty, z′, as the model takes them.
+        inputs: (1 or 2, …) z and, if there is one, z′, as `Model.inputs` returns them.
         labels: (1 or 2,).
         worlds: (1 or 2, runs) bool: which models train with z, and which with z′.
     """
@@ -131,7 +131,7 @@ class RecordSlot:
 
     @classmethod
     def of(cls, inputs: Tensor, labels: Tensor, bits: Tensor) -> RecordSlot:
-        """From z and, unless that slot is empty, z′, and the models' bits."""
+        """The slot for z and, if there is one, z′, and the models' bits, (runs,)."""
         with_z_prime = bits != 0
         return cls(inputs, labels, torch.stack([~with_z_prime, with_z_prime][: len(inputs)]))
 
@@ -142,7 +142,7 @@ class RecordSlot:
         return
 
     def scores(self, bank: Bank) -> Tensor:
-        """A record is known better by the model that saw it: logit(z; θ) − logit(z′; θ); an empty z′ contributes 0."""
+        """(runs,): logit(z; θ) − logit(z′; θ). Training on a record pushes its logit up. An empty z′ contributes 0."""
         logits = _logit(bank.model.logits(bank.theta, self.inputs), self.labels)
         return logits[0] - logits[1] if len(self.labels) > 1 else logits[0]
 
@@ -159,7 +159,7 @@ class RecordSlot:
         return _norms(apart)
 
     def _clipped(self, bank: Bank, which: int) -> Tensor:
-        """(runs, parameters): the clipped gradient of z, 0, or z′, 1, in each model."""
+        """(runs, parameters): the clipped gradient in each model of z if `which` is 0, of z′ if it is 1."""
         one = slice(which, which + 1)
         total = bank.model.clipped_sum(bank.theta, self.inputs[one], self.labels[one], None, bank.spec.max_grad_norm)
         return bank.model.flat(total)
@@ -171,7 +171,10 @@ def _norms(vectors: Tensor) -> Tensor:
 
 
 def _logit(logits: Tensor, labels: Tensor) -> Tensor:
-    """(records, classes, runs) → (records, runs): log p/(1 − p) of each record's label, without forming p."""
+    """(records, classes, runs) → (records, runs): log p/(1 − p) for the probability p of each record's label.
+
+    Computed from the logits, since p may round to 0 or 1.
+    """
     own = labels[:, None, None].expand(-1, 1, logits.shape[2])
     others = logits.scatter(1, own, -torch.inf).logsumexp(dim=1)
     return logits.gather(1, own)[:, 0] - others

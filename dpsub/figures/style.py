@@ -1,0 +1,67 @@
+"""The look of all figures: one style sheet, and one colour and marker for each meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+from dpsub.estimators import LowerBound
+
+STYLE = "dpsub.figures.dpsub"  # plt.style.use(figures.STYLE)
+SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
+
+# Okabe and Ito's palette, safe for colour-blind readers; each colour comes with a marker or a line style.
+LOOKS: dict[str, dict[str, Any]] = {
+    "substitute": {"color": "black", "linestyle": "--", "label": r"$\varepsilon_S$ (accounting)"},
+    "group": {"color": "black", "linestyle": ":", "label": r"$\varepsilon_S$ (group privacy)"},
+    "add_remove": {"color": "0.55", "linestyle": "-", "label": r"$\varepsilon_{AR}$ (accounting)"},
+    "ceiling": {"color": "0.75", "linestyle": (0, (1, 3)), "label": "ceiling of these runs"},
+    "S1": {"color": "#0072B2", "marker": "o", "label": "worst-case dataset (S1)"},
+    "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},
+    "S3": {"color": "#009E73", "marker": "^", "label": "crafted input (S3)"},
+    "S4": {"color": "#CC79A7", "marker": "v", "label": "mislabeled sample (S4)"},
+    "S5": {"color": "#E69F00", "marker": "D", "label": "natural sample (S5)"},
+    "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "S2, every step watched"},
+}
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # for several lines of one kind
+
+
+ASSUMES = {"none": "assumes nothing", "gdp": "assumes GDP", "mechanism": "assumes the mechanism"}
+
+
+def use_style() -> None:
+    """Draw all later figures in dpsub's style, in notebooks as SVG."""
+    plt.style.use(STYLE)
+    try:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:  # no notebook
+        return
+    set_matplotlib_formats("svg")  # type: ignore[no-untyped-call]
+
+
+def what_it_rests_on(bound: LowerBound) -> str:
+    """A note for legends: what a bound assumes, and "not valid" if it is not."""
+    return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
+
+
+OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name
+
+
+def looks(name: str, **changes: Any) -> dict[str, Any]:
+    """The look of `name`, as arguments of any matplotlib call that draws lines."""
+    return {**LOOKS.get(name, {**OWN, "label": name}), **changes}
+
+
+def tag(ax: Axes, name: str) -> Annotation:
+    """Write a panel's label above its left corner."""
+    return ax.annotate(name, (0.03, 1.0), xycoords="axes fraction", ha="left", va="bottom", weight="bold")
+
+
+def name_source(figure: Figure, source: str) -> Text:
+    """Write below a figure, small, what it was made from."""
+    return figure.supxlabel(source, fontsize=7, color="0.35")

@@ -1,0 +1,40 @@
+import pytest
+
+from dpsub.accounting import epsilon, noise_multiplier
+
+
+# Made by an independent implementation.
+@pytest.mark.parametrize(
+    ("mechanism", "adjacency", "target"),
+    [
+        ("full", "substitute", 3.99502351),
+        ("full", "add_remove", 1.8247909),
+        ("quarter", "substitute", 3.98683393),
+        ("quarter", "add_remove", 1.83487194),
+    ],
+)
+def test_noise_multiplier_at_known_points(mechanism, adjacency, target, request):
+    known = request.getfixturevalue(mechanism)
+    found = noise_multiplier(
+        target_epsilon=target, sample_rate=known["sample_rate"], steps=500, delta=1e-5, adjacency=adjacency
+    )
+    assert found == pytest.approx(known["noise_multiplier"], rel=1e-6 if mechanism == "full" else 1e-3)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize("q", [1.0, 0.25, 0.02])
+def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
+    setting = {"sample_rate": q, "steps": 300, "delta": 1e-5, "adjacency": adjacency}
+    sigma = noise_multiplier(target_epsilon=4.0, **setting)
+    assert epsilon(noise_multiplier=sigma, **setting) <= 4.0 + 1e-9
+    assert epsilon(noise_multiplier=sigma * (1 - 1e-5), **setting) > 4.0
+
+
+def test_calibration_says_when_no_noise_is_needed():
+    with pytest.raises(ValueError, match="delta must be smaller than the probability of ever being sampled"):
+        noise_multiplier(target_epsilon=1, sample_rate=1e-8, steps=10, delta=1e-5, adjacency="substitute")
+
+
+def test_a_target_of_zero_is_refused():
+    with pytest.raises(ValueError, match="target_epsilon must be > 0, got 0"):
+        noise_multiplier(target_epsilon=0, sample_rate=1, steps=10, delta=1e-5, adjacency="substitute")

@@ -1,0 +1,167 @@
+"""Three accountants that share no discretisation of the pair, held against each other and against closed forms."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
+
+from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon
+from dpsub.accounting.engines import answers
+from dpsub.accounting.epsilon_delta import ENGINES
+from dpsub.accounting.phases import Training
+
+ADJACENCIES = ("substitute", "add_remove")
+
+
+def between(low, high):
+    """Numbers spread evenly over their orders of magnitude."""
+    return st.floats(math.log(low), math.log(high)).map(math.exp)
+
+
+def agree(sigma, q, steps, delta, adjacency, by_dp_accounting):
+    asked = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps, "delta": delta, "adjacency": adjacency}
+    grid = epsilon_interval(**asked)
+    assert grid.upper - grid.estimate <= 1e-3 * max(1, grid.lower)
+    optimistic, pessimistic = by_dp_accounting(sigma, q, steps, delta, adjacency, min(max(q / sigma / 20, 1e-5), 1e-3))
+    assert grid.lower <= pessimistic + 1e-9
+    assert optimistic <= grid.upper + 1e-9
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prv = epsilon_interval(**asked, engine="prv", eps_error=0.01)
+    assert prv.lower <= grid.upper + 1e-9
+    assert grid.lower <= prv.upper + 1e-9
+    assert prv.lower <= pessimistic + 1e-9
+    assert optimistic <= prv.upper + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps", "delta", "adjacency"),
+    [
+        (0.6, 0.2, 3, 1e-3, "add_remove"),
+        (1.0, 0.01, 1_000, 1e-6, "substitute"),
+        (3.0, 0.05, 200, 1e-5, "add_remove"),
+        (20.0, 0.9, 300, 1e-8, "substitute"),
+    ],
+)
+def test_the_engines_agree(sigma, q, steps, delta, adjacency, by_dp_accounting):
+    agree(sigma, q, steps, delta, adjacency, by_dp_accounting)
+
+
+@pytest.mark.slow
+@given(
+    sigma=between(0.5, 50),
+    q=between(1e-3, 1),
+    steps=between(1, 2_000).map(round),
+    delta=between(1e-9, 1e-2),
+    adjacency=st.sampled_from(ADJACENCIES),
+)
+@settings(max_examples=400, deadline=None)
+def test_the_engines_agree_at_many_settings(sigma, q, steps, delta, adjacency, by_dp_accounting):
+    found = epsilon(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=delta, adjacency=adjacency)
+    assume(found < 100)  # beyond, the peers take minutes
+    agree(sigma, q, steps, delta, adjacency, by_dp_accounting)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(("sigma", "q", "steps"), [(1.0, 0.2, 500), (0.8, 0.01, 2_000), (5.0, 0.5, 50)])
+def test_interval_agrees_with_dp_accounting_alone(sigma, q, steps, adjacency, by_dp_accounting):
+    mesh = 2e-4
+    optimistic, pessimistic = by_dp_accounting(sigma, q, steps, 1e-6, adjacency, mesh)
+    lower, estimate, upper = epsilon_interval(
+        noise_multiplier=sigma, sample_rate=q, steps=steps, delta=1e-6, adjacency=adjacency
+    )
+    assert optimistic <= upper
+    assert lower <= pessimistic <= optimistic + steps * mesh + 1e-3
+    assert estimate == pytest.approx(pessimistic, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_all_engines_agree_on_a_history(adjacency, history):
+    # prv-accountant takes long for each phase and direction.
+    engines = [engine for engine in ENGINES if engine != "prv" or adjacency == "substitute"]
+    intervals = [
+        epsilon_interval(history=history[:2], delta=1e-5, adjacency=adjacency, engine=engine, eps_error=error)
+        for engine, error in ((engine, 1e-2 if engine == "prv" else 1e-3) for engine in engines)
+    ]
+    assert max(i.lower for i in intervals) <= min(i.upper for i in intervals)
+    assert [i.estimate for i in intervals] == pytest.approx([intervals[0].estimate] * len(engines), rel=1e-3)
+
+
+def test_inputs_on_which_prv_accountant_gives_up_are_answered():
+    theirs = PoissonSubsampledGaussianMechanism(sampling_probability=0.2, noise_multiplier=1.0)
+    with pytest.raises(RuntimeError, match="Discrete mean differs"):
+        PRVAccountant(prvs=[theirs], max_self_compositions=[500], eps_error=0.05, delta_error=1e-9)
+    asked = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 500, "delta": 1e-6, "adjacency": "add_remove"}
+    by_prv = epsilon_interval(**asked, engine="prv", eps_error=0.05)
+    by_pld = epsilon_interval(**asked, engine="pld")
+    assert max(by_prv.lower, by_pld.lower) <= min(by_prv.upper, by_pld.upper)
+    assert by_prv.upper - by_prv.lower < 0.3
+    assert epsilon(**{**asked, "delta": 1e-5, "adjacency": "substitute"}) == pytest.approx(72.45, abs=0.02)
+
+
+@given(
+    sigma=between(0.3, 200),
+    q=between(1e-4, 1),
+    steps=between(1, 100_000).map(round),
+    delta=between(1e-12, 1e-2),
+    adjacency=st.sampled_from(ADJACENCIES),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_error_is_certified_everywhere(sigma, q, steps, delta, adjacency):
+    found = epsilon_interval(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=delta, adjacency=adjacency)
+    assert 0 <= found.lower <= found.estimate <= found.upper < math.inf
+    assert found.upper - found.estimate <= 1e-3 * max(1, found.lower)
+    assert found.bound == ("closed form" if q == 1 else "grid")
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "adjacency", "delta"),
+    [
+        (50.0, 500, "substitute", 1e-8),
+        (5.0, 20, "add_remove", 1e-5),
+        pytest.param(50.0, 500, "substitute", 1e-5, marks=pytest.mark.slow),
+        pytest.param(5.0, 20, "add_remove", 1e-8, marks=pytest.mark.slow),
+    ],
+)
+def test_engines_hold_the_closed_form_at_full_batch(sigma, steps, adjacency, delta, by_dp_accounting):
+    exact = gdp_epsilon((2 if adjacency == "substitute" else 1) * math.sqrt(steps) / sigma, delta)
+    optimistic, pessimistic = by_dp_accounting(sigma, 1.0, steps, delta, adjacency, 1e-4)
+    assert optimistic <= exact <= pessimistic
+    for engine, eps_error in (("prv", 1e-2), ("pld", 1e-3)):
+        found = epsilon_interval(
+            noise_multiplier=sigma, sample_rate=1, steps=steps, delta=delta, adjacency=adjacency,
+            engine=engine, eps_error=eps_error,
+        )  # fmt: skip
+        assert found.lower <= exact <= found.upper
+        assert found.upper - found.estimate <= eps_error * max(1, found.lower)
+
+
+def asked_in_turn(*intervals, excess):
+    """What `answers` makes of one curve that gives these intervals one after the other, ever finer."""
+    training = Training(((1.0, 0.5),), ((3,),), "substitute")
+    turn = iter(intervals)
+    return answers(
+        training,
+        "auto",
+        lambda _: tuple(np.array([end]) for end in next(turn)),
+        excess=excess,
+        eps_error=1e-3,
+        delta=1e-5,
+    )
+
+
+def test_intervals_of_ever_finer_grids_are_intersected():
+    def too_wide(low, high):
+        return float(np.max(high - low)) / 0.3
+
+    found = asked_in_turn((1.0, 2.0), (0.5, 1.6), (1.4, 3.0), excess=too_wide)
+    assert np.ravel(found.intervals).tolist() == [1.4, 1.6]
+
+
+def test_bounds_that_contradict_each_other_are_no_answer():
+    with pytest.raises(ArithmeticError, match="two bounds contradict each other"):
+        asked_in_turn((1.0, 2.0), (2.1, 3.0), excess=lambda low, high: 2.0)

@@ -1,0 +1,56 @@
+import math
+
+import pytest
+
+from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_a_history_of_one_mechanism_is_its_steps(adjacency):
+    question = {"delta": 1e-5, "adjacency": adjacency}
+    one = epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=300, **question)
+    assert epsilon(history=[(1.0, 0.01, 100), (1, 0.01, 200)], **question) == one
+    assert epsilon(history=[[1.0, 0.01, 300.0]], **question) == one
+    assert epsilon(history=[(1.0, 0.01, 299)], **question) < one
+
+
+def test_group_privacy_takes_a_history_too():
+    by_steps = group_privacy_epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=300, delta=1e-5)
+    assert group_privacy_epsilon(history=[(1.0, 0.01, 300)], delta=1e-5) == by_steps
+
+
+def test_full_batch_phases_are_one_gaussian_mechanism():
+    mu = 2 * math.sqrt(250 / 40**2 + 250 / 60**2)
+    found = epsilon_interval(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute")
+    assert found.upper == pytest.approx(gdp_epsilon(mu, 1e-5))
+    assert found.bound == "closed form"
+    # With a phase that hardly matters the grid has to come to the same.
+    nearly = epsilon_interval(history=[(40, 1, 250), (60, 1, 250), (50, 1e-4, 1)], delta=1e-5, adjacency="substitute")
+    assert nearly.bound == "grid"
+    assert nearly.lower - 1e-4 <= found.upper <= nearly.upper + 1e-4
+
+
+def test_order_and_splitting_of_phases_do_not_matter(history):
+    asked = {"delta": 1e-6, "adjacency": "add_remove"}
+    one = epsilon_interval(history=history, **asked)
+    other = epsilon_interval(history=[*reversed(history[1:]), (1.0, 0.01, 100), (1.0, 0.01, 200)], **asked)
+    assert max(one.lower, other.lower) <= min(one.upper, other.upper)
+
+
+MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({**MECHANISM, "history": [(1.0, 0.01, 300)]}, "history must be given alone"),
+        ({"history": []}, "history must be a sequence of .*, got none: no step has been taken yet"),
+        ({"history": 3}, "history must be a sequence of .*, got 3"),
+        ({"history": [(1, 0.1)]}, r"history must be a sequence of .*, got \(1, 0.1\) at place 0"),
+        ({"history": [(1, 0.1, 0)]}, r"history\[0\]: steps must be >= 1, got 0"),
+        ({"history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
+    ],
+)
+def test_what_is_no_history_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        epsilon(delta=1e-5, adjacency="substitute", **change)

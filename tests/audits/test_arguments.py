@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpsub import CanaryPair, audit, crafters, data, models
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runs": 0}, "runs must be >= 1, got 0"),
+        ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
+        ({"observe_every": 0}, "observe_every must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
+        ({"model": models.Linear(3, 10)}, "model must fit the task"),
+        ({"metrics": "accuracy"}, "metrics must be a sequence of names or observers, got 'accuracy': write "),
+        ({"metrics": None}, "metrics must be a sequence of names or observers, got None"),
+        ({"task": None}, "task must be a dpsub.data.Task, got a NoneType: make one with from_arrays"),
+        ({"model": torch.nn.Linear(2, 2)}, "model must be made by dpsub.models, .* got a Linear"),
+        ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
+        ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
+        ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
+        ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
+        ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
+    ],
+)
+def test_bad_input_is_named(task, model, canary, change, message, spec):
+    arguments = {"task": task, "model": model, "canary": canary, "spec": spec, "runs": 4, "progress": False}
+    with pytest.raises(ValueError, match=message):
+        audit(**{**arguments, **change})
+
+
+def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, canary, spec):
+    with pytest.raises(ValueError, match="canary.z must have norm <= max_grad_norm = 2, got 4"):
+        audit(task, model, replace(canary, z=2 * canary.z), spec, runs=4, progress=False)
+    with pytest.raises(ValueError, match=r"canary.z_prime must have shape"):
+        audit(task, model, replace(canary, z_prime=canary.z[:-1]), spec, runs=4, progress=False)
+    with pytest.raises(ValueError, match="canary.slot must be one of the 30 private records, got 30"):
+        audit(task, model, replace(canary, slot=30), spec, runs=4, progress=False)
+
+
+def test_a_task_that_was_changed_is_refused_before_training(task, model, canary, spec):
+    def changed(**parts):
+        return replace(task, **parts)
+
+    broken = task.x_train.copy()
+    broken[5, 2] = np.nan
+    labels = np.where(np.arange(30) == 4, 10, task.y_train)
+    for bad, message in (
+        (changed(x_train=broken), "x_train must be finite, got 1 values that are not"),
+        (changed(y_train=labels), "y_train must be labels from 0 to 9, got 10"),
+        (changed(y_train=np.where(labels == 10, -1, task.y_train)), "y_train must be whole numbers from 0 to"),
+        (changed(x_test=task.x_test[:, :5]), "x_test must have records of shape"),
+        (changed(x_train=task.x_train.astype(np.float64)), "x_train must be an array of float32, got float64"),
+        (changed(y_train=task.y_train.tolist()), "y_train must be an array of int64, got list"),
+        (changed(x_train=task.x_train[:1], y_train=task.y_train[:1]), "x_train must hold at least 2 records, got 1"),
+        (changed(x_train=task.x_train + 1), "canary must be crafted for this task"),
+        (changed(y_train=task.y_train[::-1].copy()), "canary must be crafted for this task"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            audit(bad, model, canary, spec, runs=4, progress=False)
+    edited = changed(x_train=task.x_train.copy())
+    audit(edited, model, canary, spec, runs=1, progress=False)
+    edited.x_train[3, 0] += 1
+    with pytest.raises(ValueError, match="canary must be crafted for this task"):
+        audit(edited, model, canary, spec, runs=1, progress=False)
+    none_to_test = changed(x_test=task.x_test[:0], y_test=task.y_test[:0])
+    with pytest.raises(ValueError, match='metrics must not name "accuracy" for a task without test records'):
+        audit(none_to_test, model, canary, spec, runs=4, metrics=("accuracy",), progress=False)
+    for record in ((task.x_train[0, :5], 1), (task.x_train[0], 10)):
+        pair = CanaryPair(record, (task.x_train[0], 1), 3, "S4")
+        with pytest.raises(ValueError, match="canary.z must be a record like the task's"):
+            audit(task, model, pair, spec, runs=4, progress=False)
+
+
+def test_another_default_dtype_is_refused(task, model, canary, spec):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match="torch's default dtype must be float32, in which banks train"):
+            audit(task, model, canary, spec, runs=4, progress=False)
+        with pytest.raises(ValueError, match="torch's default dtype must be float32"):
+            crafters.gradient(task, model, spec, seed=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_that_is_absent_is_refused(task, model, canary, spec):
+    with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
+        audit(task, model, canary, spec, runs=4, device="cuda", progress=False)

@@ -1,0 +1,138 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, mse_loss
+
+from dpsub import audit, crafters, models
+from dpsub.crafters.reference import reference
+
+INPUTS = [crafters.crafted_input, crafters.mislabeled, crafters.natural]
+SHORT = {crafters.crafted_input: {"steps": 300, "learning_rate": 0.1}}
+
+
+def test_crafted_input_descends_by_hand_from_zero(task, spec, gradient_by_hand):
+    model = models.linear(task)
+    pair = crafters.crafted_input(task, model, spec(), seed=0, steps=6, learning_rate=0.5)
+    module = reference(task, model, spec(), seed=0, target=None).module
+    wanted = gradient_by_hand(module, *pair.z).detach()
+
+    def losses(x):
+        got = gradient_by_hand(module, x, pair.z.y)
+        return float(cosine_similarity(wanted, got, dim=0)), float(mse_loss(got, wanted))
+
+    x, h = np.zeros_like(pair.z.x, dtype=np.float64), 1e-6
+    for step in range(6):
+        np.testing.assert_allclose([pair.trace["cosine"][step], pair.trace["mse"][step]], losses(x), rtol=1e-5)
+        ratio = float(gradient_by_hand(module, x, pair.z.y).norm() / wanted.norm())
+        assert pair.trace["norm_ratio"][step] == pytest.approx(ratio)
+        slope = [(sum(losses(x + h * e)) - sum(losses(x - h * e))) / (2 * h) for e in np.eye(len(x))]
+        x -= 0.5 * np.array(slope)
+    assert np.abs(x).max() > 0.01
+    np.testing.assert_allclose(pair.z_prime.x, x, atol=1e-5)
+    assert pair.z_prime.y == pair.z.y
+    np.testing.assert_array_equal(pair.trace["x"][0], np.zeros_like(x))
+    np.testing.assert_array_equal(pair.trace["x"][-1], pair.z_prime.x)
+    assert pair.details["crafting_steps"] == 6
+    assert pair.details["crafting_rate"] == 0.5
+    assert pair.details["cosine"] == pair.trace["cosine"][-1]
+
+
+def test_crafted_input_turns_the_gradient_round(task, spec):
+    pair = crafters.crafted_input(task, models.linear(task), spec(), seed=0)
+    assert pair.trace["cosine"][0] > 0
+    assert pair.details["cosine"] < -0.8
+    assert 0.5 < pair.details["norm_ratio"] < 2
+    assert len(pair.trace["cosine"]) == 5_001
+    assert len(pair.trace["step"]) == len(pair.trace["x"]) == 101
+
+
+def test_label_and_natural_sample_are_those_that_point_farthest_away(task, spec, gradient_by_hand):
+    model = models.mlp(task)
+    found = reference(task, model, spec(), seed=2, target=7)
+    target = gradient_by_hand(found.module, *found.z)
+
+    def cosine(x, y):
+        return float(cosine_similarity(target, gradient_by_hand(found.module, x, int(y)), dim=0))
+
+    label = crafters.mislabeled(task, model, spec(), seed=2, target=7)
+    others = [y for y in range(10) if y != found.z.y]
+    assert label.z_prime.y == min(others, key=lambda y: cosine(found.z.x, y))
+    np.testing.assert_array_equal(label.z_prime.x, label.z.x)
+    assert label.trace["cosine"][found.z.y] == pytest.approx(1)
+
+    sample = crafters.natural(task, model, spec(), seed=2, target=7)
+    chosen = min(range(len(task.y_aux)), key=lambda i: cosine(task.x_aux[i], task.y_aux[i]))
+    assert sample.details["auxiliary"] == chosen
+    np.testing.assert_array_equal(sample.z_prime.x, task.x_aux[chosen])
+    assert sample.z_prime.y == task.y_aux[chosen]
+    assert sample.slot == label.slot == 7
+    for pair in (label, sample):
+        length = gradient_by_hand(found.module, *pair.z_prime).norm()
+        assert pair.details["cosine"] == pytest.approx(cosine(*pair.z_prime))
+        assert pair.details["norm"] == pytest.approx(float(target.norm()))
+        assert pair.details["norm_ratio"] == pytest.approx(float(length / target.norm()))
+
+
+@pytest.mark.parametrize("craft", INPUTS)
+@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+def test_any_model_can_be_attacked_with_records(attacked, name, craft, spec):
+    (task, model), setting = attacked[name], spec(noise_multiplier=0.05, steps=8, learning_rate=0.5)
+    pair = craft(task, model, setting, seed=0, **SHORT.get(craft, {}))
+    assert pair.adjacency == "substitute"
+    assert pair.details["cosine"] < 0.2
+    result = audit(task, model, pair, setting, runs=32, seed=1, observe_every=8, device="cpu", progress=False)
+    with_z, with_z_prime = (result.score.values[result.bit.values == bit, -1] for bit in (0, 1))
+    error = np.sqrt(with_z.var() / len(with_z) + with_z_prime.var() / len(with_z_prime))
+    assert with_z.mean() - with_z_prime.mean() > 4 * error
+
+
+@pytest.mark.parametrize("craft", INPUTS)
+def test_same_seed_same_records(task, craft, spec):
+    setting, model = spec(sample_rate=0.3), models.mlp(task)
+    one, other = (craft(task, model, setting, seed=4, **SHORT.get(craft, {})) for _ in range(2))
+    assert one.fingerprint == other.fingerprint
+    assert one.details == other.details
+    another = craft(task, model, setting, seed=5, **SHORT.get(craft, {}))
+    assert another.details["confidence"] != one.details["confidence"]
+
+
+def test_descent_that_diverges_is_named(task, spec):
+    model = models.linear(task)
+    with pytest.raises(ValueError, match="learning_rate must be small enough that crafting does not diverge, got 1e"):
+        crafters.crafted_input(task, model, spec(), seed=0, learning_rate=1e300)
+    with pytest.raises(ValueError, match="learning_rate must be > 0, got 0"):
+        crafters.crafted_input(task, model, spec(), seed=0, learning_rate=0)
+    with pytest.raises(ValueError, match="steps must be >= 1, got 0"):
+        crafters.crafted_input(task, model, spec(), seed=0, steps=0)
+
+
+def test_auxiliary_records_must_be_there_and_be_no_private_ones(task, spec):
+    model = models.linear(task)
+    nothing = replace(task, x_aux=task.x_aux[:0], y_aux=task.y_aux[:0])
+    with pytest.raises(ValueError, match="task must have auxiliary records to choose from"):
+        crafters.natural(nothing, model, spec(), seed=0)
+    mixed = replace(task, x_aux=np.concatenate([task.x_aux, task.x_train[:3]]), y_aux=np.append(task.y_aux, [0, 1, 2]))
+    with pytest.raises(ValueError, match="got 3 of 503 with the features of a private record"):
+        crafters.natural(mixed, model, spec(), seed=0)
+
+
+def test_target_without_features_cannot_be_turned_away_from(task, spec):
+    x = task.x_train.copy()
+    x[3] = 0
+    with pytest.raises(ValueError, match="another target if its features are all 0, where the descent starts"):
+        crafters.crafted_input(replace(task, x_train=x), models.linear(task), spec(), seed=0, target=3, steps=100)
+
+
+@pytest.mark.parametrize("craft", [crafters.gradient, *INPUTS])
+def test_crafting_takes_whole_seeds_leaves_torch_alone_and_wants_a_spec(task, craft, spec):
+    model, options = models.mlp(task), SHORT.get(craft, {})
+    before = torch.get_rng_state()
+    assert (
+        craft(task, model, spec(), seed=3.0, **options).fingerprint
+        == craft(task, model, spec(), seed=3, **options).fingerprint
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(ValueError, match="spec must be a dpsub.DPSGD, got a dict"):
+        craft(task, model, {}, seed=3, **options)

@@ -1,0 +1,75 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpsub.data import catalogue, digits, files, mnist, purchase100_like
+
+
+def test_digits_are_split_into_private_auxiliary_and_test_records():
+    task = digits(n_train=500, seed=1)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [500, 500, 797]
+    assert task.x_train.dtype == np.float32
+    assert task.y_train.dtype == np.int64
+    assert task.num_classes == 10
+    assert set(task.y_train) == set(range(10))
+    assert task.x_train.min() == 0
+    assert task.x_train.max() == 1
+    together = np.concatenate([task.x_train, task.x_aux, task.x_test])
+    assert len(np.unique(together, axis=0)) >= 1_790
+
+
+def test_no_pixel_is_constant_over_the_private_digits():
+    for n_train in (20, 500):
+        task = digits(n_train=n_train)
+        assert np.all(np.ptp(task.x_train, axis=0) > 0)
+        assert task.x_test.shape[1] == task.x_train.shape[1] == task.pixels.sum()
+
+
+def test_same_seed_same_digits():
+    np.testing.assert_array_equal(digits(seed=2).x_train, digits(seed=2).x_train)
+    assert digits(seed=2).y_train.tolist() != digits(seed=3).y_train.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_train": 1_500}, "n_train must be <= 1296 of the 1797 digits.*got 1500"),
+        ({"n_train": 1}, "n_train must be >= 2, got 1"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        digits(**options)
+
+
+def test_made_up_shoppers_have_the_shape_of_purchase100():
+    task = purchase100_like(n_train=300, n_aux=200, seed=1)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [300, 200, 10_000]
+    assert task.x_train.shape == (300, 600)
+    assert set(np.unique(task.x_test)) == {0, 1}
+    assert task.num_classes == 100
+    assert len(np.unique(task.y_test)) == 100
+    assert "stand-in for Purchase100" in task.name
+
+
+def test_same_seed_same_shoppers(monkeypatch):
+    monkeypatch.setattr(catalogue, "PURCHASE_TEST", 100)
+    one, again, other = (purchase100_like(n_train=200, n_aux=100, seed=seed) for seed in (1, 1, 2))
+    assert (again.fingerprint, again.test_fingerprint) == (one.fingerprint, one.test_fingerprint)
+    assert other.fingerprint != one.fingerprint
+    assert other.test_fingerprint != one.test_fingerprint
+
+
+DATA = os.environ.get("DPSUB_DATA")
+
+
+@pytest.mark.skipif(not DATA or not Path(DATA, "mnist").is_dir(), reason="needs MNIST in DPSUB_DATA")
+def test_mnist_itself():
+    task = mnist(n_train=300, n_aux=200)
+    assert task.x_train.shape == (300, 1, 28, 28)
+    assert [len(y) for y in (task.y_aux, task.y_test)] == [200, 10_000]
+    labels = files.idx("train-labels-idx1-ubyte.gz")
+    assert np.bincount(labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -1,0 +1,140 @@
+"""Encoders: tiny ones with random weights, in folders, of the kinds that the papers use."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from dpsub import data
+from dpsub.data import embeddings
+from dpsub.data.embeddings import of_images, of_sentences
+
+transformers = pytest.importorskip("transformers")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.filterwarnings("ignore")]  # those libraries' warnings
+
+
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    place = tmp_path_factory.mktemp("vit")
+    transformers.set_seed(0)
+    transformers.ViTModel(transformers.ViTConfig(**SHAPE, image_size=48, patch_size=16)).save_pretrained(place)
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": 48, "width": 48},
+        "do_normalize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    (place / "preprocessor_config.json").write_text(json.dumps(processor))
+    return str(place)
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory):
+    place = tmp_path_factory.mktemp("minilm")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "fine", "dull", "film"]
+    transformers.set_seed(0)
+    transformers.BertModel(transformers.BertConfig(**SHAPE, vocab_size=len(words))).save_pretrained(place)
+    transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(place)
+    return str(place)
+
+
+def images(count, seed=0):
+    return np.random.default_rng(seed).integers(256, size=(count, 3, 32, 32), dtype=np.uint8)
+
+
+def forbid(*_, **__):
+    raise AssertionError("computed again")
+
+
+def test_images_become_the_class_tokens_of_the_last_layer(vit):
+    x = images(40)
+    found = of_images(x, vit)
+    assert found.shape == (40, 16)
+    assert found.dtype == np.float32
+    model = transformers.ViTModel.from_pretrained(vit).eval()
+    processor = transformers.AutoImageProcessor.from_pretrained(vit)
+    inputs = processor(images=[x[37].transpose(1, 2, 0)], return_tensors="pt")
+    alone = model(**inputs).last_hidden_state[0, 0].detach().numpy()
+    np.testing.assert_allclose(found[37], alone, atol=1e-5)
+
+
+def test_sentences_become_what_the_encoder_pools_of_them(minilm):
+    found = of_sentences(["a fine film", "dull", "a fine film"], minilm)
+    assert found.shape == (3, 16)
+    model = transformers.BertModel.from_pretrained(minilm).eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(minilm)(["a fine film"], return_tensors="pt")
+    np.testing.assert_allclose(found[2], model(**tokens).last_hidden_state[0].mean(dim=0).detach(), atol=1e-5)
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+def test_embeddings_are_kept_by_content(vit, folder, monkeypatch):
+    first = of_images(images(3), vit)
+    other = of_images(images(3, seed=1), vit)
+    assert np.abs(first - other).max() > 0
+    assert len(list((folder / "embeddings").glob("*.npz"))) == 2
+    monkeypatch.setattr(embeddings, "_pretrained", forbid)
+    np.testing.assert_array_equal(of_images(images(3), vit), first)
+    with pytest.raises(AssertionError, match="computed again"):
+        of_images(images(4), vit)
+
+
+def test_damaged_embeddings_are_computed_again(vit, folder):
+    first = of_images(images(3), vit)
+    (kept,) = (folder / "embeddings").glob("*.npz")
+    kept.write_bytes(kept.read_bytes()[:100])
+    np.testing.assert_array_equal(of_images(images(3), vit), first)
+
+
+def test_another_encoder_in_the_same_folder_is_another(vit, folder, tmp_path):
+    place = tmp_path / "encoder"
+    shutil.copytree(vit, place)
+    first = of_images(images(3), str(place))
+    transformers.set_seed(1)
+    transformers.ViTModel(transformers.ViTConfig(**SHAPE, image_size=48, patch_size=16)).save_pretrained(place)
+    assert np.abs(of_images(images(3), str(place)) - first).max() > 1e-3
+
+
+def test_cifar10_as_an_encoder_sees_it(vit, folder, write_cifar10):
+    write_cifar10(folder / "cifar-10-batches-bin", records=6)
+    plain = data.cifar10(n_train=12, n_aux=8, n_test=5)
+    task = data.cifar10(n_train=12, n_aux=8, n_test=5, encoder=vit)
+    assert [x.shape for x in (task.x_train, task.x_aux, task.x_test)] == [(12, 16), (8, 16), (5, 16)]
+    assert task.y_aux.tolist() == plain.y_aux.tolist()
+    pixels = np.rint(plain.x_aux * 255).astype(np.uint8)
+    np.testing.assert_allclose(task.x_aux, of_images(pixels, vit), atol=1e-5)
+    assert task.name == f"CIFAR-10 (30 of its 50,000 training images) embedded by {vit}"
+
+
+def test_sst2_as_an_encoder_sees_it(minilm, folder):
+    (folder / "sst2").mkdir()
+    words = ["a", "fine", "dull", "film"]
+    lines = [f"{one} {other} film\t{(i + j) % 2}" for i, one in enumerate(words) for j, other in enumerate(words)]
+    (folder / "sst2" / "train.tsv").write_text("\n".join(lines))
+    (folder / "sst2" / "dev.tsv").write_text("fine\t1\ndull\t0\n")
+    task = data.sst2(n_train=8, n_aux=4, encoder=minilm)
+    assert [x.shape for x in (task.x_train, task.x_aux, task.x_test)] == [(8, 16), (4, 16), (2, 16)]
+    np.testing.assert_allclose(task.x_test, of_sentences(["fine", "dull"], minilm), atol=1e-6)
+    assert task.y_test.tolist() == [1, 0]
+
+
+def test_encoder_that_cannot_be_had_is_named(tmp_path):
+    with pytest.raises(OSError, match="encoder must be a model on the Hugging Face hub, or a folder with one, got 'no"):
+        of_images(images(2), "nobody/nothing")
+    with pytest.raises(OSError, match="encoder must be a model"):
+        of_sentences(["a"], str(tmp_path / "nothing"))
+
+
+def test_library_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(
+        ImportError, match=r"needs the package sentence-transformers: pip install 'dpsub\[embeddings\]'"
+    ):
+        of_sentences(["a"], data.MINILM)

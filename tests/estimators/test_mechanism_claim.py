@@ -1,0 +1,78 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpsub import accounting
+from dpsub.estimators import epsilon_lower_bound
+from dpsub.estimators.mechanism_claim import PER_OCTAVE, MechanismDP
+
+DELTA = 1e-5
+
+
+# The independent implementation has a mesh of its own, good to 0.002.
+@pytest.mark.parametrize(("adjacency", "expected"), [("substitute", 5.36475795), ("add_remove", 5.88654886)])
+def test_the_mechanisms_own_curve_at_known_points(worlds, adjacency, expected):
+    mechanism = {"sample_rate": 0.0625, "steps": 500, "adjacency": adjacency}
+    scores, bits = worlds(3_000, 25_000, 12_000, 25_000)
+    bound = epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", threshold=0.5, **mechanism)
+    assert bound.epsilon == pytest.approx(expected, abs=2e-3)
+    assert (bound.assumes, bound.valid, bound.mu) == ("mechanism", True, None)
+    exact = accounting.epsilon(noise_multiplier=bound.noise_multiplier, delta=DELTA, **mechanism)
+    assert bound.epsilon <= exact <= bound.epsilon + 5e-3
+    fnr = accounting.tradeoff(bound.fpr_upper, noise_multiplier=bound.noise_multiplier, **mechanism)
+    assert fnr == pytest.approx(bound.fnr_upper, abs=5e-5)
+
+
+@pytest.mark.parametrize("threshold", ["ranks", "best", 0.5])
+def test_at_full_batch_the_mechanisms_curve_is_the_gaussian_one(bounded, gaussian_scores, threshold):
+    scores, bits = gaussian_scores(20, 2_000, 1.0)
+    mechanism = {"sample_rate": 1, "steps": 40, "adjacency": "substitute"}
+    gaussian = bounded(scores, bits, "gdp", threshold)
+    own = epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", threshold=threshold, **mechanism)
+    assert own.epsilon == pytest.approx(gaussian.epsilon, abs=1e-6)
+    assert own.threshold == gaussian.threshold
+    assert own.noise_multiplier == pytest.approx(2 * math.sqrt(40) / gaussian.mu)
+
+
+def test_errors_that_no_noise_of_the_mechanism_explains_are_doubted(worlds):
+    mechanism = {"sample_rate": 0.9, "steps": 1, "adjacency": "substitute"}
+    bound = epsilon_lower_bound(*worlds(0, 2_000, 0, 2_000), delta=DELTA, method="pld", threshold=0.5, **mechanism)
+    assert bound.note.startswith("refuted at every noise_multiplier down to 0.2: check sample_rate")
+    assert bound.epsilon == pytest.approx(accounting.epsilon(noise_multiplier=0.2, delta=DELTA, **mechanism), rel=1e-3)
+
+
+def test_noise_beyond_all_accounting_is_no_leak(gaussian_scores):
+    scores, bits = gaussian_scores(17, 100_000, 0.02)
+    mechanism = {"delta": DELTA, "method": "pld", "steps": 10**9, "adjacency": "substitute"}
+    full = epsilon_lower_bound(scores, bits, sample_rate=1.0, **mechanism)
+    assert full.epsilon == pytest.approx(epsilon_lower_bound(scores, bits, delta=DELTA).epsilon, abs=1e-9)
+    assert MechanismDP(DELTA, 0.5, 10**6, "substitute").epsilon(1e-3) == 0
+
+
+# The exact curve of one step, from the Neyman–Pearson lemma.
+@pytest.mark.parametrize(("q", "parameter"), [(0.9, 8.7), (0.9, 2.0), (0.999, 2 ** (594.5 / 256)), (0.3, 6.0)])
+def test_interpolated_curves_stay_below_the_exact_one(q, parameter):
+    claim = MechanismDP(DELTA, q, 1, "substitute")
+    sigma = claim.noise_multiplier(parameter)
+    x = np.linspace(-8 * sigma - 1, 8 * sigma + 1, 20_001)
+    above = [(1 - q) * norm.sf(x / sigma) + q * norm.sf((x - mean) / sigma) for mean in (-1, 1)]
+    fpr, fnr = (part[(above[0] > 1e-12) & (above[0] < 1 - 1e-12)] for part in (above[0], 1 - above[1]))
+    slack = fnr - claim.tradeoff(fpr, parameter)
+    assert slack.min() > -1e-9
+    assert slack.max() < 6e-5
+
+
+# At full batch these are Gaussian; elsewhere the curves between the stored ones are themselves only bounded.
+@pytest.mark.parametrize(("q", "steps", "sigma"), [(0.0625, 500, 0.4), (0.5, 20, 0.4), (0.25, 500, 1.7)])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_half_way_between_its_curves_a_claim_adds_nothing_to_the_accountants(q, steps, sigma, adjacency):
+    claim = MechanismDP(DELTA, q, steps, adjacency)
+    place = round(PER_OCTAVE * math.log2(claim.noise_multiplier(1.0) / sigma)) + 0.5
+    parameter = 2 ** (place / PER_OCTAVE)
+    fpr = norm.cdf(np.linspace(-6, 6, 801) + 0.0013)
+    mechanism = {"noise_multiplier": claim.noise_multiplier(parameter), "sample_rate": q, "steps": steps}
+    own, exact = claim.tradeoff(fpr, parameter), accounting.tradeoff(fpr, **mechanism, adjacency=adjacency)
+    assert (own <= exact).all()
+    assert own == pytest.approx(exact, abs=1e-4)

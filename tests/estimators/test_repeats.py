@@ -1,0 +1,28 @@
+import math
+
+import numpy as np
+import pytest
+
+from dpsub.estimators import LowerBound, over_repeats
+
+
+def bound(epsilon):
+    return LowerBound(epsilon, None, None, None, None, "dp", "none", True)
+
+
+def test_repeats_become_a_mean_and_two_standard_errors():
+    mean, error, repeats = over_repeats([bound(1.0), bound(2.0), bound(6.0)])
+    assert (mean, repeats) == (3.0, 3)
+    assert error == pytest.approx(2 * np.std([1, 2, 6], ddof=1) / math.sqrt(3))
+
+
+def test_repeats_of_several_steps_are_averaged_step_by_step():
+    curves = over_repeats([[bound(1.0), bound(2.0)], [bound(3.0), bound(2.0)]])
+    np.testing.assert_allclose([curves.mean, curves.error], [[2, 2], [2, 0]])
+    assert np.isnan(over_repeats([[bound(1.0), bound(2.0)]]).error).all()
+
+
+@pytest.mark.parametrize("bad", [[], [[1.0, 2.0], [1.0]], [[], []], [None, 3.0], "345", bound(1.0), [np.nan]])
+def test_what_is_no_sequence_of_repeats_is_named(bad):
+    with pytest.raises(ValueError, match="bounds must be a sequence of repeats"):
+        over_repeats(bad)

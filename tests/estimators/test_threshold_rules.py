@@ -1,0 +1,90 @@
+import math
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy.special import betaincinv
+from scipy.stats import binom, norm
+
+from dpsub.accounting import gdp_epsilon
+from dpsub.estimators import METHODS, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators.threshold_rules import Fixed
+
+DELTA = 1e-5
+
+
+@pytest.fixture
+def naive_best(bounded):
+    """The papers' rule as a loop over every threshold."""
+
+    def best_of_all(scores, bits, method, alpha=0.05):
+        if method not in ("gdp", "dp"):
+            return max(bounded(scores, bits, method, float(cut), alpha=alpha).epsilon for cut in np.unique(scores))
+        positives, negatives = scores[bits == 0], scores[bits == 1]
+        best = 0.0
+        for cut in scores:
+            upper = []
+            for errors, total in (
+                ((negatives > cut).sum(), len(negatives)),
+                ((positives <= cut).sum(), len(positives)),
+            ):
+                upper.append(1.0 if errors == total else betaincinv(errors + 1, total - errors, 1 - alpha / 2))
+            fpr, fnr = upper
+            if method == "gdp" and max(upper) < 1:
+                best = max(best, gdp_epsilon(max(0.0, norm.isf(fpr) - norm.ppf(fnr)), DELTA))
+            if method == "dp":
+                best = max(best, *(math.log(max(1 - DELTA - a, 1e-300) / b) for a, b in ((fpr, fnr), (fnr, fpr))))
+        return best
+
+    return best_of_all
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("runs", "mu"), [(40, 1.0), (400, 0.2), (300, 6.0)])
+def test_best_threshold_is_the_naive_loop(bounded, gaussian_scores, naive_best, method, runs, mu):
+    scores, bits = gaussian_scores(runs, runs, mu)
+    scores = np.round(scores, 0 if method == "pld" else 1)  # ties
+    bound = bounded(scores, bits, method, "best")
+    assert bound.epsilon == pytest.approx(naive_best(scores, bits, method), abs=1e-6)
+    assert not bound.valid
+
+
+def test_split_judges_on_the_odd_runs_what_it_chose_on_the_even_ones(gaussian_scores):
+    scores, bits = gaussian_scores(5, 1_000, 1.5)
+    split = epsilon_lower_bound(scores, bits, delta=DELTA, threshold="split")
+    chosen = epsilon_lower_bound(scores[::2], bits[::2], delta=DELTA, threshold="best").threshold
+    judged = epsilon_lower_bound(scores[1::2], bits[1::2], delta=DELTA, threshold=chosen)
+    assert split == judged
+
+
+@pytest.mark.parametrize(("tied", "least"), [(0.5, 0.7), (2.0, 0.3)])
+def test_ties_leave_the_rank_test_conservative(gaussian_scores, tied, least):
+    truth = gdp_epsilon(1.0, DELTA)
+    rng = np.random.default_rng(12)
+    found = []
+    for _ in range(100):
+        scores, bits = gaussian_scores(rng, 500, 1.0)
+        found.append(epsilon_lower_bound(np.floor(scores / tied), bits, delta=DELTA, alpha=0.25).epsilon / truth)
+    assert (np.array(found) > 1).sum() <= binom.ppf(0.999, 100, 0.25)
+    assert np.mean(found) > least
+
+
+class Median(Fixed):
+    """A rule of one's own, which looks at the scores but not at the bits."""
+
+    name: ClassVar[str] = "median"
+
+    def __init__(self):
+        super().__init__(math.nan)
+
+    def decide(self, scores, in_z, claim, test, alpha):
+        return Fixed(float(np.median(scores))).decide(scores, in_z, claim, test, alpha)
+
+
+def test_a_rule_of_ones_own_is_taken(gaussian_scores):
+    scores, bits = gaussian_scores(22, 401, 2.0)
+    own = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=Median())
+    assert own == epsilon_lower_bound(scores, bits, delta=DELTA, threshold=float(np.median(scores)))
+    assert own.epsilon > 0
+    ceilings = [max_certifiable_epsilon(400, delta=DELTA, threshold=rule) for rule in (Median(), 0.0)]
+    assert ceilings[0] == ceilings[1]

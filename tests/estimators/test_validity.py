@@ -1,0 +1,105 @@
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom, kstest
+
+from dpsub import validity
+from dpsub.estimators.validity import Cell, Gaussian, RandomizedResponse, SampledGaussian
+
+TRUTHS = [Gaussian(1.0), SampledGaussian(1.0, 0.9, 1), SampledGaussian(3.0, 0.0625, 500), RandomizedResponse(1.0)]
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: type(truth).__name__)
+def test_the_scores_are_those_of_the_strongest_attack(truth):
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 2, 200_000)
+    scores = validity.scores(truth, bits, rng)
+    positives, negatives = scores[bits == 0], scores[bits == 1]
+    assert kstest(negatives, "norm").pvalue > 1e-3
+    for fpr in (0.001, 0.01, 0.1, 0.5, 0.9):
+        cut = np.quantile(negatives, 1 - fpr)
+        assert (positives <= cut).mean() == pytest.approx(float(truth.tradeoff(np.array(fpr))), abs=0.01)
+
+
+def test_what_a_truth_is_at_delta():
+    assert RandomizedResponse(1.0).epsilon(1e-9) == pytest.approx(1.0)
+    fpr = np.array([0.1, 0.3, 0.7])
+    np.testing.assert_allclose(RandomizedResponse(1.0).tradeoff(RandomizedResponse(1.0).tradeoff(fpr)), fpr)
+    assert SampledGaussian(12.1148681640625, 0.25, 500).epsilon(1e-5) == pytest.approx(3.98683, abs=1e-3)
+
+
+def test_a_cell_is_measured_and_the_same_again():
+    cell = Cell("gdp", "best", 1_000, Gaussian(1.0), audits=40)
+    row = validity.measure(cell)
+    assert row == validity.measure(cell)
+    assert (row["audits"], row["valid"], row["assumes"]) == (40, False, "gdp")
+    assert 0.8 < row["mean"] < 1.0
+
+
+def test_a_file_is_gone_on_with(tmp_path):
+    path = tmp_path / "validity.json"
+    few = [Cell("gdp", "ranks", 256, Gaussian(mu), audits=3) for mu in (1.0, 2.0)]
+    validity.run(path, lambda: iter(few[:1]))
+    first = validity.measured(path)
+    validity.run(path, lambda: iter(few))
+    both = validity.measured(path)
+    assert both["rows"][0] == first["rows"][0]
+    assert [row["cell"] for row in both["rows"]] == [validity.key(cell) for cell in few]
+    assert both["made"]["commit"]
+    with pytest.raises(FileNotFoundError, match=r"at .*nothing.json: .*python -m dpsub.estimators.validity"):
+        validity.measured(tmp_path / "nothing.json")
+
+
+def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
+    cells = list(validity.cells())
+    near = [cell for cell in cells if cell.delta == validity.DELTA and isinstance(cell.threshold, str)]
+    asked = {(cell.method, cell.threshold, cell.runs) for cell in near}
+    for method, threshold, runs in itertools.product(
+        ("gdp", "dp", "pld", "bayes_gdp", "bayes_dp", "katz"), ("split", "fixed", "best"), validity.RUNS
+    ):
+        assert (method, threshold, runs) in asked
+    for method, runs in itertools.product(("gdp", "dp", "pld"), validity.RUNS):
+        assert (method, "ranks", runs) in asked
+
+
+# Few enough audits for every test run: at alpha = 0.25 they tell an alpha twice as large. The slow test has more.
+@pytest.mark.parametrize("method", ["gdp", "dp", "pld"])
+@pytest.mark.parametrize("threshold", ["ranks", "split", "fixed"])
+def test_what_claims_to_be_valid_is_wrong_in_at_most_alpha_of_audits(method, threshold):
+    truth = SampledGaussian(2.5, 0.5, 10) if method == "pld" else Gaussian(1.0)
+    audits = 60 if method == "pld" else 100
+    row = validity.measure(Cell(method, threshold, 500, truth, audits=audits, alpha=0.25))
+    assert row["valid"]
+    assert row["wrong"] <= binom.ppf(0.999, audits, 0.25)
+    assert row["mean"] > 0.15
+
+
+def test_where_the_gaussian_family_misleads_the_others_do_not():
+    for truth, most in ((RandomizedResponse(1.0), 5.0), (SampledGaussian(1.0, 0.9, 1), 1.4)):
+        cell = Cell("gdp", "ranks", 5_000, truth, audits=12)
+        misled = validity.measure(cell)
+        assert misled["wrong"] == 12
+        assert 1.1 < misled["mean"] < most
+        assert validity.measure(replace(cell, method="dp"))["wrong"] == 0
+        if isinstance(truth, SampledGaussian):
+            told = validity.measure(replace(cell, method="pld"))
+            assert told["wrong"] <= binom.ppf(0.999, 12, 0.05)
+            assert 0.9 < told["mean"] < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", list(validity.cells()), ids=lambda cell: f"{cell.method}-{cell.threshold}-{cell.runs}")
+def test_every_cell_that_claims_to_be_valid_keeps_its_promise(cell):
+    row = validity.measure(replace(cell, audits=200), seed=1)
+    misled = row["assumes"] == "gdp" and not isinstance(cell.truth, Gaussian)
+    if row["valid"] and not misled:
+        assert row["wrong"] <= binom.ppf(0.9999, 200, cell.alpha)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runs", "least"), [(2_500, 0.895), (50_000, 0.97)])
+@pytest.mark.parametrize("mu", [1.0, 2.0, 3.0])
+def test_the_rank_test_finds_most_of_the_truth(runs, least, mu):
+    assert validity.measure(Cell("gdp", "ranks", runs, Gaussian(mu), audits=400), seed=2)["mean"] >= least

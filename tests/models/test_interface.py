@@ -1,0 +1,125 @@
+"""What `Model` asks for, of all models."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import nn
+
+from dpsub import data, models
+
+
+def by_autograd(model, parameters, task, i):
+    """The gradient of one record of one model, in the bank's flat order, by a path that shares no code with it."""
+    module = model.module(parameters)
+    loss = nn.functional.cross_entropy(
+        module(torch.as_tensor(task.x_train[i : i + 1])), torch.as_tensor(task.y_train[i : i + 1])
+    )
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    if isinstance(model, models.Linear):
+        return torch.cat([gradients[0].T.flatten(), gradients[1]])
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def test_all_models_are_of_the_interface(bench):
+    assert isinstance(bench.model, models.Model)
+    models.check_fits(bench.model, bench.task)
+
+
+def test_clipped_sum_is_the_sum_of_clipped_per_record_gradients(bench, sampled):
+    task, model = bench.task, bench.model
+    gradients = torch.stack([
+        torch.stack([by_autograd(model, model.flat(bench.theta)[run], task, i) for i in range(24)]) for run in range(3)
+    ])  # fmt: skip
+    norms = gradients.norm(dim=2, keepdim=True)
+    some = float(norms.median())
+    for max_grad_norm in (0.05, some, 1e3):  # all are clipped, some, none
+        clipped = gradients * (max_grad_norm / (norms + 1e-6)).clamp(max=1)
+        expected = (clipped * sampled.T[..., None]).sum(dim=1)
+        for cut in bench.gathering:
+            total = model.flat(bench.sum(sampled, max_grad_norm, cut))
+            assert float((total - expected).norm() / expected.norm()) < 2e-6
+    found = model.gradient_norms(bench.theta, bench.inputs, bench.labels)
+    torch.testing.assert_close(found, norms[..., 0].T, atol=1e-6, rtol=1e-5)
+
+
+def test_the_full_batch_is_the_batch_with_everyone(bench):
+    everyone = torch.ones(24, 3, dtype=torch.bool)
+    full = bench.sum(None)
+    for cut in bench.gathering:
+        torch.testing.assert_close(full, bench.sum(everyone, model=cut), atol=1e-5, rtol=1e-5)
+
+
+def test_an_empty_batch_sums_to_nothing(bench):
+    nobody = torch.zeros(24, 3, dtype=torch.bool)
+    for cut in bench.gathering:
+        assert not bench.sum(nobody, model=cut).any()
+
+
+def test_a_sum_replaces_whatever_was_in_its_place(bench, sampled):
+    for cut in bench.gathering:
+        for mask in (None, sampled):
+            place = torch.full_like(bench.theta, torch.nan)
+            total = bench.sum(mask, model=cut, out=place)
+            assert total.data_ptr() == place.data_ptr()
+            torch.testing.assert_close(place, bench.sum(mask, model=cut), atol=0, rtol=0)
+
+
+def test_batches_of_different_sizes_are_summed_each_by_itself(bench):
+    sampled = torch.zeros(24, 3, dtype=torch.bool)
+    sampled[5, 0] = sampled[3:20, 2] = True  # one record, none, seventeen
+    for cut in bench.gathering:
+        found = bench.model.flat(bench.sum(sampled, model=cut))
+        assert not found[1].any()
+        for run in (0, 2):
+            here = sampled[:, run]
+            alone = bench.model.clipped_sum(bench.theta, bench.inputs[here], bench.labels[here], None, 1.0)
+            torch.testing.assert_close(found[run], bench.model.flat(alone)[run], atol=1e-6, rtol=1e-5)
+
+
+def test_one_model_of_the_bank_is_a_torch_module(bench):
+    model, x = bench.model, torch.as_tensor(bench.task.x_train)
+    logits = model.logits(bench.theta, bench.inputs)
+    assert logits.shape == (24, 10, 3)
+    for run in range(3):
+        parameters = model.flat(bench.theta)[run].clone()
+        module = model.module(parameters)
+        torch.testing.assert_close(module(x), logits[..., run], atol=1e-5, rtol=1e-5)
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        assert parameters.any(), "the module must not share the parameters it was given"
+
+
+def test_the_first_models_are_the_first(bench):
+    first = bench.model.first(bench.theta, 2)
+    logits = bench.model.logits(bench.theta, bench.inputs)
+    torch.testing.assert_close(bench.model.logits(first, bench.inputs), logits[..., :2], atol=1e-6, rtol=1e-5)
+
+
+def test_flat_parameters_are_a_view(bench):
+    theta = bench.theta.clone()
+    bench.model.flat(theta)[1] = 0
+    assert [bool(part.any()) for part in bench.model.flat(theta)] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_parameters_may_come_as_anything_flat(bench_of, name):
+    bench = bench_of(name)
+    model, x = bench.model, torch.as_tensor(bench.task.x_train)
+    vector = torch.linspace(-1, 1, model.parameters, requires_grad=True)
+    theta = model.initial_parameters(1, torch.Generator())
+    model.flat(theta)[0] = vector.detach()
+    expected = model.logits(theta, bench.inputs)[..., 0]
+    kinds = {"array": vector.detach().numpy(), "list": vector.tolist(), "wide": vector.detach().double()}
+    for given in (vector, xr.DataArray(kinds["array"]), *kinds.values()):
+        torch.testing.assert_close(model.module(given)(x), expected, atol=1e-5, rtol=1e-5)
+    for wrong in (model.module(), model.module().state_dict(), list(model.module().parameters()), "abc"):
+        with pytest.raises(ValueError, match=f"parameters must be a vector of {model.parameters} numbers, as torch"):
+            model.module(wrong)
+    with pytest.raises(ValueError, match=r"parameters must have shape \(.*,\), got"):
+        model.module(vector[:-1])
+
+
+def test_a_task_of_another_shape_is_refused(bench):
+    with pytest.raises(ValueError, match="model must fit the task"):
+        models.check_fits(bench.model, data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))

@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpsub.models import networks
+
+
+@pytest.mark.parametrize("name", ["mlp", "mlp on images", "convnet", "convnet of many channels", "large relu convnet"])
+def test_the_result_does_not_depend_on_the_room(bench_of, sampled, name):
+    bench = bench_of(name)
+    for mask, gather in ((None, False), (sampled, False), (sampled, True)):
+        small, middle, large = (
+            bench.sum(mask, model=replace(bench.model, gather=gather, room=room)) for room in (1, 2**14, 2**24)
+        )
+        torch.testing.assert_close(small, large, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(middle, large, atol=1e-6, rtol=1e-5)
+    few, many = (replace(bench.model, room=room).logits(bench.theta, bench.inputs) for room in (1, 2**24))
+    torch.testing.assert_close(few, many, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+def test_many_records_are_summed_in_parts(bench_of, sampled, name, monkeypatch):
+    bench = bench_of(name)
+    whole = [bench.sum(sampled, model=cut) for cut in bench.gathering]
+    monkeypatch.setattr("dpsub.models.networks.RECORDS_AT_ONCE", 1)
+    monkeypatch.setattr("dpsub.models.heads.RECORDS_AT_ONCE", 1)
+    parts = [bench.sum(sampled, model=cut) for cut in bench.gathering]
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+    for one, other in zip(parts, whole, strict=True):
+        assert not torch.equal(one, other), "parts round otherwise: was it summed in parts?"
+
+
+def test_small_batches_are_computed_alone_and_large_ones_among_all_records(bench_of):
+    model = bench_of("mlp").model
+    for rate, gather in ((0.1, True), (0.49, True), (0.5, False), (1.0, False)):
+        prepared = model.prepared(torch.device("cpu"), rate)
+        assert (prepared.gather, prepared.room) == (gather, networks.ROOM["cpu"])
+        assert repr(prepared) == repr(model), "stores take models of one repr for the same"
+
+
+@pytest.mark.parametrize("name", ["mlp", "convnet"])
+def test_random_starts_are_pytorchs_and_each_models_own(bench_of, name):
+    model = bench_of(name).model
+    theta = model.initial_parameters(400, torch.Generator().manual_seed(0))
+    assert len(torch.unique(theta[:, 0])) == 400
+    start = 0
+    for theirs in model.module().parameters():
+        ours = theta[:, start : start + theirs.numel()]
+        start += theirs.numel()
+        if theirs.ndim > 1:
+            bound = 1 / theirs[0].numel() ** 0.5
+        assert float(ours.abs().max()) <= bound
+        assert float(theirs.detach().abs().max()) <= bound
+        assert float(ours.std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+        assert abs(float(ours.mean())) < 4.5 * bound / (3 * ours.numel()) ** 0.5
+    assert start == model.parameters
+
+
+def test_a_bank_may_start_where_it_is_told(bench_of):
+    model = bench_of("mlp").model
+    start = np.linspace(-1, 1, model.parameters)
+    told = model.starting_from(start)
+    theta = told.initial_parameters(2, torch.Generator())
+    np.testing.assert_allclose(theta, np.tile(start, (2, 1)), atol=1e-7)
+    assert repr(told) != repr(model.starting_from(-start)), "what is stored must tell starts apart"
+    for wrong in (start[:-1], np.full(model.parameters, np.nan)):
+        with pytest.raises(ValueError, match="theta_0 must (have shape|be finite)"):
+            model.starting_from(wrong)

@@ -1,0 +1,113 @@
+import io
+import math
+import warnings
+
+import pytest
+from opacus.accountants import PRVAccountant, create_accountant
+from opacus.accountants.utils import get_noise_multiplier
+
+from dpsub import accounting
+from dpsub.opacus import SubstitutePRVAccountant
+
+pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
+
+
+@pytest.fixture
+def accountant(steps):
+    recorded = SubstitutePRVAccountant()
+    recorded.history = list(steps)
+    return recorded
+
+
+def test_a_training_is_accounted_for_under_substitution(trained):
+    engine, _, optimizer = trained(noise_multiplier=1.3)
+    optimizer.noise_multiplier = 2.0
+    engine.accountant.step(noise_multiplier=2.0, sample_rate=0.1)
+    assert engine.accountant.history == [(1.3, 0.1, 20), (2.0, 0.1, 1)]
+    expected = accounting.epsilon(history=engine.accountant.history, delta=1e-5, adjacency="substitute")
+    assert engine.get_epsilon(1e-5) == expected
+    assert expected > accounting.epsilon(history=engine.accountant.history, delta=1e-5, adjacency="add_remove")
+
+
+def test_noise_is_calibrated_to_a_substitute_target(trained):
+    engine, _, optimizer = trained(target_epsilon=3.0, target_delta=1e-5)
+    assert 3.0 - 0.02 < engine.get_epsilon(1e-5) <= 3.0
+    smallest = accounting.noise_multiplier(
+        target_epsilon=3.0, sample_rate=0.1, steps=20, delta=1e-5, adjacency="substitute"
+    )
+    assert smallest <= optimizer.noise_multiplier < 1.01 * smallest
+
+
+def test_a_checkpoint_keeps_the_steps_taken(trained):
+    engine, model, optimizer = trained(noise_multiplier=1.3)
+    file = io.BytesIO()
+    engine.save_checkpoint(path=file, module=model, optimizer=optimizer)
+    file.seek(0)
+    other, model, optimizer = trained(noise_multiplier=1.3, epochs=0)
+    other.load_checkpoint(path=file, module=model, optimizer=optimizer)
+    assert other.accountant.history == [(1.3, 0.1, 20)]
+    assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5) > 0
+
+
+def test_a_checkpoint_of_another_accountant_is_refused_with_a_way_out(steps):
+    recorded = PRVAccountant()
+    recorded.history = steps
+    accountant = SubstitutePRVAccountant()
+    with pytest.raises(ValueError, match=r"state_dict must be of .*, got one of 'prv': .*\['history'\]"):
+        accountant.load_state_dict(recorded.state_dict())
+    accountant.history = recorded.state_dict()["history"]
+    assert accountant.get_epsilon(1e-5) == accounting.epsilon(history=steps, delta=1e-5, adjacency="substitute")
+
+
+@pytest.mark.parametrize("state", [None, {}, {"history": []}])
+def test_what_is_no_checkpoint_is_refused(state):
+    with pytest.raises(ValueError, match="state.dict"):
+        SubstitutePRVAccountant().load_state_dict(state)
+
+
+def test_a_checkpoint_of_nonsense_is_refused():
+    with pytest.raises(ValueError, match=r"history\[0\]: sample_rate must be > 0 and <= 1, got 2.0"):
+        SubstitutePRVAccountant().load_state_dict({"mechanism": "prv_substitute", "history": [(1.0, 2.0, 3)]})
+
+
+def test_opacus_creates_it_by_name():
+    accountant = create_accountant("prv_substitute")
+    assert type(accountant) is SubstitutePRVAccountant
+    assert accountant.get_epsilon(1e-5) == 0
+    sigma = get_noise_multiplier(
+        target_epsilon=2.0, target_delta=1e-6, sample_rate=0.02, steps=400, accountant="prv_substitute"
+    )
+    reached = accounting.epsilon(
+        noise_multiplier=sigma, sample_rate=0.02, steps=400, delta=1e-6, adjacency="substitute"
+    )
+    assert 1.98 < reached <= 2.0
+
+
+def test_no_noise_is_no_privacy(accountant):
+    accountant.step(noise_multiplier=0.0, sample_rate=0.1)
+    assert accountant.get_epsilon(1e-5) == math.inf
+
+
+def test_a_smaller_error_may_be_asked_for(accountant, steps):
+    precise = accountant.get_epsilon(1e-5, eps_error=1e-6)
+    interval = accounting.epsilon_interval(history=steps, delta=1e-5, adjacency="substitute", eps_error=1e-6)
+    assert precise == interval.upper
+    assert precise < accountant.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("bad", [0, 1, -1e-5, "1e-5", float("nan")])
+def test_bad_delta_is_named(accountant, bad):
+    with pytest.raises(ValueError, match="delta must be"):
+        accountant.get_epsilon(bad)
+
+
+# Opacus accounts for one of the two directions of add/remove, which is the larger one at ordinary settings.
+@pytest.mark.parametrize("setting", [(1.1, 0.064, 469), (0.8, 0.01, 1_000)])
+def test_opacus_own_epsilon_is_our_add_remove(setting):
+    theirs = PRVAccountant()
+    theirs.history = [setting]
+    ours = accounting.epsilon_interval(history=[setting], delta=1e-5, adjacency="add_remove")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert theirs.get_epsilon(1e-5) == pytest.approx(ours.estimate, abs=0.03)
+    assert ours.upper - ours.estimate < 1e-3 * ours.upper

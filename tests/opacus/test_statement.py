@@ -1,0 +1,124 @@
+import re
+
+import pytest
+from opacus import PrivacyEngine
+
+from dpsub import accounting
+from dpsub.opacus import PrivacyStatement, privacy_statement
+
+pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
+
+
+@pytest.fixture(scope="module")
+def statement(steps):
+    return privacy_statement(steps, delta=1e-5)
+
+
+def test_the_statement_holds_all_three_epsilons(statement, steps):
+    asked = {"history": steps, "delta": 1e-5}
+    assert statement.add_remove == accounting.epsilon(**asked, adjacency="add_remove")
+    assert statement.substitute == accounting.epsilon(**asked, adjacency="substitute")
+    assert statement.group_privacy == accounting.group_privacy_epsilon(**asked)
+    assert statement.add_remove < statement.substitute < statement.group_privacy
+
+
+def test_the_statement_holds_what_an_attack_finds_at_one_percent_of_false_alarms(statement, steps):
+    assert statement.found_members == 1 - accounting.tradeoff(0.01, history=steps, adjacency="add_remove")
+    assert statement.found_contents == 1 - accounting.tradeoff(0.01, history=steps, adjacency="substitute")
+    assert 0.01 < statement.found_members < statement.found_contents < 1
+
+
+def paragraphs(text):
+    """By their first word: the statement's, each in one line."""
+    return {part.split()[0].strip(":"): part.replace("\n", " ") for part in text.split("\n\n")}
+
+
+def epsilon_in(paragraph):
+    return float(re.search(r"ε = ([\d.]+\d)", paragraph)[1])
+
+
+def test_the_text_states_bounds_rounded_up(statement):
+    text = str(statement)
+    parts = paragraphs(text)
+    for subject, value in (
+        ("Membership", statement.add_remove),
+        ("Labels", statement.substitute),
+        ("State", statement.group_privacy),
+    ):
+        assert value <= epsilon_in(parts[subject]) <= value * 1.01 + 0.01
+    assert "group privacy" in parts["State"]
+    assert "30 steps at noise multiplier 1.1 and sample rate 0.1" in parts["This"]
+    assert "δ = 1e-05" in parts["This"]
+    assert max(map(len, text.splitlines())) <= 100
+    assert statement._repr_markdown_().replace("\n", " ") == text.replace("\n", " ")
+
+
+def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
+    values = dict.fromkeys(("add_remove", "substitute", "group_privacy"), epsilon)
+    return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, delta=1e-5, history=history)
+
+
+@pytest.mark.parametrize("epsilon", [0.00123456, 0.999999, 1.0, 9.9999, 10.0, 99.95, 1234.5])
+def test_no_epsilon_is_rounded_down(epsilon):
+    parts = paragraphs(str(made_up(epsilon)))
+    for subject in ("Membership", "Labels", "State"):
+        assert epsilon <= epsilon_in(parts[subject]) <= epsilon * 1.011
+
+
+def test_an_epsilon_of_zero_is_stated_as_it_is():
+    assert "ε = 0 " in paragraphs(str(made_up(0.0)))["Membership"]
+
+
+def test_shares_are_rounded_up_and_stated_where_they_belong():
+    parts = paragraphs(str(made_up()))
+    assert "at most 1.1 % of" in parts["Membership"]
+    assert "at most 20 % of" in parts["Labels"]
+
+
+def test_many_phases_are_summed_up():
+    text = str(made_up(history=tuple((1 + k / 10, 0.1, 2) for k in range(5))))
+    assert "10 steps in 5 phases of different noise multiplier or sample rate" in paragraphs(text)["This"]
+
+
+@pytest.fixture(scope="module")
+def of_ten_steps():
+    return privacy_statement([(1.3, 0.1, 10)], delta=1e-5)
+
+
+@pytest.mark.parametrize("accountant", ["prv_substitute", "prv", "rdp", "gdp"])
+def test_engines_with_any_of_opacus_accountants_are_understood(trained, of_ten_steps, accountant):
+    engine, _, _ = trained(accountant=accountant, epochs=1, noise_multiplier=1.3)
+    assert privacy_statement(engine, delta=1e-5) == of_ten_steps
+
+
+def test_an_accountant_is_understood_as_its_engine_is(trained, of_ten_steps):
+    engine, _, _ = trained(accountant="prv", epochs=1, noise_multiplier=1.3)
+    assert privacy_statement(engine.accountant, delta=1e-5) == of_ten_steps
+
+
+@pytest.mark.parametrize("bad", [0, 1, -1e-5, "1e-5", float("nan")])
+def test_bad_delta_is_named(steps, bad):
+    with pytest.raises(ValueError, match="delta must be"):
+        privacy_statement(steps, delta=bad)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ([], "got none: no step has been taken yet"),
+        ([(1.0, 0.1, 0)], r"history\[0\]: steps must be >= 1, got 0"),
+        ([(0.0, 0.1, 5)], r"history\[0\]: noise_multiplier must be > 0, got 0"),
+        ([1.0, 0.1, 5], "history must be a sequence of .* got 1.0 at place 0"),
+        ("prv", "history must be a sequence of .* got 'prv'"),
+        ({"history": [(1.1, 0.1, 30)]}, "history must be a sequence of"),
+        (None, "history must be a sequence of .* got None"),
+    ],
+)
+def test_what_is_no_history_is_refused(history, message):
+    with pytest.raises(ValueError, match=message):
+        privacy_statement(history, delta=1e-5)
+
+
+def test_an_engine_that_has_not_trained_has_nothing_to_state():
+    with pytest.raises(ValueError, match="no step has been taken yet"):
+        privacy_statement(PrivacyEngine(accountant="prv_substitute"), delta=1e-5)

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpsub import CanaryPair
+
+CANARIES = ("gradient", "record")
+every_model = pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "large convnet"])
+# Full batches, and batches gathered by themselves; each optimizer has met both in the comparison with Opacus.
+TRAININGS = {"sgd": {"sample_rate": 1.0, "learning_rate": 0.3}, "adam": {"sample_rate": 0.3, "learning_rate": 0.003}}
+RUNS = {"sgd": 4, "adam": 24}  # twins differ in their batches' coins only where there are any
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize("kind", CANARIES)
+@pytest.mark.parametrize("optimizer", TRAININGS)
+@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+def test_scores_speak_for_z(bank_of, canary_of, spec, name, optimizer, kind, adjacency):
+    setting, runs = spec(noise_multiplier=1e-3, optimizer=optimizer, **TRAININGS[optimizer]), RUNS[optimizer]
+    pair = canary_of(name, kind)
+    if adjacency != "substitute":
+        pair = pair.against_nothing(adjacency=adjacency)
+    # The same starts, batches and noise in both worlds: what differs is the canary's doing.
+    banks = [bank_of(name, setting, [bit] * runs, pair) for bit in (0, 1)]
+    for bank in banks:
+        list(bank.train())
+    difference = (banks[0].scores() - banks[1].scores()).numpy()
+    assert difference.mean() > 4 * difference.std() / np.sqrt(runs)
+
+
+def test_a_gradients_score_is_how_far_models_moved_against_it(bank_of, canary_of, spec):
+    setting = spec(max_grad_norm=2.0)
+    bank = bank_of("mlp", setting, [0, 1, 1], canary_of("mlp", "gradient", norm=2.0))
+    list(bank.train())
+    moved = (bank.theta - bank.theta_0)[:, 3]
+    torch.testing.assert_close(bank.scores(), -moved, atol=1e-7, rtol=1e-6)
+
+
+def test_a_logit_is_log_odds_and_never_saturates(cast, bank_of, canary_of, spec):
+    _, model = cast["linear"]
+    pair = canary_of("linear", "record")
+    for shown in (pair, pair.against_nothing(adjacency="add_remove")):
+        bank = bank_of("linear", spec(), [0, 1], shown)
+        bank.theta += torch.randn(bank.theta.shape, generator=bank.generator)
+        p = torch.softmax(model.logits(bank.theta, model.inputs(torch.as_tensor(pair.z.x[None]))), dim=1)[0].double()
+        odds, other_odds = (torch.log(p[y] / (1 - p[y])) for y in (pair.z.y, pair.z_prime.y))
+        expected = odds - other_odds if shown is pair else odds
+        torch.testing.assert_close(bank.scores().double(), expected, atol=1e-4, rtol=1e-4)
+        bank.theta *= 1e4
+        scores = bank.scores()
+        assert torch.isfinite(scores).all()
+        assert float(scores.abs().min()) > 1e3
+
+
+@pytest.mark.parametrize("kind", CANARIES)
+@every_model
+def test_the_products_of_privatised_and_zs_gradient_are_what_a_watcher_computes(
+    cast, bank_of, canary_of, spec, name, kind
+):
+    _, model = cast[name]
+    pair = canary_of(name, kind, norm=0.5)
+    bank = bank_of(name, spec(sample_rate=0.6, max_grad_norm=0.5, learning_rate=1.0), [0, 1], pair)
+    bank.advance()
+    before = model.flat(bank.theta).clone()
+    if kind == "record":
+        x, y = model.inputs(torch.as_tensor(pair.z.x[None])), torch.tensor([pair.z.y])
+        direction = model.flat(model.clipped_sum(bank.theta, x, y, None, 0.5)).clone()
+    else:
+        direction = torch.as_tensor(pair.z).expand(2, -1)
+    gradient = bank.slot.gradient(bank)
+    bank.advance()
+    noisy_average = before - model.flat(bank.theta)  # the learning rate is 1
+    torch.testing.assert_close(bank.noisy_average, noisy_average, atol=1e-6, rtol=1e-4)
+    expected = (noisy_average * direction).sum(dim=1)
+    torch.testing.assert_close(bank.slot.product(bank, gradient), expected, atol=1e-5, rtol=1e-4)
+
+
+@every_model
+def test_the_distance_of_records_is_that_of_their_clipped_gradients(cast, bank_of, canary_of, spec, name):
+    _, model = cast[name]
+    pair = canary_of(name, "record")
+    bank, alone = (
+        bank_of(name, spec(max_grad_norm=0.5), [0, 1], shown)
+        for shown in (pair, pair.against_nothing(adjacency="zero_out"))
+    )
+    bank.advance()
+    alone.theta.copy_(bank.theta)
+    found, found_alone = (each.slot.distance(each) for each in (bank, alone))
+    for run in range(2):
+        module, clipped = model.module(model.flat(bank.theta)[run]), []
+        for x, y in (pair.z, pair.z_prime):
+            loss = nn.functional.cross_entropy(module(torch.as_tensor(x[None])), torch.tensor([y]))
+            gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+            clipped.append(gradient * (0.5 / (gradient.norm() + 1e-6)).clamp(max=1))
+        assert float(found[run]) == pytest.approx(float((clipped[0] - clipped[1]).norm()), rel=1e-4)
+        assert float(found_alone[run]) == pytest.approx(float(clipped[0].norm()), rel=1e-4)
+
+
+@every_model
+def test_the_distance_of_crafted_gradients_is_two_clipping_bounds(bank_of, canary_of, spec, name):
+    pair = canary_of(name, "gradient")
+    for shown, distance in ((pair, 2.0), (pair.against_nothing(adjacency="add_remove"), 1.0)):
+        bank = bank_of(name, spec(), [0, 1, 1], shown)
+        assert bank.slot.distance(bank).tolist() == pytest.approx([distance] * 3)
+
+
+def test_gradients_of_several_coordinates_are_added_as_they_are(cast, bank_of, spec):
+    """z and z′ need not be opposite, nor touch the same parameters."""
+    _, model = cast["mlp"]
+    z, z_prime = np.zeros((2, model.parameters), np.float32)
+    z[[2, 5]], z_prime[[5, 9]] = (0.6, -0.8), (0.3, 0.1)
+    bank = bank_of("mlp", spec(), [0, 1, 0, 1], CanaryPair(z, z_prime, 7, "own"))
+    total = torch.ones(4, model.parameters)
+    bank.slot.add_to(total, torch.tensor([True, True, False, False]))
+    ones = np.ones_like(z)
+    np.testing.assert_allclose(total, [ones + z, ones + z_prime, ones, ones], atol=1e-7)
