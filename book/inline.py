@@ -1,7 +1,8 @@
 """Numbers in a notebook's prose, {eval}`expression`: JupyterLab evaluates them by itself, papermill does not.
 
 `prepare` writes the copy that papermill executes: behind each markdown cell that holds expressions stands a code cell
-that evaluates them. `filled` puts what they gave into the text.
+that evaluates them, and behind the last cell one that evaluates them all again, since that is when JupyterLab does.
+`filled` puts what they gave into the text.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ from IPython.display import display as _display
 _texts = {{
 {items}
 }}
+_known = globals().get("_known", {{}})
 for _expression, _text in _texts.items():
     if not isinstance(_text, str):
         raise TypeError(f"{{{{eval}}}}`{{_expression}}` must give text, got {{_text!r}}: write it as an f-string")
+    if _known.setdefault(_expression, _text) != _text:
+        raise ValueError(
+            f"{{{{eval}}}}`{{_expression}}` must stay what it is, got {{_text!r}} after {{_known[_expression]!r}}: "
+            "JupyterLab shows what it is at the end, so give what is assigned again another name"
+        )
 _display({{{mime!r}: _texts}}, raw=True)
 """
 
@@ -41,7 +48,7 @@ def evaluates(cell: NotebookNode) -> bool:
 
 def evaluating(wanted: list[str]) -> NotebookNode:
     """A cell that displays the text of each expression."""
-    items = "\n".join(f"    {expression!r}: ({expression})," for expression in wanted)
+    items = "\n".join(f"    {expression!r}: ({expression})," for expression in dict.fromkeys(wanted))
     source = EVALUATE.format(items=items, mime=TEXTS)
     return nbformat.v4.new_code_cell(source, metadata={"tags": [TAG]})
 
@@ -53,7 +60,8 @@ def prepare(source: Path, target: Path) -> None:
     for cell in notebook.cells:
         wanted = expressions(cell)
         cells += [cell, evaluating(wanted)] if wanted else [cell]
-    notebook.cells = cells
+    everything = [expression for cell in cells for expression in expressions(cell)]
+    notebook.cells = [*cells, evaluating(everything)] if everything else cells
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
 
