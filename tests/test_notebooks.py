@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import inline
 import nbformat
 import papermill
 import pytest
@@ -17,8 +18,9 @@ LONGEST_CELL = 300  # seconds: a kernel whose answer was lost is waited for no l
 def execute(name, folder, **parameters):
     """The values that the notebook glued, with these parameters."""
     target = folder / f"{name}.ipynb"
+    inline.prepare(ROOT / "notebooks" / f"{name}.ipynb", target)
     papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb", target, parameters=parameters, cwd=ROOT, progress_bar=False,
+        target, target, parameters=parameters, cwd=ROOT / "notebooks", progress_bar=False,
         execution_timeout=LONGEST_CELL, extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )  # fmt: skip
     glued = {}
