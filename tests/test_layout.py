@@ -109,9 +109,11 @@ def prose_of(path):
 
 
 @NOTEBOOKS
-def test_notebook_sources_have_parameters_and_no_outputs(path):
+def test_notebook_sources_have_parameters_and_nothing_of_a_run(path):
     cells = cells_of(path, "code")
     assert sum("parameters" in cell["metadata"].get("tags", []) for cell in cells) == 1
+    for cell in cells + cells_of(path, "markdown"):
+        assert set(cell["metadata"]) <= {"tags", "mystnb", "jupyter"}
     for cell in cells:
         assert cell["outputs"] == []
         assert cell["execution_count"] is None
