@@ -45,7 +45,7 @@ RAW = {
     "an option": r"^\s*:\w+:",
     "a label": r"^\s*\([\w-]+\)=",
     "a formula": r"\$",
-    "an empty value": r"\b(nan|None)\b",
+    "no number": r"\bnan\b",
 }
 SMALL = {"runs": 600, "n_train": 100, "steps": 60, "observe_every": 20, "learning_rate": 0.01, "device": "cpu"}
 OTHERS = sorted({path.stem for path in ROOT.glob("notebooks/*.ipynb")} - {"quickstart"})
