@@ -15,7 +15,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'dpsub needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,cluster,dev,embeddings]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebooks,book,cluster,dev,embeddings]'
 	touch $@
 
 quickstart: $(READY)  ## audit 2,500 models on digits and show the result (half a minute after installing)
@@ -34,7 +34,7 @@ lint: $(READY)  ## ruff, codespell, and notebooks without outputs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell dpsub tests book notebooks benchmarks *.md
-	$(BIN)/nbstripout --verify --keep-id notebooks/*.ipynb
+	$(BIN)/nbstripout --verify --keep-id --extra-keys cell.metadata.user_expressions notebooks/*.ipynb
 
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy

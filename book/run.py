@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import inline
 import nbformat
 import papermill
 import yaml
@@ -43,20 +44,20 @@ def parameters(name: str, preset: str, device: str, results: Path | None) -> dic
         raise SystemExit(f"no parameters for {name} in the preset {preset!r}; there are {', '.join(presets)}")
     found = yaml.safe_load(path.read_text()) or {}
     common = {} if device == "auto" else {"device": device}
-    common |= {} if results is None else {"results": os.fspath(results / name)}
+    common |= {} if results is None else {"results": os.fspath((results / name).resolve())}
     known = papermill.inspect_notebook(SOURCES / f"{name}.ipynb")
     return found | {key: value for key, value in common.items() if key in known}
 
 
 def execute(name: str, preset: str, device: str, results: Path | None) -> None:
-    """Execute one notebook into _build/executed; what it raises is passed on."""
+    """Execute one notebook, from its folder as JupyterLab does, into _build/executed; what it raises is passed on."""
     target = EXECUTED / f"{name}.ipynb"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    inline.prepare(SOURCES / f"{name}.ipynb", target)
     papermill.execute_notebook(
-        SOURCES / f"{name}.ipynb",
+        target,
         target,
         parameters=parameters(name, preset, device, results),
-        cwd=ROOT,
+        cwd=SOURCES,
         execution_timeout=QUICK_CELL if preset == "quick" else None,
         progress_bar={"desc": name, "unit": "cell"},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],

@@ -2,15 +2,14 @@ import sys
 from copy import deepcopy
 from pathlib import Path
 
+import build
+import inline
 import nbformat
 import pytest
+import run
 import yaml
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "book"))
-
-import build  # noqa: E402
-import run  # noqa: E402
 
 
 def source():
@@ -86,6 +85,82 @@ def test_widgets_leave_nothing_on_the_page():
     cleaned = build.clean(notebook)
     assert "widgets" not in cleaned.metadata
     assert [output["data"] for output in cleaned.cells[2].outputs] == [{"text/plain": "3"}]
+
+
+def test_the_builders_paths_do_not_show_on_the_page():
+    notebook = executed()
+    used = f'# Parameters\nresults = "{ROOT}/results/laptop/page"\n'
+    notebook.cells[1] = nbformat.v4.new_code_cell(used, metadata={"tags": ["injected-parameters"]})
+    cleaned = build.clean(notebook)
+    assert 'results = "../results/laptop/page"' in cleaned.cells[1].source
+    assert str(ROOT) not in nbformat.writes(cleaned)
+
+
+PROSE = """# Title
+
+The bound is {eval}`f"{found:.2f}"` for *{eval}`f"{name}"`, {eval}`f"{found:.2f}"` again, after
+[Pradhan et al.
+(2026)](../book/bibliography.md#pradhan2026beyond) and [the theory](../book/theory.md)."""
+ON_THE_SITE = r"""# Title
+
+The bound is 1.20 for *a\*b\_c, 1.20 again, after
+{cite:t}`pradhan2026beyond` and [the theory](../book/theory.md)."""
+KEYS = {"pradhan2026beyond"}
+
+
+def with_prose():
+    """A notebook whose expressions were evaluated, with a figure and its caption."""
+    figure = nbformat.v4.new_code_cell("plot()", metadata={"mystnb": {"figure": {"name": "fig-page"}}})
+    caption = nbformat.v4.new_markdown_cell('Of {eval}`f"{runs}"` runs.', metadata={"tags": ["caption"]})
+    first = nbformat.v4.new_markdown_cell(f"{PROSE}\n\n{build.READS_BEST}")
+    cells = [first, evaluated(first, {'f"{found:.2f}"': "1.20", 'f"{name}"': "a*b_c"})]
+    cells += [figure, caption, evaluated(caption, {'f"{runs}"': "2,500"})]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def evaluated(cell, texts):
+    standing_behind = inline.evaluating(inline.expressions(cell))
+    standing_behind.outputs = [nbformat.v4.new_output("display_data", {inline.TEXTS: texts})]
+    return standing_behind
+
+
+def test_the_site_shows_texts_for_expressions_citations_for_links_and_captions_with_their_figures():
+    page = build.in_site_notation(with_prose(), "page", KEYS)
+    assert [cell.source for cell in page.cells] == [ON_THE_SITE, "plot()"]
+    assert page.cells[1].metadata.mystnb.figure == {"name": "fig-page", "caption": "Of 2,500 runs."}
+
+
+def test_an_expression_that_was_not_evaluated_is_refused():
+    for found, missing in ((1, "found"), (4, "runs")):
+        notebook = with_prose()
+        notebook.cells[found].outputs = []
+        with pytest.raises(build.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
+            build.in_site_notation(notebook, "page", KEYS)
+        del notebook.cells[found]
+        with pytest.raises(build.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
+            build.in_site_notation(notebook, "page", KEYS)
+
+
+def test_a_caption_needs_a_figure_above_it():
+    without, twice = with_prose(), with_prose()
+    del without.cells[2].metadata["mystnb"]
+    twice.cells += deepcopy(twice.cells[3:])
+    for notebook in (without, twice):
+        with pytest.raises(build.NotReady, match="page: this caption has no figure of its own above it: 'Of 2,500"):
+            build.in_site_notation(notebook, "page", KEYS)
+
+
+def test_only_works_in_the_bibliography_are_cited():
+    with pytest.raises(build.NotReady, match=r"page: it cites 'pradhan2026beyond', which book/references.bib lacks"):
+        build.in_site_notation(with_prose(), "page", set())
+    assert build.citation_keys() >= KEYS
+
+
+def test_the_cells_that_evaluate_do_not_count_as_a_change():
+    notebook = executed()
+    notebook.cells.insert(1, inline.evaluating(["f''"]))
+    notebook.cells[1].execution_count = 1
+    build.check(notebook, source(), "page")
 
 
 def test_the_table_is_found_for_the_terminal(tmp_path):

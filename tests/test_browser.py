@@ -5,7 +5,6 @@ import functools
 import http.server
 import itertools
 import re
-import shutil
 import threading
 from pathlib import Path
 
@@ -18,23 +17,8 @@ from dpsub.estimators import epsilon_lower_bound
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "_build" / "html"
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
-    pytest.mark.xdist_group("browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as session:
-        started = session.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @contextlib.contextmanager

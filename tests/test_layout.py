@@ -10,8 +10,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import build
+import inline
 import numpy as np
 import pytest
+from pybtex.database import parse_file
 
 import dpsub
 
@@ -168,15 +171,94 @@ def test_no_pickle_is_read_or_written():
         assert not re.search(r"pickle|allow_pickle=True|torch\.(save|load)\(", path.read_text()), path.name
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
-def test_notebook_sources_have_parameters_and_no_outputs(path):
-    cells = json.loads(path.read_text())["cells"]
+NOTEBOOKS = pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+# What JupyterLab shows as it should be, with jupyterlab-myst.
+RENDERED = {"eval", "prf:ref", "admonition", "prf:algorithm", "exercise", "solution"}
+GLUED = "# for other pages of the book, and for the tests\n"
+
+
+def cells_of(path, kind):
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def prose_of(path):
+    return "\n\n".join("".join(cell["source"]) for cell in cells_of(path, "markdown"))
+
+
+@NOTEBOOKS
+def test_notebook_sources_have_parameters_and_nothing_of_a_run(path):
+    cells = cells_of(path, "code")
     assert sum("parameters" in cell["metadata"].get("tags", []) for cell in cells) == 1
+    for cell in cells + cells_of(path, "markdown"):
+        assert set(cell["metadata"]) <= {"tags", "mystnb", "jupyter"}
     for cell in cells:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
-            assert "def " not in "".join(cell["source"])
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+        assert "def " not in "".join(cell["source"])
+
+
+@NOTEBOOKS
+def test_notebooks_hold_only_markup_that_jupyterlab_renders(path):
+    prose = prose_of(path)
+    assert {found[1] for found in re.finditer(r"\{([\w:-]+)\}`", prose)} <= RENDERED
+    assert {found[1] for found in re.finditer(r"^[:`]{3,}\{([\w:-]+)\}", prose, re.MULTILINE)} <= RENDERED
+    assert not re.findall(r"^\([\w-]+\)=", prose, re.MULTILINE)
+    for label in re.findall(r"\{prf:ref\}`([^`]+)`", prose):
+        assert f":label: {label}\n" in prose, "an algorithm of another notebook needs a link"
+
+
+@NOTEBOOKS
+def test_notebooks_begin_with_their_title_and_say_where_they_read_best(path):
+    first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+    assert first.startswith("# ")
+    assert first.endswith("\n\n" + build.READS_BEST)
+
+
+@NOTEBOOKS
+def test_expressions_in_prose_are_texts(path):
+    for expression in inline.EXPRESSION.findall(prose_of(path)):
+        assert isinstance(ast.parse(expression, mode="eval").body, ast.JoinedStr), expression
+
+
+@NOTEBOOKS
+def test_every_figure_has_its_name_its_alternative_text_and_its_caption_below(path):
+    cells = json.loads(path.read_text())["cells"]
+    captions = ["caption" in cell["metadata"].get("tags", []) for cell in cells]
+    figures = [cell["metadata"].get("mystnb", {}) for cell in cells]
+    assert captions == [False, *("figure" in about for about in figures[:-1])]
+    for about in figures:
+        if "figure" in about:
+            assert set(about["figure"]) == {"name"}
+            assert about["image"]["alt"]
+            assert "{eval}" not in about["image"]["alt"]
+
+
+@NOTEBOOKS
+def test_notebooks_glue_in_their_last_cell_alone(path):
+    glue = ["glue" in "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+    assert not any(glue[:-1])
+    if glue[-1]:
+        last = json.loads(path.read_text())["cells"][-1]
+        assert "".join(last["source"]).startswith(GLUED)
+        assert last["metadata"]["tags"] == ["remove-cell"]
+
+
+@NOTEBOOKS
+def test_links_from_notebooks_lead_somewhere_and_citations_name_their_works(path):
+    prose, works = prose_of(path), parse_file(ROOT / "book/references.bib").entries
+    for text, target in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", prose):
+        if re.match(r"https?://|#", target):
+            continue
+        place, _, key = target.partition("#")
+        assert (path.parent / place).resolve().is_file(), target
+        if place.endswith("bibliography.md"):
+            assert " ".join(text.split()) == as_the_site_cites(works[key])
+
+
+def as_the_site_cites(work):
+    names = ["".join(map(str, person.rich_last_names)) for person in work.persons["author"]]
+    authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
+    return f"{authors} ({work.fields['year']})"
 
 
 def test_every_notebook_has_parameters_for_every_preset():

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import inline
 import nbformat
 import papermill
 import pytest
@@ -17,8 +18,9 @@ LONGEST_CELL = 300  # seconds: a kernel whose answer was lost is waited for no l
 def execute(name, folder, **parameters):
     """The values that the notebook glued, with these parameters."""
     target = folder / f"{name}.ipynb"
+    inline.prepare(ROOT / "notebooks" / f"{name}.ipynb", target)
     papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb", target, parameters=parameters, cwd=ROOT, progress_bar=False,
+        target, target, parameters=parameters, cwd=ROOT / "notebooks", progress_bar=False,
         execution_timeout=LONGEST_CELL, extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )  # fmt: skip
     glued = {}
@@ -164,7 +166,7 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_costs_are_those_of_what_was_measured(tmp_path):
-    glued = execute("the_paper_beside_us", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
+    glued = execute("what_it_costs", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
     assert glued["a_record"] == 384_000
     operations = 384_000 * 4 * (0.25 + 0.0625) * 50_000 * 2500 * 2500
     assert glued["days"] * 86_400 * glued["rate"] * 1e9 == pytest.approx(operations)

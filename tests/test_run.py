@@ -3,10 +3,12 @@ import re
 import sys
 from pathlib import Path
 
+import build
+import inline
 import nbformat
+import papermill
 import pytest
 
-ROOT = Path(__file__).parent.parent
 AUDIT = """
 from pathlib import Path
 import dpsub
@@ -22,8 +24,6 @@ result = dpsub.audit(task, model, canary, spec, runs=runs, device=device, store=
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """book/run.py, over notebooks of our own."""
-    monkeypatch.syspath_prepend(ROOT / "book")
-    sys.modules.pop("run", None)
     import run
 
     for name, parameters, source in (
@@ -45,8 +45,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["run.py", "--preset", "small", *arguments])
         return run.main()
 
-    yield call
-    sys.modules.pop("run", None)
+    return call
 
 
 @pytest.mark.filterwarnings("default")
@@ -93,6 +92,59 @@ def test_what_was_stopped_is_said_and_counted_when_it_goes_on(run, tmp_path, mon
     assert kept.items() >= {"seconds": 10, "models trained": 20, "models read": 0}.items()
     assert run("audited", "--results", str(results)) == 0
     assert json.loads((results / "runs.json").read_text())["audited"] == kept
+
+
+@pytest.fixture
+def executed(tmp_path):
+    """Execute prose and code, alternating, as `run` does."""
+
+    def execute(*cells):
+        kinds = (nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell)
+        notebook = nbformat.v4.new_notebook(cells=[kinds[i % 2](cell) for i, cell in enumerate(cells)])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, tmp_path / "source.ipynb")
+        inline.prepare(tmp_path / "source.ipynb", tmp_path / "executed.ipynb")
+        options = {"progress_bar": False, "extra_arguments": ["--IPKernelApp.log_level=ERROR"]}
+        done = papermill.execute_notebook(tmp_path / "executed.ipynb", tmp_path / "executed.ipynb", **options)
+        build.check(done, notebook, "page")
+        return [cell.source for cell in inline.filled(done).cells]
+
+    return execute
+
+
+@pytest.mark.filterwarnings("default")
+def test_expressions_are_evaluated_where_they_stand(executed):
+    prose = 'Of {eval}`f"{2 * a:.2f}"` and\n{eval}`f"{d[\'k\']:,}"`, {eval}`f"{2 * a:.2f}"`.'
+    code = "a, d = 1.234, {'k': 12345}"
+    assert executed("# Title", code, prose, "b = 1") == ["# Title", code, "Of 2.47 and\n12,345, 2.47.", "b = 1"]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (['{eval}`f"{a}"`', "a = 1"], "name 'a' is not defined"),
+        (["", "a = 1", "{eval}`a`"], "`a` must give text, got 1: write it as an f-string"),
+        (["", "a = 1", '{eval}`f"{a}"`', "a = 2"], "must stay what it is, got '2' after '1'"),
+    ],
+    ids=["too early", "no text", "assigned again"],
+)
+def test_an_expression_that_cannot_be_shown_fails(executed, cells, told):
+    with pytest.raises(papermill.PapermillExecutionError, match=re.escape(told)):
+        executed(*cells)
+
+
+@pytest.mark.filterwarnings("default")
+def test_notebooks_run_in_their_folder_and_keep_audits_where_they_were_told(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = sys.modules["run"]
+    assert module.parameters("audited", "small", "cpu", Path("kept"))["results"] == str(tmp_path / "kept/audited")
+    notebook = nbformat.read(tmp_path / "notebooks/keeps_nothing.ipynb", as_version=4)
+    notebook.cells[1].source = "from pathlib import Path; print(Path().absolute())"
+    nbformat.write(notebook, tmp_path / "notebooks/keeps_nothing.ipynb")
+    assert run("keeps_nothing") == 0
+    shown = nbformat.read(tmp_path / "_build/executed/keeps_nothing.ipynb", as_version=4).cells[1].outputs[0].text
+    assert shown.strip() == str(tmp_path / "notebooks")
 
 
 def test_what_cannot_be_rerun_is_said_first(run, tmp_path):

@@ -1,0 +1,166 @@
+"""What a reader of the notebooks sees in JupyterLab, with jupyterlab-myst, once all cells have run."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import inline
+import nbformat
+import pytest
+import yaml
+from papermill.parameterize import parameterize_notebook
+
+ROOT = Path(__file__).parent.parent
+SEEN = ROOT / "_build" / "lab"
+TOKEN = "dpsub"
+WIDTH, TALLEST = 1280, 16_000  # pixels
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell stays on the page
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+PLACES = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
+RUN_ALL = """async () => {
+    const context = jupyterapp.shell.currentWidget.sessionContext;
+    await context.ready;
+    await context.session.kernel.info;
+    window.ran = false;  // not the promise itself: evaluating it would wait for the whole notebook
+    jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.ran = true; });
+}"""
+ERRORS = """jupyterapp.shell.currentWidget.content.widgets
+    .flatMap(cell => cell.model.toJSON().outputs || [])
+    .filter(output => output.output_type === 'error')
+    .map(error => `${error.ename}: ${error.evalue}`)"""
+WAITING = """expressions => [...document.querySelectorAll('.myst code')]
+    .every(code => !expressions.includes(code.textContent.trim()))"""
+RAW = {
+    "a role": r"\{[\w:-]+\}",
+    "a directive": r"^\s*(:::|```)",
+    "an option": r"^\s*:\w+:",
+    "a label": r"^\s*\([\w-]+\)=",
+    "a formula": r"\$",
+    "no number": r"\bnan\b",
+}
+SMALL = {"runs": 600, "n_train": 100, "steps": 60, "observe_every": 20, "learning_rate": 0.01, "device": "cpu"}
+OTHERS = sorted({path.stem for path in ROOT.glob("notebooks/*.ipynb")} - {"quickstart"})
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def lab(browser, tmp_path_factory):
+    """JupyterLab in a folder that is laid out as the repository: its address, and the folder."""
+    pytest.importorskip("jupyterlab_myst", reason="jupyterlab-myst is not installed")
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "notebooks").mkdir()
+    for name in ("book", "results"):
+        (folder / name).symlink_to(ROOT / name)
+    for name, setting in SETTINGS.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(setting))
+    environment = os.environ | {name: os.fspath(folder / name) for name in PLACES}
+    environment["JUPYTERLAB_SETTINGS_DIR"] = os.fspath(folder / "settings")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+             "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"],
+            cwd=folder, env=environment, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, folder / "log")
+        yield f"http://127.0.0.1:{port}", folder
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for(address, server, log, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+def copy(name, folder, **parameters):
+    """A notebook with other parameters, and the expressions of its prose."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.metadata.setdefault("tags", [])
+    notebook.metadata["papermill"] = {}
+    if parameters:
+        notebook = parameterize_notebook(notebook, parameters)
+    nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
+    return [expression for cell in notebook.cells for expression in inline.expressions(cell)]
+
+
+@contextlib.contextmanager
+def after_running_all(browser, lab, name, expressions, seconds):
+    address, _ = lab
+    page = browser.new_page(viewport={"width": WIDTH, "height": 900})
+    try:
+        page.goto(f"{address}/lab/tree/notebooks/{name}.ipynb?token={TOKEN}&reset")
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+        page.evaluate(RUN_ALL)
+        page.wait_for_function("window.ran", timeout=1000 * seconds)
+        assert page.evaluate(ERRORS) == []
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+        with contextlib.suppress(Exception):  # the test says what is left
+            page.wait_for_function(WAITING, arg=expressions, timeout=20_000)
+        yield page
+    finally:
+        with contextlib.suppress(Exception):
+            page.evaluate("jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        page.close()
+
+
+def take_picture(page, name):
+    """Of the whole notebook."""
+    notebook = ".jp-WindowedPanel-outer"
+    height = page.evaluate(f"document.querySelector('{notebook}').scrollHeight") + 200
+    page.set_viewport_size({"width": WIDTH, "height": min(height, TALLEST)})
+    page.evaluate(f"document.querySelector('{notebook}').scrollTop = 0")
+    page.wait_for_timeout(500)
+    SEEN.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SEEN / f"{name}.png")
+
+
+def see(browser, lab, name, seconds, **parameters):
+    expressions = copy(name, lab[1], **parameters)
+    with after_running_all(browser, lab, name, expressions, seconds) as page:
+        page.evaluate("document.querySelectorAll('.myst details').forEach(solution => { solution.open = true; })")
+        take_picture(page, name)
+        seen = page.locator(".jp-MarkdownCell .myst")
+        assert seen.count() == page.locator(".jp-MarkdownCell").count()
+        prose = "\n".join(seen.all_inner_texts())
+        for what, pattern in RAW.items():
+            assert re.findall(pattern, prose, re.MULTILINE) == [], what
+        assert not set(expressions) & {code.strip() for code in page.locator(".myst code").all_inner_texts()}
+        assert page.locator(".myst [data-mime-type*=stderr]").all_inner_texts() == []
+        assert page.locator(".myst [title='Cross Reference Not Found']").all_inner_texts() == []
+        assert page.locator(".myst .katex-error").count() == 0
+        return prose
+
+
+def test_the_quickstart_shows_prose_with_its_numbers_and_no_markup(browser, lab):
+    prose = see(browser, lab, "quickstart", 60, **SMALL)
+    assert "A DP-SGD library reports the first, ε = 4.38." in prose
+    assert "What 600 linear models on digits leak" in prose
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_notebook_shows_prose_with_its_numbers_and_no_markup(browser, lab, name):
+    parameters = yaml.safe_load((ROOT / "notebooks/params/quick" / f"{name}.yaml").read_text()) or {}
+    see(browser, lab, name, 600, **parameters)
