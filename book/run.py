@@ -71,10 +71,20 @@ def stored_models(folder: Path) -> int:
     from dpsub import audits
 
     found = 0
-    for store in folder.glob("*.zarr"):
-        with suppress(ValueError):  # the notebook that meets it will say what is wrong
+    for store in [*folder.glob("*.zarr"), *folder.glob("*.zarr.zip")]:
+        with suppress(ValueError):  # the notebook that reads it says what is wrong
             found += audits.status(store).stored
     return found
+
+
+def pack_finished(folder: Path) -> None:
+    """Put each complete store of this folder into one file."""
+    from dpsub import audits
+
+    for store in folder.glob("*.zarr"):
+        with suppress(ValueError):
+            if audits.status(store).complete:
+                audits.pack(store)
 
 
 def rerun(name: str, preset: str, device: str, results: Path | None) -> Outcome:
@@ -88,6 +98,8 @@ def rerun(name: str, preset: str, device: str, results: Path | None) -> Outcome:
         error = f"{raised.ename}: {raised.evalue}".splitlines()[0]
     except KeyboardInterrupt:
         error = "KeyboardInterrupt"
+    if results:
+        pack_finished(results / name)
     after = stored_models(results / name) if results else 0
     what = "read" if after and after == before else "ran"
     if error:

@@ -5,6 +5,7 @@ import re
 import shutil
 import zipfile
 from contextlib import suppress
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 
@@ -141,6 +142,29 @@ def test_a_folder_and_a_packed_file_of_one_name_are_not_guessed_between(run, tmp
     assert audits.load(path).identical(made)
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """An audit of few bytes: its folder, and the call that made it."""
+    place = tmp_path_factory.mktemp("small") / "audit.zarr"
+    task = data.from_arrays(np.eye(3), [0, 1, 0])
+    pair, spec = CanaryPair(([1, 2, 3], 0), ([1, 2, 3], 1), 0, "S4"), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
+
+    def call(store):
+        return audit(task, models.linear(task), pair, spec, runs=1, store=store, device="cpu", progress=False)
+
+    call(place)
+    return place, call
+
+
+@pytest.fixture(scope="module")
+def small_packed(small, tmp_path_factory):
+    """The same, packed: its bytes, and the call."""
+    folder, call = small
+    path = audits.pack(shutil.copytree(folder, tmp_path_factory.mktemp("packed") / "audit.zarr"))
+    assert call(path).identical(call(folder))
+    return path.read_bytes(), call
+
+
 class Killed(BaseException):
     """The process is no more."""
 
@@ -168,15 +192,14 @@ def dies_after(monkeypatch, operations):
     return done
 
 
-def test_packing_that_is_killed_at_any_moment_leaves_the_folder_or_the_file(run, tmp_path, monkeypatch):
-    whole, store = tmp_path / "whole.zarr", tmp_path / "audit.zarr"
-    made = run(store=whole)
-    shutil.copytree(whole, store)
+def test_packing_that_is_killed_at_any_moment_leaves_the_folder_or_the_file(small, tmp_path, monkeypatch):
+    whole, call = small
+    made, store = call(whole), shutil.copytree(whole, tmp_path / "audit.zarr")
     with monkeypatch.context() as patch:
         operations = dies_after(patch, 10**6)
         content = audits.pack(store).read_bytes()
         needed = next(operations)
-    assert needed > 40
+    assert needed > 30
     left = {"folder": 0, "file": 0}
     for n in range(needed):
         place = tmp_path / str(n)
@@ -230,22 +253,6 @@ def test_what_does_not_read_back_is_not_packed(run, tmp_path, monkeypatch, share
     assert audits.load(tmp_path / "audit.zarr").identical(made)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A packed audit of few bytes, and the call that made it."""
-    place = tmp_path_factory.mktemp("small") / "audit.zarr"
-    task = data.from_arrays(np.eye(3), [0, 1, 0])
-    pair, spec = CanaryPair(([1, 2, 3], 0), ([1, 2, 3], 1), 0, "S4"), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
-
-    def call(store):
-        return audit(task, models.linear(task), pair, spec, runs=1, store=store, device="cpu", progress=False)
-
-    made = call(place)
-    path = audits.pack(place)
-    assert call(path).identical(made)
-    return path, call
-
-
 def never_read(path, call, told):
     """Whether no way to read a file gives a number, and all name its path."""
     for read in (audits.load, call):
@@ -267,34 +274,28 @@ def changes(content, places):
             yield at, content[:at] + bytes([value]) + content[at + 1 :]
 
 
-def some_places(content):
-    """The zip file's own records, and a sample of the rest."""
-    rng, directory = np.random.default_rng(0), content.rindex(b"PK\x05\x06")
-    sample = rng.choice(len(content), 150, replace=False).tolist()
-    return sorted({*range(directory, len(content)), *range(directory - 200, directory), *range(40), *sample})
-
-
-def test_a_changed_byte_is_noticed_and_nothing_is_read(small, tmp_path):
-    path, call = small
-    content, copy = path.read_bytes(), tmp_path / "audit.zarr.zip"
-    for at, changed in changes(content, some_places(content)):
+def test_a_changed_byte_is_noticed_and_nothing_is_read(small_packed, tmp_path):
+    """In the first file's header, the last one's place in the directory, the directory's own place, and anywhere."""
+    (content, call), copy = small_packed, tmp_path / "audit.zarr.zip"
+    last, end = content.rindex(b"PK\x01\x02"), content.rindex(b"PK\x05\x06")
+    sample = np.random.default_rng(0).choice(len(content), 60, replace=False).tolist()
+    places = {*range(30), *range(last, last + 46), *range(end, end + 40), *range(len(content) - 10, len(content))}
+    for at, changed in changes(content, sorted(places.union(sample))):
         copy.write_bytes(changed)
         never_read(copy, call, at)
 
 
 @pytest.mark.slow
-def test_any_changed_byte_is_noticed_and_nothing_is_read(small, tmp_path):
-    path, call = small
-    content, copy = path.read_bytes(), tmp_path / "audit.zarr.zip"
+def test_any_changed_byte_is_noticed_and_nothing_is_read(small_packed, tmp_path):
+    (content, call), copy = small_packed, tmp_path / "audit.zarr.zip"
     for at, changed in changes(content, range(len(content))):
         copy.write_bytes(changed)
         never_read(copy, call, at)
 
 
-def test_a_file_that_was_cut_short_anywhere_is_not_read(small, tmp_path):
-    path, call = small
-    content, copy = path.read_bytes(), tmp_path / "audit.zarr.zip"
-    ends = {*range(0, len(content), 61), *range(len(content) - 150, len(content))}
+def test_a_file_that_was_cut_short_anywhere_is_not_read(small_packed, tmp_path):
+    (content, call), copy = small_packed, tmp_path / "audit.zarr.zip"
+    ends = {*range(0, len(content), 97), *range(len(content) - 110, len(content))}
     for end in sorted(ends):
         copy.write_bytes(content[:end])
         never_read(copy, call, end)
@@ -303,9 +304,9 @@ def test_a_file_that_was_cut_short_anywhere_is_not_read(small, tmp_path):
         never_read(copy, call, len(longer))
 
 
-def test_a_file_that_was_packed_by_others_is_not_read(small, tmp_path):
-    path, call = small
-    with zipfile.ZipFile(path) as archive:
+def test_a_file_that_was_packed_by_others_is_not_read(small_packed, tmp_path):
+    packed, call = small_packed
+    with zipfile.ZipFile(BytesIO(packed)) as archive:
         files, comment = {name: archive.read(name) for name in archive.namelist()}, archive.comment
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         for kept in (files, {"letter.txt": b"Dear Anna"}, {}):
@@ -317,11 +318,12 @@ def test_a_file_that_was_packed_by_others_is_not_read(small, tmp_path):
             never_read(copy, call, (compression, list(kept)))
 
 
-def test_a_packed_file_is_not_repaired_but_to_be_copied_again(small, tmp_path, flip):
-    path, _ = small
-    copy = Path(shutil.copy(path, tmp_path))
-    flip(copy, 300)
-    before = copy.read_bytes()
-    with pytest.raises(ValueError, match="(?s)store is damaged, .*: copy it again from an undamaged original|store is"):
-        audits.load(copy)
-    assert copy.read_bytes() == before
+def test_a_packed_file_is_not_repaired_but_to_be_copied_again(run, packed):
+    _, path, options = packed
+    content = path.read_bytes()
+    damaged = content[:5_000] + b"?" + content[5_001:]
+    path.write_bytes(damaged)
+    for repair in (False, True):
+        with pytest.raises(ValueError, match="(?s)store is damaged, .*copy it again from an undamaged original, or"):
+            run(repair=repair, **options)
+    assert path.read_bytes() == damaged

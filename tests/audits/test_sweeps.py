@@ -28,10 +28,13 @@ def test_a_sweep_is_every_scenario_under_every_spec(task, model, specs, scenario
     assert not any(other[key].score.equals(found[key].score) for key in found)
 
 
-def test_scenarios_are_the_papers_unless_told_otherwise(task, model, spec, monkeypatch):
-    monkeypatch.setattr("dpsub.audits.sweeps.audit", lambda task, model, canary, *_, **__: canary.scenario)
-    found = audits.sweep(task, model, {"one": spec})
-    assert found == {("one", name): name for name in ("S2", "S3", "S4", "S5")}
+def test_scenarios_are_the_papers_unless_told_otherwise(task, model, canary, spec, monkeypatch):
+    names = ["S2", "S3", "S4", "S5"]
+    assert list(crafters.BY_SCENARIO) == names
+    for name in names:
+        monkeypatch.setitem(crafters.BY_SCENARIO, name, lambda *_, seed, of=name: replace(canary, scenario=of))
+    found = audits.sweep(task, model, {"one": spec}, **OPTIONS)
+    assert {key: one.attrs["scenario"] for key, one in found.items()} == {("one", name): name for name in names}
 
 
 def test_a_sweep_that_is_stored_is_read_and_loaded_whole(task, model, specs, scenarios, tmp_path, forbid_training):
