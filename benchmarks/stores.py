@@ -60,12 +60,12 @@ def main() -> None:
     audit()
     assert "zarr" not in sys.modules
     begin = time.perf_counter()
-    from dpsub.audits import stores, writer
+    from dpsub.audits.storage import store, writer
 
     imported = time.perf_counter() - begin
     inside: list[float] = []
     for name in ("__init__", "dataset"):
-        setattr(stores.Store, name, counted(inside, getattr(stores.Store, name)))
+        setattr(store.Store, name, counted(inside, getattr(store.Store, name)))
     for name in ("__init__", "write", "put_root"):
         setattr(writer.StoreWriter, name, counted(inside, getattr(writer.StoreWriter, name)))
 

@@ -132,7 +132,7 @@ def machine(device: str) -> tuple[str, str]:
     """The device that notebooks train on, in words, and the commit that they train with."""
     import torch
 
-    from dpsub.audits.origins import made_on
+    from dpsub.audits.shard_provenance import made_on
     from dpsub.trainers import devices
 
     made = made_on(devices.device(device))

@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from dpsub._core import checks, datasets
-from dpsub._core.streams import stream
-from dpsub.accounting.worst_case_sum import log_likelihood_ratio
+from dpsub._core.random_streams import stream
+from dpsub.accounting.worst_case_law import log_likelihood_ratio
 
 BLOCK = 8192
 

@@ -67,7 +67,7 @@ def test_every_room_has_its_place_and_is_packaged():
     there = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert there == {*ROOMS, "__init__", "_version"}
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert set(packaged) == {"dpsub", *(f"dpsub.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))}
+    assert set(packaged) == {module_of(path) for path in PACKAGE.rglob("__init__.py")}
 
 
 def test_there_are_files_to_look_at():
@@ -82,7 +82,7 @@ def test_rooms_import_what_they_may(room):
             assert used <= ROOMS[room] | {room}, path
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*/__init__.py")), ids=lambda path: path.parent.name)
 def test_a_rooms_face_only_re_exports(path):
     tree = ast.parse(path.read_text())
     kinds = [type(node) for node in tree.body]
@@ -95,7 +95,7 @@ def test_a_rooms_face_only_re_exports(path):
     assert sorted(exported) == sorted(names)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*/__init__.py")), ids=lambda path: path.parent.name)
 def test_no_file_hides_what_its_room_exports(path):
     room = importlib.import_module(module_of(path))
     files = {file.stem for file in path.parent.glob("*.py")}
@@ -279,7 +279,7 @@ def test_no_file_names_a_place_outside_the_project():
 
 
 def test_streams_of_one_seed_are_apart():
-    from dpsub._core.streams import stream
+    from dpsub._core.random_streams import stream
 
     draws = [stream(5, purpose, block).integers(2**60) for purpose in ("data", "crafter", "audit") for block in (0, 1)]
     draws += [np.random.default_rng(5).integers(2**60), stream(5 + 2**32, "audit", 0).integers(2**60)]

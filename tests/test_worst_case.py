@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binom, kstest, norm
 
 from dpsub import accounting
-from dpsub.accounting.worst_case_sum import log_likelihood_ratio
+from dpsub.accounting.worst_case_law import log_likelihood_ratio
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.worst_case import audit_worst_case
 

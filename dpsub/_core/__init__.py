@@ -1,6 +1,6 @@
 """The base of every room: argument checks, streams of randomness, the dataset of scores, DP-SGD, pairs of worlds."""
 
-from dpsub._core.canaries import CanaryPair, Record
+from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub._core.dpsgd import DPSGD
 
 __all__ = ["DPSGD", "CanaryPair", "Record"]

@@ -15,7 +15,7 @@ from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub.accounting.group_privacy import group_privacy_epsilon
 from dpsub.accounting.phases import History
 from dpsub.accounting.tradeoffs import tradeoff
-from dpsub.accounting.worst_case_sum import worst_case_epsilon
+from dpsub.accounting.worst_case_law import worst_case_epsilon
 
 __all__ = [
     "EpsilonInterval",

@@ -16,7 +16,7 @@ from scipy import fft
 from scipy.optimize import minimize_scalar
 
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.one_step import Step
+from dpsub.accounting.one_step_grid import Step
 
 OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside a composition's window, on either side
 EPS = float(np.finfo(float).eps)

@@ -11,7 +11,7 @@ import numpy as np
 from dpsub.accounting import grid_engine
 from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.gaussian import GaussianCurve
-from dpsub.accounting.one_step import REACH, deviations
+from dpsub.accounting.one_step_grid import REACH, deviations
 from dpsub.accounting.phases import Training, distance
 from dpsub.accounting.revealed_batches import RevealedCurve
 

@@ -11,7 +11,7 @@ import numpy as np
 from dpsub.accounting.composition import Composition, TooWide
 from dpsub.accounting.delta_to_tradeoff import tradeoff
 from dpsub.accounting.dominating_pairs import Array, Mechanisms, pairs
-from dpsub.accounting.one_step import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
+from dpsub.accounting.one_step_grid import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
 from dpsub.accounting.phases import Training
 
 ENDS = (merge_outcomes, split_outcomes)

@@ -1,9 +1,9 @@
 """Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
-from dpsub.audits.algorithm import audit
-from dpsub.audits.arguments import repeat_seeds
+from dpsub.audits.checked_arguments import repeat_seeds
+from dpsub.audits.many_runs import audit
 from dpsub.audits.observers import Observer, Watch
-from dpsub.audits.reading import Status, load, pack, status
+from dpsub.audits.stored_audits import Status, load, pack, status
 from dpsub.audits.sweeps import load_all, sweep
 
 __all__ = ["Observer", "Status", "Watch", "audit", "load", "load_all", "pack", "repeat_seeds", "status", "sweep"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from dpsub.audits.origins import Made, made_on
 from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.shard_provenance import Made, made_on
 from dpsub.audits.shards import Arrays, bytes_of_a_block, train_shard, workers
 from dpsub.trainers import devices
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub._core.streams import stream, torch_seed
+from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.observers import Score
 from dpsub.audits.plans import Plan, Shard
 from dpsub.trainers import assemble, block_bytes, block_size, devices

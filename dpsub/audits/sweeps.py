@@ -11,8 +11,8 @@ from typing import Any
 import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair
-from dpsub.audits.algorithm import audit
-from dpsub.audits.reading import load
+from dpsub.audits.many_runs import audit
+from dpsub.audits.stored_audits import load
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
 from dpsub.models import Model

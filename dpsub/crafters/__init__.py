@@ -5,8 +5,8 @@ starts from a target z: the private record of which a model trained without priv
 z′ whose gradient points the opposite way, by changing features (S3) or the label (S4), or among other records (S5).
 """
 
-from dpsub.crafters.gradients import gradient
-from dpsub.crafters.records import crafted_input, mislabeled, natural
+from dpsub.crafters.gradient_canaries import gradient
+from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
 from dpsub.crafters.scenarios import BY_SCENARIO
 
 __all__ = ["BY_SCENARIO", "crafted_input", "gradient", "mislabeled", "natural"]

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
 from dpsub._core import checks
-from dpsub._core.streams import stream
+from dpsub._core.random_streams import stream
 from dpsub.data import embeddings, files
 from dpsub.data.embeddings import MINILM
 from dpsub.data.tasks import Task, drawn, from_arrays

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub._core.streams import stream
+from dpsub._core.random_streams import stream
 
 MOST_CLASSES = 1_000_000
 

@@ -7,9 +7,9 @@ z: a run is called "z" if its score is above the threshold. The false-positive r
 the false-negative rate is P(score ≤ threshold | z).
 """
 
-from dpsub.estimators.bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
-from dpsub.estimators.repeats import OverRepeats, over_repeats
+from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
 
 __all__ = [
     "EXACT",

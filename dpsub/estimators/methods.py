@@ -11,7 +11,7 @@ import numpy as np
 from dpsub._core import checks
 from dpsub.accounting.phases import MOST_STEPS, StepCounts
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
-from dpsub.estimators.mechanism_claim import MechanismDP
+from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.one_threshold import ClopperPearson, Katz, Posterior, ThresholdTest
 
 

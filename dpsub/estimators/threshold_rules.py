@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.one_threshold import Errors, ThresholdTest, rates_upper
-from dpsub.estimators.ranks import LEAST_RUNS, fixed_ranks, smallest_parameter
+from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, smallest_parameter
 
 
 class Decision(NamedTuple):
@@ -62,7 +62,7 @@ class ThresholdRule(Protocol):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The exact rank test at ranks fixed in advance: see `dpsub.estimators.ranks`."""
+    """The exact rank test at ranks fixed in advance: see `dpsub.estimators.rank_tests`."""
 
     name: ClassVar[str] = "ranks"
     valid: ClassVar[bool] = True

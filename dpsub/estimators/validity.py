@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 
 from dpsub import accounting, estimators
 from dpsub._core.provenance import commit
-from dpsub._core.streams import stream
+from dpsub._core.random_streams import stream
 from dpsub.estimators.claims import Array
 
 __all__ = [

@@ -4,9 +4,9 @@ Functions take an `ax`, draw on it and return the artists; `epsilon_panels` make
 them: `findings` (tables of audits), `pictures` (crafting), `explorer`, `threshold_game` and `widgets` (interactive).
 """
 
-from dpsub.figures.audited import against_runs, epsilon_against_step, epsilon_panels, worst_case
-from dpsub.figures.judged import game, validity
-from dpsub.figures.promised import against_noise, epsilon_bars, tradeoffs
+from dpsub.figures.accountant_figures import against_noise, epsilon_bars, tradeoffs
+from dpsub.figures.audit_figures import against_runs, epsilon_against_step, epsilon_panels, worst_case
+from dpsub.figures.estimator_figures import game, validity
 from dpsub.figures.style import (
     COLORS,
     DOUBLE,

@@ -13,12 +13,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpsub._core import checks
-from dpsub._core.streams import stream
+from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.estimators import LowerBound, epsilon_lower_bound
 from dpsub.estimators.claims import GDP, Array, crossing
 from dpsub.estimators.one_threshold import clopper_pearson_upper
-from dpsub.estimators.ranks import fixed_ranks, p_value
+from dpsub.estimators.rank_tests import fixed_ranks, p_value
 from dpsub.figures.pages import Page, filled
 
 __all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "page", "play"]

@@ -1,7 +1,7 @@
 """Training of banks: R models side by side, with the steps that Opacus takes."""
 
-from dpsub.trainers.assembly import COORDINATES, assemble
 from dpsub.trainers.bank import Bank
+from dpsub.trainers.bank_assembly import COORDINATES, assemble
 from dpsub.trainers.blocks import block_bytes, block_size
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot
 

@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from dpsub._core.streams import torch_seed
+from dpsub._core.random_streams import torch_seed
 
 
 def test_blocks_of_an_audit_never_share_a_seed():

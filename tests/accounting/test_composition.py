@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpsub.accounting.composition import Composition
 from dpsub.accounting.dominating_pairs import Pair
-from dpsub.accounting.one_step import Step, merge_outcomes, split_outcomes, spread
+from dpsub.accounting.one_step_grid import Step, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dpsub.accounting import gdp_delta, gdp_epsilon
 from dpsub.accounting.grid_engine import curves, scale
-from dpsub.accounting.one_step import REACH, deviations
+from dpsub.accounting.one_step_grid import REACH, deviations
 
 
 def curve_of(adjacency, sigma, q, steps, mesh, reach=REACH):

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from dpsub.accounting.composition import Composition
 from dpsub.accounting.dominating_pairs import Pair
-from dpsub.accounting.one_step import deviations, merge_outcomes, split_outcomes, spread
+from dpsub.accounting.one_step_grid import deviations, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 
@@ -38,6 +38,16 @@ def test_both_ends_keep_probabilities_and_bracket_one_step(direction, sigma, q, 
         )
         assert below <= exact * (1 + 2e-3) + 1e-12
         assert above + split.infinite >= exact * (1 - 2e-3) - 1e-12
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_lies_beyond_the_grid_is_kept_on_the_safe_side(direction):
+    pair = Pair(direction, 0.5, 0.4)
+    split, merged = (end(pair, 0.05, 1.5) for end in (split_outcomes, merge_outcomes))
+    assert split.mass.sum() + split.infinite == pytest.approx(1, abs=1e-12)
+    assert split.infinite == pytest.approx(1 - pair.cdf(pair.inverse_loss(split.losses[-1])), abs=1e-12)
+    assert merged.infinite == 0.0
+    assert merged.mass.sum() == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

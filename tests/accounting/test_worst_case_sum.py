@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpsub.accounting import epsilon, epsilon_interval, worst_case_epsilon
-from dpsub.accounting.worst_case_sum import log_above, log_likelihood_ratio
+from dpsub.accounting.worst_case_law import log_above, log_likelihood_ratio
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dpsub import DPSGD, audit, crafters, data, models
-from dpsub.audits import writer
-from dpsub.audits.sources import LOCK
-from dpsub.audits.writer import StoreWriter
+from dpsub.audits.storage import writer
+from dpsub.audits.storage.files import LOCK
+from dpsub.audits.storage.writer import StoreWriter
 
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=1.0, steps=4, learning_rate=0.01)
 OPTIONS = {"runs": 300, "observe_every": 2, "seed": 3, "device": "cpu", "progress": False}  # three blocks

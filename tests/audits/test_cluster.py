@@ -17,7 +17,7 @@ from distributed import Client, KilledWorker, LocalCluster
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.audits import cluster
-from dpsub.audits.origins import made_on
+from dpsub.audits.shard_provenance import made_on
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpsub import audits
-from dpsub.audits import algorithm
-from dpsub.audits.sources import LOCK
+from dpsub.audits import many_runs
+from dpsub.audits.storage.files import LOCK
 
 
 def test_a_flipped_byte_anywhere_is_noticed_named_and_mended(run, tmp_path, expected, flip, files_of):
@@ -34,9 +34,9 @@ def test_damage_is_told_by_runs_and_only_what_is_lost_is_trained_again(run, tmp_
     flip(store / "score/c/1/0", 50)
     (store / "bit/c/2").unlink()
     trained = []
-    original = algorithm.train_shard
+    original = many_runs.train_shard
     monkeypatch.setattr(
-        algorithm, "train_shard", lambda plan, shard, *a: trained.append(shard.number) or original(plan, shard, *a)
+        many_runs, "train_shard", lambda plan, shard, *a: trained.append(shard.number) or original(plan, shard, *a)
     )
     with pytest.raises(ValueError, match=r"bit/c/2 is missing \(runs 256 to 299 of repeat 0\)"):
         run()

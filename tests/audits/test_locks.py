@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 from dpsub import audits
-from dpsub.audits import locks
-from dpsub.audits.writer import StoreWriter
+from dpsub.audits.storage import locks
+from dpsub.audits.storage.writer import StoreWriter
 
 
 def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from dpsub import audits
-from dpsub.audits.writer import StoreWriter
+from dpsub.audits.storage.writer import StoreWriter
 
 
 def test_complete_stores_are_read_without_what_they_were_made_on(run, tmp_path):

@@ -6,7 +6,7 @@ import torch
 
 from dpsub import audit, trainers
 from dpsub.audits import shards
-from dpsub.audits.arguments import plan_of
+from dpsub.audits.checked_arguments import plan_of
 
 
 def test_training_that_diverges_is_said_so(task, model, canary, spec):

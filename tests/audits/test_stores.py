@@ -11,8 +11,9 @@ import xarray as xr
 
 from dpsub import CanaryPair, audits, models
 from dpsub._core import provenance
-from dpsub.audits import algorithm, contents
-from dpsub.audits.origins import made_on
+from dpsub.audits import many_runs
+from dpsub.audits.shard_provenance import made_on
+from dpsub.audits.storage import contents
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
@@ -103,14 +104,14 @@ def test_another_kind_of_device_is_refused_unless_told_and_the_mix_is_recorded(
     killed_midway()
     assert 0 < audits.status(tmp_path / "audit.zarr").stored < 300
     here = made_on(torch.device("cpu"))
-    monkeypatch.setattr(algorithm, "made_on", lambda *_: here._replace(device="NVIDIA H200"))
+    monkeypatch.setattr(many_runs, "made_on", lambda *_: here._replace(device="NVIDIA H200"))
     with pytest.raises(ValueError, match=r"(?s)device: cpu, now NVIDIA H200.*allow_mix=True"):
         run()
     mixed = run(allow_mix=True)
     assert mixed.equals(expected)
     assert mixed.attrs["device"] == "NVIDIA H200 + cpu"
     other = here._replace(versions={**here.versions, "torch": "9.9"})
-    monkeypatch.setattr(algorithm, "made_on", lambda *_: other)
+    monkeypatch.setattr(many_runs, "made_on", lambda *_: other)
     assert run().identical(mixed)
 
 

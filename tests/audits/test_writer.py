@@ -16,8 +16,8 @@ import xarray as xr
 import zarr
 
 from dpsub import audits
-from dpsub.audits import locks, writer
-from dpsub.audits.writer import StoreWriter
+from dpsub.audits.storage import locks, writer
+from dpsub.audits.storage.writer import StoreWriter
 
 
 def test_an_audit_that_dies_between_any_two_writes_goes_on_to_the_same_numbers(

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from torch.nn.functional import cosine_similarity
 
-from dpsub.crafters.geometry import compare_gradients
-from dpsub.crafters.reference import reference
+from dpsub.crafters.gradient_geometry import compare_gradients
+from dpsub.crafters.reference_model import reference
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])

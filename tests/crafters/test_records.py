@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
 from dpsub import audit, crafters, models
-from dpsub.crafters.reference import reference
+from dpsub.crafters.reference_model import reference
 
 INPUTS = [crafters.crafted_input, crafters.mislabeled, crafters.natural]
 SHORT = {crafters.crafted_input: {"steps": 300, "learning_rate": 0.1}}

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dpsub import crafters, data, models
-from dpsub.crafters.reference import snapshots
+from dpsub.crafters.reference_model import snapshots
 
 INPUTS = [crafters.crafted_input, crafters.mislabeled, crafters.natural]
 SHORT = {crafters.crafted_input: {"steps": 50, "learning_rate": 0.1}}

@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from dpsub import accounting
 from dpsub.estimators import epsilon_lower_bound
-from dpsub.estimators.mechanism_claim import PER_OCTAVE, MechanismDP
+from dpsub.estimators.dpsgd_claim import PER_OCTAVE, MechanismDP
 
 DELTA = 1e-5
 

@@ -5,8 +5,8 @@ from scipy.stats import beta, binom, norm
 
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators.claims import GDP, ApproximateDP
-from dpsub.estimators.mechanism_claim import MechanismDP
-from dpsub.estimators.ranks import fixed_ranks, p_value, smallest_parameter
+from dpsub.estimators.dpsgd_claim import MechanismDP
+from dpsub.estimators.rank_tests import fixed_ranks, p_value, smallest_parameter
 
 DELTA = 1e-5
 

@@ -65,6 +65,17 @@ def test_each_worker_takes_a_gpu_of_its_own(tmp_path, monkeypatch):
             devices._taken.pop().close()
 
 
+def test_each_piece_has_one_thread_to_itself():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        seen = dict(devices.side_by_side(lambda piece, stop: torch.get_num_threads(), range(4), 2))
+        assert seen == dict.fromkeys(range(4), 1)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_pieces_are_told_to_stop_when_the_first_of_them_fails():
     threads, stopped = torch.get_num_threads(), []
 

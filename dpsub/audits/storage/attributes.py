@@ -8,9 +8,9 @@ from typing import Any
 import xarray as xr
 from zarr.storage import MemoryStore
 
-from dpsub.audits import zarr_layout
-from dpsub.audits.contents import FORMAT, Contents, Json
-from dpsub.audits.origins import joined, origin
+from dpsub.audits.shard_provenance import joined, origin
+from dpsub.audits.storage import zarr_layout
+from dpsub.audits.storage.contents import FORMAT, Contents, Json
 
 
 def told(about: Json, contents: Contents) -> Json:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsub._version import __version__
-from dpsub.audits.origins import Made
 from dpsub.audits.plans import implied_coordinates
-from dpsub.audits.sources import DOCUMENT, LOCK, Archive, Folder
+from dpsub.audits.shard_provenance import Made
+from dpsub.audits.storage.archive import Archive
+from dpsub.audits.storage.files import DOCUMENT, LOCK, Folder
 
 FORMAT = 1
 

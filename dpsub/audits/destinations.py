@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import xarray as xr
 
-from dpsub.audits.origins import Made, origin
 from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.shard_provenance import Made, origin
 from dpsub.audits.shards import Arrays
 
 

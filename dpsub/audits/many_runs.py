@@ -14,14 +14,14 @@ import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub.audits import cluster
-from dpsub.audits.arguments import plan_of
+from dpsub.audits.checked_arguments import plan_of
+from dpsub.audits.destinations import Memory, Place
 from dpsub.audits.observers import Observer
-from dpsub.audits.origins import Made, made_on
-from dpsub.audits.places import Memory, Place
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.progress import Bars
-from dpsub.audits.reading import located
+from dpsub.audits.shard_provenance import Made, made_on
 from dpsub.audits.shards import Arrays, train_shard, workers
+from dpsub.audits.stored_audits import located
 from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers import devices
@@ -135,7 +135,7 @@ def audit(
     checks.choice("device", device, devices.NAMES)
     place: Place = Memory(plan)
     if store is not None:
-        from dpsub.audits.stores import Store  # zarr takes a quarter of a second to import
+        from dpsub.audits.storage.store import Store  # zarr takes a quarter of a second to import
 
         place = Store(located(store), plan, repair=repair)
     if not place.missing:

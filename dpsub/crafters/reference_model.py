@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsub._core import DPSGD, Record, checks
-from dpsub._core.streams import torch_seed
+from dpsub._core.random_streams import torch_seed
 from dpsub.data import Task, check_task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank, assemble

@@ -12,7 +12,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
-from dpsub.audits.sources import LOCK
+from dpsub.audits.storage.files import LOCK
 
 try:
     import fcntl

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsub.audits import zarr_layout
-from dpsub.audits.contents import Contents, Entry, vouched
-from dpsub.audits.locks import ctrl_c_waits, naming
-from dpsub.audits.origins import Made
 from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.shard_provenance import Made
 from dpsub.audits.shards import Arrays
-from dpsub.audits.sources import DOCUMENT, LOCK
-from dpsub.audits.told import told
+from dpsub.audits.storage import zarr_layout
+from dpsub.audits.storage.attributes import told
+from dpsub.audits.storage.contents import Contents, Entry, vouched
+from dpsub.audits.storage.files import DOCUMENT, LOCK
+from dpsub.audits.storage.locks import ctrl_c_waits, naming
 
 
 class StoreWriter:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks, streams
+from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
 from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.plans import Plan
 from dpsub.data import Task, check_task
@@ -110,4 +110,4 @@ def repeat_seeds(seed: int, repeats: int) -> list[int]:
     >>> repeat_seeds(7, 1)
     [7]
     """
-    return streams.repeat_seeds(checks.whole("seed", seed, at_least=0), checks.whole("repeats", repeats))
+    return random_streams.repeat_seeds(checks.whole("seed", seed, at_least=0), checks.whole("repeats", repeats))

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from dpsub._core import DPSGD, CanaryPair, Record, checks
-from dpsub.crafters.geometry import compare_gradients
-from dpsub.crafters.reference import gradient_of, reference, snapshots
+from dpsub.crafters.gradient_geometry import compare_gradients
+from dpsub.crafters.reference_model import gradient_of, reference, snapshots
 from dpsub.data import Task, check_task
 from dpsub.data.tasks import features_of
 from dpsub.models import Model

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import xarray as xr
 
-from dpsub.audits.origins import joined
+from dpsub.audits.shard_provenance import joined
 
 
 class Status(NamedTuple):
@@ -59,9 +59,9 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
     Raises:
         ValueError: if there is no audit, or it is damaged or not complete.
     """
-    from dpsub.audits import stores
+    from dpsub.audits import storage
 
-    return stores.read(located(store))
+    return storage.read(located(store))
 
 
 def status(store: str | os.PathLike[str]) -> Status:
@@ -73,8 +73,8 @@ def status(store: str | os.PathLike[str]) -> Status:
     Raises:
         ValueError: if there is no audit.
     """
-    from dpsub.audits.contents import Contents
-    from dpsub.audits.locks import is_taken
+    from dpsub.audits.storage.contents import Contents
+    from dpsub.audits.storage.locks import is_taken
 
     path = located(store)
     contents = Contents(path)
@@ -112,13 +112,14 @@ def pack(store: str | os.PathLike[str]) -> Path:
             holds other files.
         OSError: if the packed file does not read back as it was written. The folder stays.
     """
-    from dpsub.audits import stores
-    from dpsub.audits.contents import Contents
-    from dpsub.audits.locks import is_taken
-    from dpsub.audits.sources import LOCK, PACKED, write_archive
+    from dpsub.audits.storage import read
+    from dpsub.audits.storage.archive import PACKED, write_archive
+    from dpsub.audits.storage.contents import Contents
+    from dpsub.audits.storage.files import LOCK
+    from dpsub.audits.storage.locks import is_taken
 
     path = located(store)
-    stores.read(path)
+    read(path)
     if path.is_file():
         return path
     if is_taken(path):

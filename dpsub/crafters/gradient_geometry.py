@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call, jvp
 from torch.nn import functional
 
-from dpsub.crafters.reference import Reference
+from dpsub.crafters.reference_model import Reference
 
 AT_ONCE = 4096  # records
 

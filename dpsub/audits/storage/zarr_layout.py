@@ -14,7 +14,7 @@ from zarr.codecs import ZstdCodec
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
-from dpsub._core.canaries import CanaryPair, Record
+from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.shards import Arrays
 

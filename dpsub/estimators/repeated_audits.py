@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsub.estimators.bounds import LowerBound
 from dpsub.estimators.claims import Array
+from dpsub.estimators.lower_bounds import LowerBound
 
 
 class OverRepeats(NamedTuple):

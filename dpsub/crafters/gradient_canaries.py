@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub._core.streams import stream
-from dpsub.crafters.reference import snapshots, untrained
+from dpsub._core.random_streams import stream
+from dpsub.crafters.reference_model import snapshots, untrained
 from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers.devices import matmul_precision

@@ -12,15 +12,15 @@ from typing import Any
 import xarray as xr
 
 from dpsub._core import CanaryPair
-from dpsub._core.canaries import RESERVED
-from dpsub.audits import zarr_layout
-from dpsub.audits.contents import Contents
-from dpsub.audits.locks import naming, take
-from dpsub.audits.origins import Made
+from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Plan, Shard, fingerprint
-from dpsub.audits.sources import LOCK
-from dpsub.audits.told import decoded, told
-from dpsub.audits.writer import StoreWriter
+from dpsub.audits.shard_provenance import Made
+from dpsub.audits.storage import zarr_layout
+from dpsub.audits.storage.attributes import decoded, told
+from dpsub.audits.storage.contents import Contents
+from dpsub.audits.storage.files import LOCK
+from dpsub.audits.storage.locks import naming, take
+from dpsub.audits.storage.writer import StoreWriter
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 
