@@ -43,12 +43,12 @@ def sweep(
     Returns:
         The audits by label and scenario.
 
-    >>> from dpsub import DPSGD, audits, data, models
+    >>> from dpsub import DPSGD, crafters, data, models
     >>> task = data.digits(n_train=20)
     >>> specs = {f"q = {q:g}": DPSGD(1.0, 1.0, q, 2, 0.1) for q in (0.5, 1.0)}
-    >>> found = audits.sweep(task, models.linear(task), specs, runs=4, progress=False)
-    >>> len(found), ("q = 0.5", "S4") in found
-    (8, True)
+    >>> two = {"S2": crafters.gradient, "S4": crafters.mislabeled}
+    >>> list(sweep(task, models.linear(task), specs, scenarios=two, runs=4, progress=False))
+    [('q = 0.5', 'S2'), ('q = 0.5', 'S4'), ('q = 1', 'S2'), ('q = 1', 'S4')]
     """
     found = {}
     for label, spec in specs.items():

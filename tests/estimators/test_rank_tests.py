@@ -57,8 +57,9 @@ def test_rank_test_rejects_a_true_claim_with_a_probability_just_below_its_level(
         assert 0.65 * alpha <= size <= alpha * (1 + 1e-4)  # counts are whole numbers
 
 
-def test_rank_bound_is_the_claim_at_which_the_smallest_p_value_reaches_its_level(gaussian_scores):
-    scores, bits = gaussian_scores(3, 2_500, 1.0)
+@pytest.mark.parametrize(("seed", "decisive"), [(3, 0), (5, 1)])
+def test_rank_bound_is_the_claim_at_which_the_smallest_p_value_reaches_its_level(gaussian_scores, seed, decisive):
+    scores, bits = gaussian_scores(seed, 2_500, 1.0)
     positives, negatives = np.sort(scores[bits == 0]), np.sort(scores[bits == 1])
     ranks = fixed_ranks(GDP(DELTA), len(negatives))
     parameter, threshold = smallest_parameter(GDP(DELTA), positives, negatives, ranks, 0.05)
@@ -72,8 +73,9 @@ def test_rank_bound_is_the_claim_at_which_the_smallest_p_value_reaches_its_level
 
     assert min(p_at(rank, parameter - 1e-4) / share for rank, share in ranks.items()) < 0.05
     assert min(p_at(rank, parameter + 1e-4) / share for rank, share in ranks.items()) > 0.05
-    decisive = min(ranks, key=lambda rank: p_at(rank, parameter) / ranks[rank])
-    assert threshold == negatives[-decisive]
+    of_level = [p_at(rank, parameter) / share for rank, share in ranks.items()]
+    assert np.argmin(of_level) == decisive
+    assert threshold == negatives[-list(ranks)[decisive]]
 
 
 @pytest.mark.parametrize("claim", [GDP(DELTA), ApproximateDP(DELTA), MechanismDP(DELTA, 0.5, 10, "substitute")])
