@@ -5,6 +5,7 @@ A new rule is a class that implements `ThresholdRule`, here or elsewhere: `epsil
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -71,7 +72,7 @@ class Ranks:
     def decide(
         self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
     ) -> Decision:
-        return self._decide(np.sort(scores[in_z]), np.sort(scores[~in_z]), claim, alpha)
+        return self._decide(*_sorted_worlds(scores, in_z), claim, alpha)
 
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
         negatives, positives = _worlds(runs)
@@ -87,23 +88,29 @@ class Ranks:
         return "" if negatives >= LEAST_RUNS else f"the rank test needs {LEAST_RUNS} runs with z_prime, got {negatives}"
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """A threshold fixed before looking at the scores."""
+class OneThreshold(ABC):
+    """Rules that judge one threshold by its errors: how to choose it is what they differ in."""
 
-    threshold: float
-    name: ClassVar[str] = "a number"
-    valid: ClassVar[bool] = True
     one_threshold: ClassVar[bool] = True
+    parts: ClassVar[int] = 1  # into which the runs are split, one of them to judge by
+
+    @abstractmethod
+    def chosen(
+        self, scores: Array, in_z: NDArray[np.bool_], test: ThresholdTest, alpha: float
+    ) -> tuple[float, Array, Array]:
+        """The threshold, and the scores of z and of z′ that it is judged by, sorted."""
 
     def decide(
         self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
     ) -> Decision:
-        return _judged(self.threshold, np.sort(scores[in_z]), np.sort(scores[~in_z]), test, alpha)
+        cut, positives, negatives = self.chosen(scores, in_z, test, alpha)
+        errors = _errors(positives, negatives, np.array([cut]))
+        fpr, fnr = (float(rate[0]) for rate in rates_upper(errors, alpha))
+        return Decision(test.parameter(errors, alpha), cut, fpr, fnr)
 
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        """The ceiling at the best threshold that could have been fixed: no errors, or errors of one kind only."""
-        negatives, positives = _worlds(runs)
+        """The ceiling at the best threshold that could have been chosen: no errors, or errors of one kind only."""
+        negatives, positives = _worlds(runs // self.parts)
         of_either = np.arange(1 if test.monotone else negatives)
         none = np.zeros_like(of_either)
         errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
@@ -115,45 +122,46 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Best:
+class Fixed(OneThreshold):
+    """A threshold fixed before looking at the scores."""
+
+    threshold: float
+    name: ClassVar[str] = "a number"
+    valid: ClassVar[bool] = True
+
+    def chosen(
+        self, scores: Array, in_z: NDArray[np.bool_], test: ThresholdTest, alpha: float
+    ) -> tuple[float, Array, Array]:
+        return self.threshold, *_sorted_worlds(scores, in_z)
+
+
+@dataclass(frozen=True)
+class Best(OneThreshold):
     """The papers' rule: the best of all thresholds on the runs it is judged on. Not valid: for comparison only."""
 
     name: ClassVar[str] = "best"
     valid: ClassVar[bool] = False
-    one_threshold: ClassVar[bool] = True
 
-    def decide(
-        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
-    ) -> Decision:
-        positives, negatives = np.sort(scores[in_z]), np.sort(scores[~in_z])
-        return _judged(best_threshold(positives, negatives, test, alpha), positives, negatives, test, alpha)
-
-    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        return Fixed(0.0).ceiling(runs, claim, test, alpha)
-
-    def too_few(self, negatives: int) -> str:
-        return ""
+    def chosen(
+        self, scores: Array, in_z: NDArray[np.bool_], test: ThresholdTest, alpha: float
+    ) -> tuple[float, Array, Array]:
+        positives, negatives = _sorted_worlds(scores, in_z)
+        return best_threshold(positives, negatives, test, alpha), positives, negatives
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(OneThreshold):
     """The best threshold of the even runs, judged on the odd runs."""
 
     name: ClassVar[str] = "split"
     valid: ClassVar[bool] = True
-    one_threshold: ClassVar[bool] = True
+    parts: ClassVar[int] = 2
 
-    def decide(
-        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
-    ) -> Decision:
-        cut = best_threshold(*_half(scores, in_z, 0), test, alpha)
-        return _judged(cut, *_half(scores, in_z, 1), test, alpha)
-
-    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        return Fixed(0.0).ceiling(runs // 2, claim, test, alpha)
-
-    def too_few(self, negatives: int) -> str:
-        return ""
+    def chosen(
+        self, scores: Array, in_z: NDArray[np.bool_], test: ThresholdTest, alpha: float
+    ) -> tuple[float, Array, Array]:
+        even, odd = (_half(scores[start::2], in_z[start::2]) for start in (0, 1))
+        return best_threshold(*even, test, alpha), *odd
 
 
 RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (Ranks(), Split(), Best())}
@@ -167,12 +175,6 @@ def best_threshold(positives: Array, negatives: Array, test: ThresholdTest, alph
     return float(cuts[test.strongest(_errors(positives, negatives, cuts), alpha)])
 
 
-def _judged(cut: float, positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> Decision:
-    errors = _errors(positives, negatives, np.array([cut]))
-    fpr, fnr = (float(rate[0]) for rate in rates_upper(errors, alpha))
-    return Decision(test.parameter(errors, alpha), cut, fpr, fnr)
-
-
 def _errors(positives: Array, negatives: Array, cuts: Array) -> Errors:
     false_positives = len(negatives) - np.searchsorted(negatives, cuts, side="right")
     return Errors(
@@ -180,14 +182,17 @@ def _errors(positives: Array, negatives: Array, cuts: Array) -> Errors:
     )
 
 
-def _half(scores: Array, in_z: NDArray[np.bool_], start: int) -> tuple[Array, Array]:
-    scores, in_z = scores[start::2], in_z[start::2]
+def _sorted_worlds(scores: Array, in_z: NDArray[np.bool_]) -> tuple[Array, Array]:
+    return np.sort(scores[in_z]), np.sort(scores[~in_z])
+
+
+def _half(scores: Array, in_z: NDArray[np.bool_]) -> tuple[Array, Array]:
     if len(np.unique(in_z)) < 2:
         raise ValueError(
             'threshold "split" needs runs of both worlds among the even and among the odd runs, got '
             f"{len(scores)} runs in a half: run more, or give another threshold"
         )
-    return np.sort(scores[in_z]), np.sort(scores[~in_z])
+    return _sorted_worlds(scores, in_z)
 
 
 def _worlds(runs: int) -> tuple[int, int]:
