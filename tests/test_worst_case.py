@@ -41,6 +41,11 @@ def test_same_seed_same_numbers_and_more_runs_only_add():
     assert not np.array_equal(few.bit, audit_worst_case(**setting, runs=9_000, seed=4).bit)
 
 
+def test_blocks_of_runs_have_randomness_of_their_own():
+    data = audit_worst_case(**SIXTEENTH, runs=24_576, adjacency="substitute")
+    assert len(np.unique(data.score)) > 24_000
+
+
 def test_dataset_says_what_made_it():
     data = audit_worst_case(**SIXTEENTH, runs=10, adjacency="zero_out", seed=5)
     assert data.score.dims == ("run", "step")

@@ -47,7 +47,7 @@ def plan_of(
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
     observers = chosen(metrics, task)
-    return Plan(
+    plan = Plan(
         task=task,
         model=model,
         canaries=canaries,
@@ -59,6 +59,8 @@ def plan_of(
         seeds=tuple(repeat_seeds(seed, repeats)),
         matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
     )
+    plan.attributes  # noqa: B018, which refuses what stores could not tell apart
+    return plan
 
 
 def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:

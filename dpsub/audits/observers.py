@@ -160,7 +160,8 @@ class Weights(Observer):
 
 
 BY_NAME: dict[str, Observer] = {one.name: one for one in (Accuracy(), Distance(), GradientProduct(), Weights())}
-RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")
+# Dimensions and variables of every audit, and the groups of its store.
+RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "shards", "canary")
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
@@ -170,19 +171,39 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
     found: dict[str, Observer] = {}
     for one in metrics:
         observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
-        if observer.name in RESERVED or not observer.name.isidentifier():
-            raise ValueError(
-                f"metrics must have names that are identifiers other than {', '.join(RESERVED)}, got an observer of "
-                f"the name {observer.name!r}"
-            )
-        if observer.dims not in (("run", "parameter"), ("run", "step")) and (
-            len(observer.dims) != 2 or observer.dims[1] != "step" or observer.most_runs is None
-        ):
-            raise ValueError(
-                f'metrics must have the dims ("run", "step"), ("run", "parameter") or, with most_runs, one of their '
-                f'own and "step", got {observer.dims!r} of {observer.name!r}'
-            )
         if found.setdefault(observer.name, observer) is not observer:
             raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
+        _check_name(observer)
+        _check_dims(observer)
         observer.check(task)
+    sizes: dict[str, int | None] = {}
+    for observer in found.values():
+        first = observer.dims[0]
+        if first in found or sizes.setdefault(first, observer.most_runs) != observer.most_runs:
+            raise ValueError(
+                f"metrics must have first dimensions that are no other metric's name, and of one size, got {first!r} "
+                f"of {observer.name!r}"
+            )
     return tuple(found.values())
+
+
+def _check_name(observer: Observer) -> None:
+    name = observer.name
+    if name in RESERVED or not name.isidentifier():
+        raise ValueError(
+            f"metrics must have names that are identifiers other than {', '.join(RESERVED)}, got an observer of the "
+            f"name {name!r}"
+        )
+    if name in BY_NAME and type(observer) is not type(BY_NAME[name]):
+        raise ValueError(f"metrics must have names other than dpsub's own, got an observer of the name {name!r}")
+
+
+def _check_dims(observer: Observer) -> None:
+    dims, own = observer.dims, observer.most_runs is not None
+    of_all = dims in (("run", "step"), ("run", "parameter"))
+    of_some = len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
+    if not (of_some if own else of_all):
+        raise ValueError(
+            'metrics must have the dims ("run", "step") or ("run", "parameter") or, with most_runs, one of their own '
+            f'and "step", got {dims!r} of {observer.name!r}'
+        )

@@ -131,12 +131,12 @@ class Plan:
             plain = [value.item() if isinstance(value, np.generic) else value for value in values]
             return plain[0] if len(plain) == 1 else plain
 
-        return {
+        observed = {name: value for one in self.observers for name, value in one.attributes(self.task).items()}
+        own = {
             "scenario": first.scenario,
             "adjacency": first.adjacency,
             "task": self.task.name,
             "task_fingerprint": self.task.fingerprint,
-            **{name: value for one in self.observers for name, value in one.attributes(self.task).items()},
             "n": len(self.task.y_train),
             "model": repr(self.model),
             **asdict(self.spec),
@@ -144,7 +144,7 @@ class Plan:
             "observe_every": self.observe_every,
             "repeats": self.repeats,
             "metrics": " ".join(one.name for one in self.observers),
-            "coordinates": self.coordinates,
+            "trained_coordinates": self.coordinates,  # `coordinates` means something else to xarray
             "seed": self.seeds[0],
             **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
             "block_size": block_size(self.model),
@@ -154,6 +154,9 @@ class Plan:
             "canary_fingerprint": each([canary.fingerprint for canary in self.canaries]),
             **{f"canary_{name}": each([c.details[name] for c in self.canaries]) for name in first.details},
         }
+        if taken := sorted(observed.keys() & own.keys()):
+            raise ValueError(f"metrics must have attributes of other names than the audit's own, got {taken[0]!r}")
+        return own | observed
 
     @cached_property
     def fingerprint(self) -> str:
@@ -173,6 +176,6 @@ def fingerprint(attributes: Mapping[str, Any]) -> str:
     Coordinates that the metrics imply do not count, so that stores from before the choice keep their fingerprint.
     """
     known = dict(attributes)
-    if known.get("coordinates") == implied_coordinates(known["metrics"]):
-        del known["coordinates"]
+    if known.get("trained_coordinates") == implied_coordinates(known["metrics"]):
+        del known["trained_coordinates"]
     return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

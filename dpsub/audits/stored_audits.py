@@ -116,7 +116,8 @@ def pack(store: str | os.PathLike[str]) -> Path:
     from dpsub.audits.storage.archive import PACKED, write_archive
     from dpsub.audits.storage.contents import Contents
     from dpsub.audits.storage.files import LOCK
-    from dpsub.audits.storage.locks import is_taken
+    from dpsub.audits.storage.locks import is_taken, naming
+    from dpsub.audits.storage.writer import sync_folder
 
     path = located(store)
     read(path)
@@ -126,16 +127,21 @@ def pack(store: str | os.PathLike[str]) -> Path:
         raise ValueError(f"store must not be written while it is packed, got {path}, which a process is writing")
     contents = Contents(path, with_numbers=True)
     known = {*contents.files, LOCK}
-    files = (item.relative_to(path).as_posix() for item in path.rglob("*") if not item.is_dir())
+    files = (item.relative_to(path).as_posix() for item in path.rglob("*") if item.is_symlink() or not item.is_dir())
     if foreign := sorted(name for name in files if name not in known):
         raise ValueError(f"store must hold only its audit to be packed, got {path} with {foreign[0]!r}: move that away")
     packed = path.with_name(path.name + PACKED)
     beside = packed.with_name(f"{packed.name}.partial")
-    write_archive(beside, contents.files)
-    whole = Contents(beside, with_numbers=True)
-    if whole.damaged or whole.files != contents.files:
-        raise OSError(f"{beside} does not read back as it was written: check this disk")
-    beside.replace(packed)
+    try:
+        with naming(packed):
+            write_archive(beside, contents.files)
+        whole = Contents(beside, with_numbers=True)
+        if whole.damaged or whole.files != contents.files:
+            raise OSError(f"{beside} does not read back as it was written: check this disk")
+        beside.replace(packed)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_folder(packed.parent)
     for name in known:
         (path / name).unlink(missing_ok=True)
     for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):

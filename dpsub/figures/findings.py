@@ -21,8 +21,8 @@ ONE_TRAINING = (
 )  # fmt: skip
 # Two audits that agree in `ONE_TRAINING` and in these train twins.
 ONE_RANDOMNESS = (
-    "scenario", "slot", "runs", "repeats", "seed", "block_size", "coordinates", "matmul_precision", "device",
-    "cpu_capability", "version_torch",
+    "scenario", "slot", "runs", "repeats", "seed", "block_size", "trained_coordinates", "matmul_precision",
+    "device", "cpu_capability", "version_torch",
 )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd
             f"exchanged must be the same audit with canary.exchanged(), got one with {name} {its!r} beside {mine!r}"
         )
     about = result.attrs
-    in_span = about.get("coordinates") == "span" and about.get("optimizer") == "sgd"
+    in_span = about.get("trained_coordinates") == "span" and about.get("optimizer") == "sgd"
     if in_span and str(about.get("model")).startswith("Linear("):
         raise ValueError("result must be audited with coordinates='all', got 'span': twins must share their noise")
     if result.canary_fingerprint == exchanged.canary_fingerprint:

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
@@ -102,9 +103,9 @@ def test_in_all_coordinates_the_numbers_are_those_beside_metrics_that_need_all(r
     assert found["all"].equals(beside.drop_vars(["accuracy", "measured"]))
     assert found["all"].bit.equals(found["span"].bit)
     assert found["all"].score.equals(found["span"].score) == (optimizer == "adam"), "Adam takes no span"
-    assert [found[name].attrs["coordinates"] for name in found] == ["span", "span", "all"]
-    assert beside.attrs["coordinates"] == "all"
-    assert run(metrics=("distance",), coordinates="span", **options).attrs["coordinates"] == "span"
+    assert [found[name].attrs["trained_coordinates"] for name in found] == ["span", "span", "all"]
+    assert beside.attrs["trained_coordinates"] == "all"
+    assert run(metrics=("distance",), coordinates="span", **options).attrs["trained_coordinates"] == "span"
     for metrics, named in ((("accuracy",), "accuracy"), (("weights", "distance"), "weights")):
         with pytest.raises(ValueError, match=f"coordinates must be 'all' or 'auto' for the metrics {named}, .* 'span'"):
             run(metrics=metrics, coordinates="span", **options)
@@ -177,7 +178,7 @@ def test_observers_of_ones_own_are_in_the_dataset_and_survive_the_store(run, tmp
 
     lead = () if repeats == 1 else ("repeat",)
     assert made.attrs["metrics"] == "weights travel confidence displacement"
-    assert made.attrs["coordinates"] == "all"
+    assert made.attrs["trained_coordinates"] == "all"
     assert made.attrs["first_label"].isdecimal()
     assert made.travel.dims == (*lead, "run", "step")
     assert made.travel.attrs == {"long_name": "distance travelled in the step"}
@@ -197,7 +198,7 @@ def test_observers_of_ones_own_are_in_the_dataset_and_survive_the_store(run, tmp
 def test_observers_see_the_same_models_as_without_them(run, expected):
     found = run(store=None, metrics=[Confidence()])
     assert found.drop_vars(["confidence", "observed_models"]).equals(expected)
-    assert found.attrs["coordinates"] == "span"
+    assert found.attrs["trained_coordinates"] == "span"
     alone = run(store=None, metrics=[Travel()])
     assert alone.drop_vars("travel").equals(run(store=None, coordinates="all"))
 
@@ -238,7 +239,7 @@ def an_observer(name="own", dims=("run", "step"), most_runs=None):
         ([an_observer("step")], "got an observer of the name 'step'"),
         ([an_observer("my own")], "got an observer of the name 'my own'"),
         ([an_observer("a"), an_observer("a")], "got two observers of the name 'a'"),
-        ([an_observer("accuracy"), "accuracy"], "got two observers of the name 'accuracy'"),
+        ([an_observer("accuracy"), "accuracy"], "got an observer of the name 'accuracy'"),
         ([an_observer(dims=("run",))], r"must have the dims .* got \('run',\) of 'own'"),
         ([an_observer(dims=("run", "class"))], r"must have the dims .* of 'own'"),
         ([an_observer(dims=("few", "step"))], r"must have the dims .* with most_runs, .* of 'own'"),
@@ -250,3 +251,37 @@ def test_observers_that_do_not_fit_in_a_dataset_are_refused_before_training(run,
     forbid_training()
     with pytest.raises(ValueError, match=told):
         run(metrics=metrics)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        pytest.param([an_observer("canary")], id="a group of the store"),
+        pytest.param([an_observer("shards")], id="another group of the store"),
+        pytest.param([an_observer("few", ("few", "step"), 3)], id="named as its dimension"),
+        pytest.param([an_observer("measured"), "accuracy"], id="named as another's dimension"),
+        pytest.param([an_observer(most_runs=3)], id="some of the runs, under the name of all"),
+        pytest.param(
+            [an_observer("a", ("few", "step"), 3), an_observer("b", ("few", "step"), 2)], id="two sizes of a dimension"
+        ),
+        pytest.param([an_observer(dims=("score", "step"), most_runs=3)], id="a dimension named as the scores"),
+        pytest.param([an_observer(dims=("repeat", "step"), most_runs=3)], id="a dimension named as the repeats"),
+        pytest.param([an_observer("gradient")], id="named as one of dpsub's: stores would take it for that"),
+    ],
+)
+def test_observers_whose_names_meet_others_are_refused_before_training(run, monkeypatch, metrics):
+    trained = []
+    monkeypatch.setattr("dpsub.audits.shards.assemble", lambda *_, **__: trained.append(1))
+    with pytest.raises(ValueError, match="metrics must have"):
+        run(store=None, metrics=metrics)
+    assert not trained
+
+
+@pytest.mark.parametrize("name", ["scenario", "task"])
+def test_an_observers_attributes_do_not_replace_the_audits(run, task, name):
+    class Own(Confidence):
+        def attributes(self, task):
+            return {name: "another"}
+
+    with suppress(ValueError):
+        assert run(store=None, metrics=[Own()]).attrs[name] != "another"

@@ -8,7 +8,7 @@ from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import METHODS, epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.threshold_rules import Fixed
+from dpsub.estimators.threshold_rules import OneThreshold
 
 DELTA = 1e-5
 
@@ -69,16 +69,14 @@ def test_ties_leave_the_rank_test_conservative(gaussian_scores, tied, least):
     assert np.mean(found) > least
 
 
-class Median(Fixed):
+class Median(OneThreshold):
     """A rule of one's own, which looks at the scores but not at the bits."""
 
     name: ClassVar[str] = "median"
+    valid: ClassVar[bool] = True
 
-    def __init__(self):
-        super().__init__(math.nan)
-
-    def decide(self, scores, in_z, claim, test, alpha):
-        return Fixed(float(np.median(scores))).decide(scores, in_z, claim, test, alpha)
+    def chosen(self, scores, in_z, test, alpha):
+        return float(np.median(scores)), np.sort(scores[in_z]), np.sort(scores[~in_z])
 
 
 def test_a_rule_of_ones_own_is_taken(gaussian_scores):

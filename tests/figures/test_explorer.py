@@ -52,6 +52,20 @@ def test_stored_bounds_stay_on_the_safe_side():
     assert (np.array(row["substitute_fnr"]) <= exact).all()
 
 
+def test_a_row_is_rounded_to_the_safe_side():
+    setting = (8.0, 0.03, 100)
+    row = explorer.row(setting)
+    for place, delta in enumerate(explorer.AXES["delta"]):
+        exact = explorer.numbers(noise_multiplier=8.0, sample_rate=0.03, steps=100, delta=delta)
+        for name, value in exact.items():
+            assert value <= row[name][place] <= value * 1.001
+    for adjacency in ("add_remove", "substitute"):
+        exact = accounting.tradeoff(explorer.FALSE_POSITIVE_RATES, history=[setting], adjacency=adjacency)
+        found = np.array(row[f"{adjacency}_fnr"])
+        assert (found <= exact).all()
+        assert (found > exact - 1e-3).all()
+
+
 def test_numbers_are_in_the_right_order_everywhere():
     for row in STORED["rows"]:
         for low, middle, high in zip(row["add_remove"], row["substitute"], row["group"], strict=True):

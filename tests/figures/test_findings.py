@@ -58,6 +58,7 @@ def test_panel_holds_what_a_figure_draws(audited):
     ("other", "expected"),
     [
         ({"noise_multiplier": 3.0}, "noise_multiplier 3.0 beside 20.0"),
+        ({"noise_multiplier": 20.001}, "noise_multiplier 20.001 beside 20.0"),
         ({"max_grad_norm": 3.0}, "max_grad_norm 3.0 beside 1.0"),
         ({"task_fingerprint": "another"}, "task_fingerprint 'another' beside None"),
         ({"adjacency": "zero_out"}, "adjacency 'zero_out' beside None"),
@@ -74,6 +75,19 @@ def test_panel_of_several_trainings_is_refused(audited, other, expected):
 def test_noise_multipliers_that_stores_take_for_the_same_are_of_one_training(audited):
     panel = findings.panel({"S2": audited(), "S3": audited(noise_multiplier=20.0 * (1 + 1e-9))}, delta=1e-5)
     assert panel["audited"]["S2"] == panel["audited"]["S3"]
+
+
+def test_panels_are_those_of_each_label(audited):
+    audits = {(label, scenario): audited(noise_multiplier=sigma, scenario=scenario)
+              for label, sigma in (("b", 20.0), ("a", 10.0)) for scenario in ("S3", "S2")}  # fmt: skip
+    found = findings.panels(audits, delta=1e-5)
+    assert list(found) == ["b", "a"]
+    for label, panel in found.items():
+        alone = findings.panel({s: audits[label, s] for s in ("S2", "S3")}, delta=1e-5)
+        assert list(panel["audited"]) == ["S2", "S3"]
+        assert panel["audited"] == alone["audited"]
+        np.testing.assert_array_equal(panel["substitute"], alone["substitute"])
+    assert (found["a"]["substitute"] > found["b"]["substitute"]).all()
 
 
 def test_ceiling_is_that_of_the_runs_and_the_rule_in_use(audited):
@@ -163,6 +177,18 @@ def test_separation_is_the_gap_of_twins_over_the_spread_of_a_world():
         assert found[column].tolist() == [accounting.gdp_epsilon(mu, 1e-5) for mu in at]
 
 
+def test_separation_is_computed_from_all_twins():
+    one, other = twins(runs=5, noise=1.0)
+    found = findings.separation(one, other, delta=1e-5)
+    saw_z = one.bit.values[:, None] == 0
+    z = np.where(saw_z, one.score, -other.score)
+    z_prime = np.where(saw_z, -other.score, one.score)
+    assert found.gap.tolist() == pytest.approx((z - z_prime).mean(axis=0).tolist())
+    spread = np.sqrt((z.var(axis=0, ddof=1) + z_prime.var(axis=0, ddof=1)) / 2)
+    assert found.spread.tolist() == pytest.approx(spread.tolist())
+    assert found.mu.tolist() == pytest.approx((found.gap / found.spread * (1 - 3 / 15)).tolist())
+
+
 @pytest.mark.parametrize("runs", [6, 12])
 def test_a_few_twins_tell_the_separation_without_bias_and_to_the_error_that_is_stated(runs):
     found = [findings.separation(*twins(runs, (1.5,), seed), delta=1e-5).iloc[0] for seed in range(400)]
@@ -230,10 +256,10 @@ def test_audits_that_are_no_twins_are_named():
 
 
 def test_twins_of_a_linear_head_in_the_coordinates_of_its_records_are_refused():
-    one, other = twins(coordinates="span", optimizer="sgd", model="Linear(64 → 10)")
+    one, other = twins(trained_coordinates="span", optimizer="sgd", model="Linear(64 → 10)")
     with pytest.raises(ValueError, match="coordinates='all', got 'span'"):
         findings.separation(one, other, delta=1e-5)
-    network = twins(coordinates="span", optimizer="sgd", model="Network(64 → 10)")
+    network = twins(trained_coordinates="span", optimizer="sgd", model="Network(64 → 10)")
     assert findings.separation(*network, delta=1e-5).equals(findings.separation(*twins(), delta=1e-5))
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
-from dpsub import DPSGD, crafters, data, models, pictures
+from dpsub import DPSGD, crafters, data, figures, models, pictures
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,8 @@ def test_label_and_natural_sample_are_marked_where_their_cosines_are(axes, canar
     (ax,) = axes(1)
     bar = pictures.label_cosines(ax, label.trace, own=label.z.y, chosen=label.z_prime.y)["bars"]
     assert bar.get_height() == label.details["cosine"]
+    assert bar.get_facecolor() == to_rgba(figures.LOOKS["S4"]["color"])
+    assert ax.patches[label.z.y].get_facecolor() == to_rgba("black")
     (ax,) = axes(1)
     mark = pictures.cosine_histogram(ax, sample.trace, sample.details["auxiliary"])["chosen"]
     assert mark.get_xdata()[0] == sample.details["cosine"] == sample.trace["cosine"].min()
@@ -67,3 +70,16 @@ def test_accuracies_are_drawn_in_percent_with_their_mean(ax):
     artists = pictures.accuracies(ax, [1, 2], {"with": [[0.5, 0.7], [0.7, 0.9]], "without": [[0.1, 0.2]]})
     np.testing.assert_allclose(artists["with"].get_ydata(), [60, 80])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["with", "without"]
+
+
+def test_many_models_are_drawn_as_a_band_of_one_standard_deviation(ax):
+    accuracy = np.random.default_rng(0).random((10, 2))
+    pictures.accuracies(ax, [1, 2], {"with": accuracy})
+    (band,) = ax.collections
+    drawn = band.get_paths()[0].vertices
+    mean, spread = 100 * accuracy.mean(axis=0), 100 * accuracy.std(axis=0, ddof=1)
+    for step in (0, 1):
+        heights = drawn[drawn[:, 0] == step + 1, 1]
+        ends = (mean[step] - spread[step], mean[step] + spread[step])
+        assert (heights.min(), heights.max()) == pytest.approx(ends)
+    assert len(ax.lines) == 1

@@ -4,7 +4,7 @@ import torch
 from scipy.stats import kstest
 from torch import nn
 
-from dpsub import data
+from dpsub import data, models
 from dpsub.trainers import assemble
 from dpsub.trainers.devices import matmul_precision
 
@@ -56,9 +56,9 @@ def largest_correlation(rows):
 
 
 @pytest.mark.parametrize("q", [0.5, 0.0625])
-def test_masks_and_noise_are_independent_across_models_and_steps(cast, canary_of, spec, q):
-    task, model = data.digits(n_train=40), cast["linear"][1]
-    model = type(model)(task.x_train.shape[1], 10)
+def test_masks_and_noise_are_independent_across_models_and_steps(canary_of, spec, q):
+    task = data.digits(n_train=40)
+    model = models.linear(task)
     runs, setting = 48, spec(sample_rate=q, steps=40)
     generator, pair = torch.Generator().manual_seed(11), canary_of((task, model), "gradient")
     bank = assemble(model, task, setting, bits=np.zeros(runs, np.int8), generator=generator, canary=pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -68,4 +69,7 @@ def write_archive(path: Path, files: dict[str, bytes]) -> None:
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name])
         archive.comment = SIGNED + b"0" * DIGITS
     content = path.read_bytes()[:-DIGITS]
-    path.write_bytes(content + sha256(content).hexdigest().encode())
+    with open(path, "wb") as file:
+        file.write(content + sha256(content).hexdigest().encode())
+        file.flush()
+        os.fsync(file.fileno())

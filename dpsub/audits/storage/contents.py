@@ -99,7 +99,7 @@ class Contents:
                 f"{version!r}, by dpsub {attributes.get('version_dpsub')}: use that dpsub, or give another path"
             )
         self.attributes = attributes
-        attributes.setdefault("coordinates", implied_coordinates(attributes["metrics"]))
+        attributes.setdefault("trained_coordinates", implied_coordinates(attributes["metrics"]))
         self._check(attributes["files"], "all runs", keep=True)
 
     def _read_shards(self, with_numbers: bool) -> None:

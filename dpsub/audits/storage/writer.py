@@ -80,7 +80,7 @@ class StoreWriter:
             for name, content in chunks.items():
                 self._put(name, content)
             for folder in {(self.path / name).parent for name in chunks}:
-                _sync_folder(folder)
+                sync_folder(folder)
             self._put(f"shards/{shard.number}/{DOCUMENT}", vouched(document))
             self.contents.entries[shard.number] = entry
 
@@ -145,7 +145,7 @@ class StoreWriter:
             )
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Sync the names in a folder to the disk. Windows cannot open folders, and syncs them by itself."""
     with suppress(OSError):
         folder = os.open(path, os.O_RDONLY)
