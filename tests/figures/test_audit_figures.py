@@ -27,6 +27,13 @@ def test_repeats_have_two_standard_errors(ax, bounds_of):
     np.testing.assert_allclose(segment[:, 1], [2 - 2 / np.sqrt(3), 2 + 2 / np.sqrt(3)])
 
 
+@pytest.mark.parametrize(("repeats", "alone"), [(9, 9), (10, 0)])
+def test_fewer_than_ten_repeats_are_drawn_one_by_one(ax, bounds_of, repeats, alone):
+    audited = {"S2": [bounds_of([value, 2.0]) for value in np.linspace(1, 2, repeats)]}
+    figures.epsilon_against_step(ax, [25, 50], substitute=[4, 5], add_remove=[2, 3], audited=audited)
+    assert sum(line.get_alpha() is not None for line in ax.lines) == alone
+
+
 def test_a_ceiling_far_above_is_a_note(ax, bounds_of):
     artists = figures.epsilon_against_step(
         ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": [bounds_of([1, 2])]}, ceiling=60.0
@@ -55,6 +62,9 @@ def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax, 
     points, _, (bars,) = artists["rank test"]
     np.testing.assert_allclose(points.get_ydata(), [1.0, 2.0])
     np.testing.assert_allclose([segment[:, 1] for segment in bars.get_segments()], [[0.8, 1.2], [1.8, 2.2]])
+    places = [artists[name][0].get_xdata() for name in ("rank test", "best")]
+    assert (places[0] != places[1]).all()
+    np.testing.assert_allclose(places, [[1, 2], [1, 2]], atol=0.1)
     assert artists["best"][0].get_markerfacecolor() == "white"
     assert points.get_markerfacecolor() == figures.LOOKS["S1"]["color"]
     assert artists["rank test"].get_label() == "S1, rank test, assumes the mechanism"

@@ -15,7 +15,7 @@ import xarray as xr
 import zarr
 
 from dpsub import DPSGD, CanaryPair, audit, audits, data, models
-from dpsub.audits.storage import locks
+from dpsub.audits.storage import archive, locks
 
 
 @pytest.fixture
