@@ -70,7 +70,7 @@ ONE_STEP = [
     for engine in ("auto", "pld")
     for adjacency in ("substitute", "add_remove")
     for setting in ((1.0, 0.3, 0.5), (0.7, 0.05, 1.0), (3.0, 0.9, 0.2))
-] + [("prv", "substitute", 1.0, 0.3, 0.5), ("prv", "add_remove", 0.7, 0.05, 1.0)]
+] + [("prv", "substitute", 3.0, 0.9, 0.2), ("prv", "add_remove", 3.0, 0.9, 0.2)]
 
 
 @pytest.mark.parametrize(("engine", "adjacency", "sigma", "q", "eps"), ONE_STEP)

@@ -14,7 +14,7 @@ def curve_of(adjacency, sigma, q, steps, mesh, reach=REACH):
     return curve
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(sigma=st.floats(1, 200), steps=st.integers(1, 20_000), log_delta=st.floats(-70, -1))
 def test_full_batch_brackets_the_closed_form_at_any_delta(sigma, steps, log_delta):
     curve = curve_of("substitute", sigma, 1.0, steps, scale("substitute", [(sigma, 1.0)], [steps]) / 30)
