@@ -11,16 +11,19 @@ from dpsub._core import checks
 from dpsub.accounting.engines import TOLERANCE, epsilons
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.accounting.phases import Training, distance
+from dpsub.accounting.samplings import check_adjacency, epochs
 
 ROUGH = 1e9  # an error so large that the coarsest grid meets it
 
 
-def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str) -> float:
+def noise_multiplier(
+    *, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str, sampling: str = "poisson"
+) -> float:
     r"""The smallest noise multiplier whose certified ε is at most `target_epsilon`, to six digits.
 
     Args:
         target_epsilon: > 0.
-        sample_rate, steps, delta, adjacency: as in `epsilon`, for one number of steps.
+        sample_rate, steps, delta, adjacency, sampling: as in `epsilon`, for one number of steps.
 
     Returns:
         The noise multiplier σ.
@@ -37,6 +40,9 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
     steps = checks.whole("steps", steps)
     delta = checks.probability("delta", delta)
     checks.adjacency(adjacency)
+    check_adjacency(sampling, adjacency)
+    if sampling == "epochs":
+        [(_, q, steps)] = epochs([(1.0, q, steps)])
 
     full_batch = distance(adjacency) * math.sqrt(steps) / gdp_mu(target, delta)
     if q == 1:

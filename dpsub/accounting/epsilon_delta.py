@@ -48,6 +48,7 @@ def epsilon(
     history: History = ...,
     delta: float,
     adjacency: str,
+    sampling: str = ...,
     engine: str = ...,
     eps_error: float = ...,
 ) -> float: ...
@@ -59,6 +60,7 @@ def epsilon(
     steps: StepCounts,
     delta: float,
     adjacency: str,
+    sampling: str = ...,
     engine: str = ...,
     eps_error: float = ...,
 ) -> Array: ...
@@ -70,6 +72,7 @@ def epsilon(
     history: History | None = None,
     delta: float,
     adjacency: str,
+    sampling: str = "poisson",
     engine: str = "auto",
     eps_error: float = TOLERANCE,
 ) -> float | Array:
@@ -77,13 +80,17 @@ def epsilon(
 
     Args:
         noise_multiplier: σ, from 1e-4 to 1e6; the noise's standard deviation divided by max_grad_norm.
-        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently.
+        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently. With
+            `sampling="epochs"` it is 1 / (steps an epoch).
         steps: from 1 to 1e9; one number, or a sequence of numbers, whose values of ε share one discretisation.
         history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants
             record them; ε is for all phases together.
         delta: 0 < δ < 1.
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
+        sampling: "poisson", or "epochs" for data loaders that put each record into one batch of each epoch, shuffled or
+            not, if training goes through whole epochs. Sampling then hides nothing, and ε is that of one full batch an
+            epoch. "epochs" needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "pld" is dp-accounting's privacy loss distribution, which certifies no δ ≤ 1e-11. "prv" is
             prv-accountant, the paper's; its interval leaves out floating-point errors, which are too large for a δ of
@@ -110,6 +117,7 @@ def epsilon(
         history=history,
         delta=delta,
         adjacency=adjacency,
+        sampling=sampling,
         engine=engine,
         eps_error=eps_error,
     ).upper
@@ -123,6 +131,7 @@ def epsilon_interval(
     history: History | None = None,
     delta: float,
     adjacency: str,
+    sampling: str = "poisson",
     engine: str = "auto",
     eps_error: float = TOLERANCE,
 ) -> EpsilonInterval:
@@ -136,7 +145,7 @@ def epsilon_interval(
     >>> low <= estimate <= high and high - estimate <= 4e-3
     True
     """
-    training, single = of_arguments(noise_multiplier, sample_rate, steps, history, adjacency)
+    training, single = of_arguments(noise_multiplier, sample_rate, steps, history, adjacency, sampling)
     delta = checks.probability("delta", delta)
     checks.choice("engine", engine, ENGINES)
     eps_error = checks.real("eps_error", eps_error, above=0)
@@ -162,6 +171,7 @@ def delta(
     history: History = ...,
     epsilon: float,
     adjacency: str,
+    sampling: str = ...,
     engine: str = ...,
 ) -> float: ...
 @overload
@@ -173,6 +183,7 @@ def delta(
     history: History = ...,
     epsilon: Sequence[float] | Array,
     adjacency: str,
+    sampling: str = ...,
     engine: str = ...,
 ) -> Array: ...
 def delta(
@@ -183,6 +194,7 @@ def delta(
     history: History | None = None,
     epsilon: float | Sequence[float] | Array,
     adjacency: str,
+    sampling: str = "poisson",
     engine: str = "auto",
 ) -> float | Array:
     r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound, to three digits where possible.
@@ -193,7 +205,7 @@ def delta(
     >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
     9.8e-06
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency)
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
     several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and np.ndim(epsilon) else None
     wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
     if not wanted:

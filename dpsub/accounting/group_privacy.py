@@ -24,13 +24,15 @@ def group_privacy_epsilon(
     steps: int | None = None,
     history: History | None = None,
     delta: float,
+    sampling: str = "poisson",
 ) -> float:
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
     A replacement is one removal and one addition, so ε_S = 2ε′ for the smallest ε′ with
     :math:`(1 + e^{\varepsilon'})\,\delta_{AR}(\varepsilon') \le \delta`. Every solution ε′ gives a valid bound.
 
-    The arguments are those of `epsilon`; `steps` is one number.
+    The arguments are those of `epsilon`; `steps` is one number. With `sampling="epochs"` the two halves of the
+    replacement are a record's exchange for nothing and back (zero-out), since add/remove has no ε then.
 
     Returns:
         2ε′; `inf` if no solution can be certified.
@@ -40,7 +42,7 @@ def group_privacy_epsilon(
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, "add_remove")
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, "zero_out", sampling)
     delta = checks.probability("delta", delta)
 
     full_batch = all(q == 1 for _, q in training.mechanisms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
+from dpsub.accounting.samplings import check_adjacency, epochs
 
 StepCounts = Sequence[int] | NDArray[np.integer]
 History = Sequence[tuple[float, float, int]]
@@ -46,16 +48,15 @@ def of_arguments(
     steps: int | StepCounts | None,
     history: History | None,
     adjacency: str,
+    sampling: str,
 ) -> tuple[Training, bool]:
     """The training that the checked arguments describe, and whether they ask for a single curve."""
     checks.adjacency(adjacency)
+    check_adjacency(sampling, adjacency)
     if history is not None:
         if not (noise_multiplier is sample_rate is steps is None):
             raise ValueError("history must be given alone: it already holds noise_multiplier, sample_rate and steps")
-        phases: dict[tuple[float, float], int] = {}
-        for sigma, q, count in checks.history(history):
-            phases[sigma, q] = phases.get((sigma, q), 0) + count
-        return _computable(Training(tuple(phases), (tuple(phases.values()),), adjacency)), True
+        return _training([checks.history(history)], adjacency, sampling), True
     if noise_multiplier is None or sample_rate is None or steps is None:
         raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
     mechanism = checks.mechanism(noise_multiplier, sample_rate)
@@ -63,8 +64,18 @@ def of_arguments(
     counts = np.asarray(steps).tolist() if several else [steps]
     if np.ndim(steps) > 1 or not counts:
         raise ValueError(f"steps must be a whole number or a non-empty sequence of whole numbers, got {steps!r}")
-    rows = tuple((checks.whole("steps", count),) for count in counts)
-    return _computable(Training((mechanism,), rows, adjacency)), not several
+    rows = [[(*mechanism, checks.whole("steps", count))] for count in counts]
+    return _training(rows, adjacency, sampling), not several
+
+
+def _training(rows: list[list[tuple[float, float, int]]], adjacency: str, sampling: str) -> Training:
+    """One curve for each row of phases. All rows have the same mechanisms."""
+    counted = [Counter[tuple[float, float]]() for _ in rows]
+    for counter, row in zip(counted, rows, strict=True):
+        for sigma, q, count in epochs(row) if sampling == "epochs" else row:
+            counter[sigma, q] += count
+    counts = tuple(tuple(counter.values()) for counter in counted)
+    return _computable(Training(tuple(counted[0]), counts, adjacency))
 
 
 def _computable(training: Training) -> Training:

@@ -23,6 +23,7 @@ def tradeoff(
     steps: int | None = None,
     history: History | None = None,
     adjacency: str,
+    sampling: str = "poisson",
 ) -> float | Array:
     r"""The trade-off function f: the least false-negative rate of any attack, at a given false-positive rate.
 
@@ -32,7 +33,7 @@ def tradeoff(
 
     Args:
         fpr: any shape; false-positive rates, from 0 to 1.
-        noise_multiplier, sample_rate, steps, history, adjacency: as in `epsilon`; `steps` is one number.
+        noise_multiplier, sample_rate, steps, history, adjacency, sampling: as in `epsilon`; `steps` is one number.
 
     Returns:
         False-negative rates, of the shape of `fpr`.
@@ -45,7 +46,7 @@ def tradeoff(
     >>> round(tradeoff(0.05, noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute"), 3)
     0.765
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency)
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
     rates = checks.rates("fpr", fpr)
     found = answers(
         training,

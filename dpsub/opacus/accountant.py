@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opacus.accountants import PRVAccountant, register_accountant
+from opacus.optimizers import DPOptimizer
 
 from dpsub import accounting
 from dpsub._core import checks
+from dpsub.accounting.samplings import SAMPLINGS
+from dpsub.opacus.batch_sizes import BatchSizes
 
 
 class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     r"""Opacus's PRV accountant for substitute adjacency: one record replaced by another, a label or an attribute.
 
     It records steps as Opacus's own PRV accountant does. Its ε is `dpsub.accounting.epsilon` of that history: a
-    certified upper bound. It assumes what Opacus's accountants assume: Poisson sampling, and noise on a sum of clipped
-    gradients.
+    certified upper bound. It assumes Poisson sampling, as Opacus's accountants do. After
+    `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`. Opacus does not tell its
+    accountants, but this one refuses an ε for Poisson sampling once the batches that it has seen rule that out: their
+    sizes do not vary as they should, or gradients were accumulated.
+
+    Args:
+        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`.
 
     >>> accountant = SubstitutePRVAccountant()
     >>> for _ in range(500):
@@ -25,6 +33,29 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     >>> round(accountant.get_epsilon(delta=1e-5), 2)
     3.99
     """
+
+    def __init__(self, sampling: str = "poisson") -> None:
+        super().__init__()
+        self.sampling = sampling
+        self._batch_sizes = BatchSizes()
+
+    @property
+    def sampling(self) -> str:
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, value: str) -> None:
+        self._sampling = checks.choice("sampling", value, SAMPLINGS)
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
+        """What Opacus calls at each step of the optimizer."""
+        record = super().get_optimizer_hook_fn(sample_rate)
+
+        def hook(optimizer: DPOptimizer) -> None:
+            self._batch_sizes.see(optimizer, sample_rate)
+            record(optimizer)
+
+        return hook
 
     def get_epsilon(self, delta: float, *, eps_error: float = 1e-3, **_: Any) -> float:
         """ε spent so far.
@@ -39,13 +70,37 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             checked.
 
         Raises:
-            ValueError: if an argument is out of range, or if the history is not a record of steps.
+            ValueError: if an argument is out of range, if the history is not a record of steps, or if `sampling` is
+                "poisson" and the batches rule that out.
         """
-        if not self.history:
+        if _is_empty(self.history):
             return 0.0
-        if any(noise == 0 for noise, *_ in self.history):
+        steps = self.history if isinstance(self.history, Sequence) else ()
+        if any(isinstance(step, Sequence) and len(step) == 3 and step[0] == 0 for step in steps):
             return math.inf
-        return accounting.epsilon(history=self.history, delta=delta, adjacency="substitute", eps_error=eps_error)
+        self.check_sampling(self.sampling)
+        return accounting.epsilon(
+            history=checks.history(self.history),
+            delta=delta,
+            adjacency="substitute",
+            sampling=self.sampling,
+            eps_error=eps_error,
+        )
+
+    def check_sampling(self, sampling: str) -> None:
+        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out."""
+        if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
+            raise ValueError(
+                f"sampling must be 'epochs' for batches that are not Poisson's, got 'poisson', and {reason}: set "
+                "accountant.sampling = 'epochs' if each record is in one batch an epoch, or train with "
+                "make_private(poisson_sampling=True)"
+            )
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """A checkpoint: what Opacus's accountants keep, and the sampling."""
+        state = super().state_dict(destination)
+        state["sampling"] = self.sampling
+        return state
 
     @classmethod
     def mechanism(cls) -> str:
@@ -59,9 +114,15 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
                 f"state_dict must be of the accountant {self.mechanism()!r}, got one of {recorded!r}: its ε is for "
                 f"add/remove adjacency; to continue from its steps, assign accountant.history = state_dict['history']"
             )
+        if state_dict and not _is_empty(history := state_dict.get("history", [])):
+            checks.history(history)
         super().load_state_dict(state_dict)
-        if self.history:
-            checks.history(self.history)
+        self.sampling = state_dict.get("sampling", self.sampling)
+
+
+def _is_empty(history: object) -> bool:
+    """Whether a history has no steps yet. None is no history."""
+    return isinstance(history, list | tuple) and not history
 
 
 register_accountant(SubstitutePRVAccountant.mechanism(), SubstitutePRVAccountant, force=True)

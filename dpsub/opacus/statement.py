@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opacus import PrivacyEngine
@@ -12,6 +13,9 @@ from opacus.accountants import IAccountant
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting import History
+from dpsub.accounting.samplings import SAMPLINGS
+from dpsub.opacus.accountant import SubstitutePRVAccountant
+from dpsub.opacus.data_loaders import Loader, sampling_of
 
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
@@ -21,22 +25,30 @@ class PrivacyStatement:
     """What a training protects: as numbers, and as a text by `str`.
 
     Attributes:
-        add_remove: ε under add/remove adjacency, which protects membership.
+        add_remove: ε under add/remove adjacency, which protects membership. None for sampling by epochs, where it does
+            not exist: a removed record would shift the others between batches.
+        zero_out: ε under zero-out adjacency: a record is replaced by nothing, and the others stay in their batches. It
+            equals `add_remove` for Poisson sampling.
         substitute: ε under substitute adjacency, which protects a record's contents.
-        group_privacy: the substitute ε that group privacy derives from add/remove accounting alone.
+        group_privacy: the substitute ε that group privacy derives from `zero_out` accounting alone.
         found_members: the largest share of the members that an attack can identify at a 1 % false-positive rate.
         found_contents: the same for the records with one of two values, where the attack decides between the two.
         delta: the δ of all three.
         history: phases of (noise_multiplier, sample_rate, steps).
+        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`: what all numbers hold for.
+        loader_seen: whether the sampling was read from a data loader.
     """
 
-    add_remove: float
+    add_remove: float | None
+    zero_out: float
     substitute: float
     group_privacy: float
     found_members: float
     found_contents: float
     delta: float
     history: tuple[tuple[float, float, int], ...]
+    sampling: str
+    loader_seen: bool
 
     def __str__(self) -> str:
         return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in self._paragraphs())
@@ -52,36 +64,68 @@ class PrivacyStatement:
         if len(phases) > 3:
             steps = sum(count for *_, count in self.history)
             phases = [f"{steps:,} steps in {len(phases)} phases of different noise multiplier or sample rate"]
+        protected = f"is protected with ε = {_up(self.zero_out)}"
+        if self.add_remove is None:
+            membership = (
+                f"Membership: whether a record was used or left out of its batches {protected} (zero-out adjacency). "
+                "Under add/remove adjacency there is no ε: a removed record would shift the others between batches."
+            )
+        else:
+            membership = f"Membership: whether a record was in the training data {protected} (add/remove adjacency)."
         return [
-            f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}).",
-            f"Membership: whether a record was in the training data is protected with ε = {_up(self.add_remove)} "
-            "(add/remove adjacency). At a 1 % false-positive rate, an attack identifies at most "
+            f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
+            + self._assumed(),
+            f"{membership} At a 1 % false-positive rate, an attack identifies at most "
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
             "has, and is wrong about 1 % of the records with the second value, identifies at most "
             f"{_percent(self.found_contents)} of the records with the first.",
-            "State the substitute ε to protect a record's contents and the add/remove ε to protect its presence. "
-            "Always name the adjacency. The substitute ε is an upper bound computed for this training. From add/remove "
-            f"accounting alone, group privacy would give ε = {_up(self.group_privacy)}. All of these numbers assume "
-            "that batches were drawn by Poisson sampling.",
+            "State the substitute ε to protect a record's contents and the "
+            f"{'zero-out' if self.add_remove is None else 'add/remove'} ε to protect its presence. Always name the "
+            "adjacency. The substitute ε is an upper bound computed for this training. From "
+            f"{'zero-out' if self.add_remove is None else 'add/remove'} accounting alone, group privacy would give "
+            f"ε = {_up(self.group_privacy)}.",
         ]
 
+    def _assumed(self) -> str:
+        """For which sampling the numbers hold, and how it is known."""
+        seen = ", as its data loader shows" if self.loader_seen else ""
+        if self.sampling == "epochs":
+            return f"The numbers hold for batches that use each record once an epoch, shuffled or not{seen}."
+        if self.loader_seen:
+            return f"The numbers hold for Poisson sampling{seen}."
+        return (
+            "The numbers hold only if batches were drawn by Poisson sampling, which was not checked: pass data_loader "
+            "to check it. With shuffled batches the true ε are larger."
+        )
 
-def privacy_statement(engine_or_history: PrivacyEngine | IAccountant | History, *, delta: float) -> PrivacyStatement:
+
+def privacy_statement(
+    engine_or_history: PrivacyEngine | IAccountant | History,
+    *,
+    delta: float,
+    data_loader: Loader | Sequence[Loader] | None = None,
+    sampling: str | None = None,
+) -> PrivacyStatement:
     """State what a training with Opacus protects: membership, and the contents of records.
 
     Args:
         engine_or_history: a `PrivacyEngine` after training, with any of Opacus's accountants; or an accountant; or
             phases of (noise_multiplier, sample_rate, steps).
         delta: 0 < δ < 1.
+        data_loader: the loader that batches came from, as `make_private` returned it, or a sequence of all such
+            loaders. It shows the sampling: Opacus's `DPDataLoader` is "poisson", a shuffled or sequential loader is
+            "epochs", and anything else is refused.
+        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`, where there is no loader to show it. The
+            default is that of the accountant if it is dpsub's, else "poisson".
 
     Returns:
         A `PrivacyStatement`, which prints as a text to paste.
 
     Raises:
-        ValueError: if `delta` is out of range, no step has been taken, a step added no noise, or the history does not
-            consist of such phases.
+        ValueError: if `delta` is out of range, no step has been taken, a step added no noise, the history does not
+            consist of such phases, or the steps contradict the loader or the sampling.
 
     Source: *Beyond Membership*, sections 2.1 and 4.
 
@@ -92,22 +136,49 @@ def privacy_statement(engine_or_history: PrivacyEngine | IAccountant | History, 
     recorded = engine_or_history
     if isinstance(recorded, PrivacyEngine):
         recorded = recorded.accountant
-    if isinstance(recorded, IAccountant):
-        recorded = recorded.history
-    history = tuple(checks.history(recorded))
+    accountant = recorded if isinstance(recorded, IAccountant) else None
+    history = tuple(checks.history(recorded if accountant is None else accountant.history))
+    sampling = _sampling(accountant, history, data_loader, sampling)
 
     def found(adjacency: str) -> float:
-        return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency))
+        return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency, sampling=sampling))
 
+    def epsilon(adjacency: str) -> float:
+        return accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling)
+
+    zero_out = epsilon("zero_out")
     return PrivacyStatement(
-        add_remove=accounting.epsilon(history=history, delta=delta, adjacency="add_remove"),
-        substitute=accounting.epsilon(history=history, delta=delta, adjacency="substitute"),
-        group_privacy=accounting.group_privacy_epsilon(history=history, delta=delta),
-        found_members=found("add_remove"),
+        add_remove=zero_out if sampling == "poisson" else None,
+        zero_out=zero_out,
+        substitute=epsilon("substitute"),
+        group_privacy=accounting.group_privacy_epsilon(history=history, delta=delta, sampling=sampling),
+        found_members=found("zero_out"),
         found_contents=found("substitute"),
         delta=delta,
         history=history,
+        sampling=sampling,
+        loader_seen=data_loader is not None,
     )
+
+
+def _sampling(
+    accountant: IAccountant | None,
+    history: tuple[tuple[float, float, int], ...],
+    data_loader: Loader | Sequence[Loader] | None,
+    asked: str | None,
+) -> str:
+    """The sampling that the loader shows, or that was asked for."""
+    if asked is not None:
+        checks.choice("sampling", asked, SAMPLINGS)
+    if data_loader is not None:
+        shown = sampling_of(data_loader, {rate for _, rate, _ in history})
+        if asked not in (None, shown):
+            raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {asked!r}: leave it out")
+        return shown
+    if not isinstance(accountant, SubstitutePRVAccountant):
+        return asked or "poisson"
+    accountant.check_sampling(asked or accountant.sampling)
+    return asked or accountant.sampling
 
 
 def _up(epsilon: float) -> str:

@@ -1,7 +1,18 @@
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch.utils.data import DataLoader, TensorDataset
+
+
+class Trained(NamedTuple):
+    engine: PrivacyEngine
+    model: Any
+    optimizer: Any
+    loader: Any
 
 
 @pytest.fixture(scope="session")
@@ -12,9 +23,9 @@ def steps():
 
 @pytest.fixture(scope="session")
 def trained():
-    """Trains a small model with Opacus, ten steps an epoch."""
+    """Trains a small model with Opacus, ten batches an epoch."""
 
-    def train(accountant="prv_substitute", epochs=2, **private):
+    def train(accountant="prv_substitute", epochs=2, accumulated=1, most=None, **private):
         torch.manual_seed(0)
         model = torch.nn.Linear(5, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -26,11 +37,14 @@ def trained():
         model, optimizer, loader = make(
             module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, **private
         )
-        for _ in range(epochs):
-            for x, y in loader:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-        return engine, model, optimizer
+        split = BatchMemoryManager(data_loader=loader, max_physical_batch_size=most or 100, optimizer=optimizer)
+        with split if most else nullcontext(loader) as batches:
+            for _ in range(epochs):
+                for i, (x, y) in enumerate(batches):
+                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                    if (i + 1) % accumulated == 0:
+                        optimizer.step()
+                        optimizer.zero_grad()
+        return Trained(engine, model, optimizer, loader)
 
     return train

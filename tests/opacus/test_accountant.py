@@ -20,7 +20,7 @@ def accountant(steps):
 
 
 def test_a_training_is_accounted_for_under_substitution(trained):
-    engine, _, optimizer = trained(noise_multiplier=1.3)
+    engine, _, optimizer, _ = trained(noise_multiplier=1.3)
     optimizer.noise_multiplier = 2.0
     engine.accountant.step(noise_multiplier=2.0, sample_rate=0.1)
     assert engine.accountant.history == [(1.3, 0.1, 20), (2.0, 0.1, 1)]
@@ -30,7 +30,7 @@ def test_a_training_is_accounted_for_under_substitution(trained):
 
 
 def test_noise_is_calibrated_to_a_substitute_target(trained):
-    engine, _, optimizer = trained(target_epsilon=3.0, target_delta=1e-5)
+    engine, _, optimizer, _ = trained(target_epsilon=3.0, target_delta=1e-5)
     assert 3.0 - 0.02 < engine.get_epsilon(1e-5) <= 3.0
     smallest = accounting.noise_multiplier(
         target_epsilon=3.0, sample_rate=0.1, steps=20, delta=1e-5, adjacency="substitute"
@@ -39,11 +39,11 @@ def test_noise_is_calibrated_to_a_substitute_target(trained):
 
 
 def test_a_checkpoint_keeps_the_steps_taken(trained):
-    engine, model, optimizer = trained(noise_multiplier=1.3)
+    engine, model, optimizer, _ = trained(noise_multiplier=1.3)
     file = io.BytesIO()
     engine.save_checkpoint(path=file, module=model, optimizer=optimizer)
     file.seek(0)
-    other, model, optimizer = trained(noise_multiplier=1.3, epochs=0)
+    other, model, optimizer, _ = trained(noise_multiplier=1.3, epochs=0)
     other.load_checkpoint(path=file, module=model, optimizer=optimizer)
     assert other.accountant.history == [(1.3, 0.1, 20)]
     assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5) > 0
@@ -57,6 +57,57 @@ def test_a_checkpoint_of_another_accountant_is_refused_with_a_way_out(steps):
         accountant.load_state_dict(recorded.state_dict())
     accountant.history = recorded.state_dict()["history"]
     assert accountant.get_epsilon(1e-5) == accounting.epsilon(history=steps, delta=1e-5, adjacency="substitute")
+
+
+def test_batches_of_fixed_size_are_noticed(trained):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
+    with pytest.raises(ValueError, match=r"sampling must be 'epochs' for .* 10 of 10 pairs .* equal size: set"):
+        engine.get_epsilon(1e-5)
+    engine.accountant.sampling = "epochs"
+    assert engine.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
+
+
+def test_accumulated_gradients_are_noticed(trained):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False, accumulated=2)
+    with pytest.raises(ValueError, match="sampling must be 'epochs' for .* accumulated in a step"):
+        engine.get_epsilon(1e-5)
+    assert engine.accountant.history == [(1.0, 0.2, 10)]
+    engine.accountant.sampling = "epochs"
+    assert engine.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
+
+
+def test_batches_split_for_memory_are_not_taken_for_fixed_ones(trained):
+    engine, *_ = trained(noise_multiplier=1.0, most=2, epochs=4)
+    assert engine.get_epsilon(1e-5) > 0
+
+
+@pytest.mark.parametrize("bad", ["shuffle", None, 1])
+def test_a_sampling_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', got"):
+        SubstitutePRVAccountant(sampling=bad)
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', got"):
+        SubstitutePRVAccountant().sampling = bad
+
+
+def test_a_checkpoint_keeps_the_sampling(steps):
+    accountant, other = SubstitutePRVAccountant(sampling="epochs"), SubstitutePRVAccountant()
+    accountant.history = list(steps)
+    other.load_state_dict(accountant.state_dict())
+    assert other.sampling == "epochs"
+    assert other.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("history", [None, 0, "", [None], [(1.0, 0.1)]])
+def test_a_checkpoint_without_steps_is_refused(history):
+    with pytest.raises(ValueError, match="history must be a sequence of"):
+        SubstitutePRVAccountant().load_state_dict({"mechanism": "prv_substitute", "history": history})
+
+
+@pytest.mark.parametrize("history", [None, 0, [None], [(1.0, 0.1)], [(0.0,)]])
+def test_a_history_that_is_none_gives_no_epsilon(accountant, history):
+    accountant.history = history
+    with pytest.raises(ValueError, match="history must be a sequence of"):
+        accountant.get_epsilon(1e-5)
 
 
 @pytest.mark.parametrize("state", [None, {}, {"history": []}])

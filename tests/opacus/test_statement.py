@@ -53,9 +53,70 @@ def test_the_text_states_bounds_rounded_up(statement):
     assert statement._repr_markdown_().replace("\n", " ") == text.replace("\n", " ")
 
 
+def test_the_first_lines_say_for_which_sampling_the_numbers_hold(steps, statement):
+    first = paragraphs(str(statement))["This"]
+    assert "hold only if batches were drawn by Poisson sampling, which was not checked: pass data_loader" in first
+    assert statement.sampling == "poisson"
+    assert not statement.loader_seen
+
+
+@pytest.fixture(scope="module")
+def of_epochs(trained):
+    engine, *_, loader = trained(accountant="prv", noise_multiplier=1.0, poisson_sampling=False)
+    return privacy_statement(engine, delta=1e-5, data_loader=loader)
+
+
+def test_shuffled_batches_are_seen_in_the_loader(of_epochs):
+    asked = {"noise_multiplier": 1.0, "sample_rate": 1, "steps": 2}
+    assert (of_epochs.sampling, of_epochs.loader_seen, of_epochs.add_remove) == ("epochs", True, None)
+    assert of_epochs.substitute == pytest.approx(
+        accounting.epsilon(**asked, delta=1e-5, adjacency="substitute"), rel=1e-9
+    )
+    assert of_epochs.zero_out == pytest.approx(accounting.epsilon(**asked, delta=1e-5, adjacency="zero_out"), rel=1e-9)
+    assert of_epochs.found_contents == pytest.approx(1 - accounting.tradeoff(0.01, **asked, adjacency="substitute"))
+    assert of_epochs.found_members == pytest.approx(1 - accounting.tradeoff(0.01, **asked, adjacency="zero_out"))
+
+
+def test_the_text_for_epochs_states_zero_out_and_says_why(of_epochs):
+    parts = paragraphs(str(of_epochs))
+    assert "hold for batches that use each record once an epoch, shuffled or not, as its data loader" in parts["This"]
+    assert "a removed record would shift the others between batches" in parts["Membership"]
+    assert of_epochs.zero_out <= epsilon_in(parts["Membership"]) <= of_epochs.zero_out * 1.01
+    assert "add/remove" not in parts["State"]
+
+
+def test_poisson_sampling_is_seen_in_the_loader(trained):
+    engine, *_, loader = trained(epochs=1, noise_multiplier=1.3)
+    seen = privacy_statement(engine, delta=1e-5, data_loader=loader)
+    assert "hold for Poisson sampling, as its data loader shows" in paragraphs(str(seen))["This"]
+    assert seen.substitute == privacy_statement(engine, delta=1e-5).substitute
+
+
+def test_a_loader_that_contradicts_the_steps_or_the_sampling_is_refused(trained):
+    engine, *_, loader = trained(noise_multiplier=1.0, poisson_sampling=False, accumulated=3)
+    with pytest.raises(ValueError, match="data_loader must have batches that fill whole steps"):
+        privacy_statement(engine, delta=1e-5, data_loader=loader)
+    with pytest.raises(ValueError, match="sampling must be that of data_loader, 'epochs', got 'poisson': leave it out"):
+        privacy_statement([(1.0, 0.1, 20)], delta=1e-5, data_loader=loader, sampling="poisson")
+    with pytest.raises(ValueError, match="sampling must be one of"):
+        privacy_statement([(1.0, 0.1, 20)], delta=1e-5, sampling="shuffle")
+
+
+@pytest.mark.parametrize("asked", [None, "poisson"])
+def test_what_the_accountant_has_seen_counts_without_a_loader(trained, asked):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
+    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+        privacy_statement(engine, delta=1e-5, sampling=asked)
+    assert privacy_statement(engine, delta=1e-5, sampling="epochs").sampling == "epochs"
+    engine.accountant.sampling = "epochs"
+    if asked is None:
+        assert privacy_statement(engine, delta=1e-5).sampling == "epochs"
+
+
 def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
-    values = dict.fromkeys(("add_remove", "substitute", "group_privacy"), epsilon)
-    return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, delta=1e-5, history=history)
+    values = dict.fromkeys(("add_remove", "zero_out", "substitute", "group_privacy"), epsilon)
+    about = {"delta": 1e-5, "history": history, "sampling": "poisson", "loader_seen": False}
+    return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, **about)
 
 
 @pytest.mark.parametrize("epsilon", [0.00123456, 0.999999, 1.0, 9.9999, 10.0, 99.95, 1234.5])
@@ -87,12 +148,12 @@ def of_ten_steps():
 
 @pytest.mark.parametrize("accountant", ["prv_substitute", "prv", "rdp", "gdp"])
 def test_engines_with_any_of_opacus_accountants_are_understood(trained, of_ten_steps, accountant):
-    engine, _, _ = trained(accountant=accountant, epochs=1, noise_multiplier=1.3)
+    engine, *_ = trained(accountant=accountant, epochs=1, noise_multiplier=1.3)
     assert privacy_statement(engine, delta=1e-5) == of_ten_steps
 
 
 def test_an_accountant_is_understood_as_its_engine_is(trained, of_ten_steps):
-    engine, _, _ = trained(accountant="prv", epochs=1, noise_multiplier=1.3)
+    engine, *_ = trained(accountant="prv", epochs=1, noise_multiplier=1.3)
     assert privacy_statement(engine.accountant, delta=1e-5) == of_ten_steps
 
 
