@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
+from dpsub._core.frozen import Frozen, read_only, read_only_mapping
 
 RESERVED = ("fingerprint", "crafted")  # details that audits store themselves
 
@@ -23,8 +24,8 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class CanaryPair:
-    """What fills the canary's slot in the two worlds: gradients or records.
+class CanaryPair(Frozen):
+    """What fills the canary's slot in the two worlds: gradients or records. Its arrays are read-only copies.
 
     Attributes:
         z, z_prime: gradients, (parameters,) float32 in the unit of max_grad_norm, which enter the sum unclipped; or
@@ -50,8 +51,15 @@ class CanaryPair:
 
     def __post_init__(self) -> None:
         checks.adjacency(self.adjacency)
+        checks.text("scenario", self.scenario)
+        if self.task is not None:
+            checks.text("task", self.task)
+        for name in ("details", "trace"):
+            if not isinstance(value := getattr(self, name), Mapping):
+                raise ValueError(f"{name} must be a mapping from names to values, got {value!r}")
+            object.__setattr__(self, name, read_only_mapping(value))
         for name, value in self.details.items():
-            if name in RESERVED or not isinstance(value, str | int | float | np.generic):
+            if not isinstance(name, str) or name in RESERVED or not isinstance(value, str | int | float | np.generic):
                 raise ValueError(
                     f"details must be numbers or texts, with names other than {' and '.join(RESERVED)}, got "
                     f"{name!r}: {value!r}"
@@ -63,7 +71,7 @@ class CanaryPair:
             if isinstance(z_prime, Record) != isinstance(z, Record):
                 raise ValueError("z and z_prime must both be gradients or both be records")
         elif not isinstance(z, Record):
-            z_prime = np.zeros_like(z)
+            z_prime = read_only(np.zeros_like(z))
         object.__setattr__(self, "z", z)
         object.__setattr__(self, "z_prime", z_prime)
         empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
@@ -152,4 +160,4 @@ def _array(name: str, value: Any) -> NDArray[np.float32]:
         raise ValueError(f"{name} must be real numbers; a record is a tuple (x, y); got {value!r}") from None
     if not finite or not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite real numbers that float32 can hold, got {value!r}")
-    return array
+    return read_only(array)

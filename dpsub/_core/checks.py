@@ -24,6 +24,12 @@ def adjacency(value: object) -> str:
     return choice("adjacency", value, ADJACENCIES)
 
 
+def text(name: str, value: object) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+
+
 def real(
     name: str,
     value: Any,

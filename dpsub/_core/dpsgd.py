@@ -8,6 +8,13 @@ from typing import TypedDict
 from dpsub._core import checks
 
 OPTIMIZERS = ("sgd", "adam")
+# What models in float32, and the coins of their batches, can compute with.
+RANGES = {
+    "noise_multiplier": (1e-30, 1e30),
+    "max_grad_norm": (1e-15, 1e15),
+    "sample_rate": (1e-12, 1.0),
+    "learning_rate": (1e-38, 1e38),
+}
 
 
 class Mechanism(TypedDict):
@@ -21,11 +28,13 @@ class DPSGD:
     r"""The parameters of one DP-SGD or DP-Adam training, under the names that Opacus uses.
 
     Attributes:
-        noise_multiplier: σ > 0; the noise on the sum of clipped gradients has standard deviation σ·max_grad_norm.
-        max_grad_norm: C > 0; each record's gradient is scaled down to at most this norm.
-        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability. The noisy sum is divided by q·n.
+        noise_multiplier: σ, from 1e-30 to 1e30; the noise on the sum of clipped gradients has standard deviation
+            σ·max_grad_norm.
+        max_grad_norm: C, from 1e-15 to 1e15; each record's gradient is scaled down to at most this norm.
+        sample_rate: q, from 1e-12 to 1; each record enters each batch with this probability. The noisy sum is divided
+            by q·n.
         steps: T ≥ 1; an empty batch is a step too.
-        learning_rate: η > 0.
+        learning_rate: η, from 1e-38 to 1e38.
         optimizer: "sgd", or "adam" with betas (0.9, 0.999) and eps 1e-8 on the noisy average.
 
     Raises:
@@ -52,6 +61,9 @@ class DPSGD:
             "optimizer": checks.choice("optimizer", self.optimizer, OPTIMIZERS),
         }
         for name, value in checked.items():
+            if name in RANGES:
+                least, most = RANGES[name]
+                checks.real(name, value, at_least=least, at_most=most)
             object.__setattr__(self, name, value)
 
     @property

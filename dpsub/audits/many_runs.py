@@ -88,9 +88,10 @@ def audit(
             resumes from what is there, or reads it if nothing is missing, on any device. `status` tells how far it is;
             `xarray.open_zarr` opens it, with NaN and bits of −1 for what is not there yet; `pack` puts a finished
             audit into one file, which this argument takes as well. One process at a time may write (`flock`; some
-            network file systems ignore it). A noise multiplier within 1e-6 of the stored one, and a canary within 1e-3
-            of its norm, count as the same, since another machine computes them slightly differently. The stored ones
-            are then used.
+            network file systems ignore it). Another machine computes noise multipliers and canaries slightly
+            differently. So a noise multiplier or gradient within 1e-6 of the stored one counts as the same, and so does
+            a record of the same label if each feature is within 1e-3 of its standard deviation in the private records.
+            The stored ones are then used.
         repair: train damaged shards of the store again. Without it, damage is an error.
         allow_mix: resume a store that was begun on another kind of device (GPU, or CPU instructions) or with another
             version of torch or dpsub, and record both. The law is unchanged, but no single machine reproduces the

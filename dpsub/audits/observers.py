@@ -93,7 +93,7 @@ class Accuracy(Observer):
     all_coordinates = True
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
-        x, y = (torch.as_tensor(records, device=bank.device) for records in (task.x_test, task.y_test))
+        x, y = (torch.tensor(records, device=bank.device) for records in (task.x_test, task.y_test))
         return AfterStep(lambda: bank.accuracy(x, y, runs))
 
     def check(self, task: Task) -> None:
@@ -165,7 +165,7 @@ RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "shards", "can
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
-    """The observers that `metrics` names or holds."""
+    """The observers that `metrics` names or holds, in the order of their names."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ValueError(f'metrics must be a sequence of names or observers, got {metrics!r}: write ("accuracy",)')
     found: dict[str, Observer] = {}
@@ -184,7 +184,7 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
                 f"metrics must have first dimensions that are no other metric's name, and of one size, got {first!r} "
                 f"of {observer.name!r}"
             )
-    return tuple(found.values())
+    return tuple(found[name] for name in sorted(found))
 
 
 def _check_name(observer: Observer) -> None:

@@ -52,7 +52,7 @@ class Reference(NamedTuple):
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        found = gradient_of(self.module, torch.as_tensor(self.z.x).double(), self.z.y)
+        found = gradient_of(self.module, torch.tensor(self.z.x).double(), self.z.y)
         if not found.norm() > LEAST_NORM:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from itertools import islice
 
@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
+from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
 
 MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Task:
-    """Records to train on, an auxiliary set that is never trained on, and a test set.
+class Task(Frozen):
+    """Records to train on, an auxiliary set that is never trained on, and a test set. Its arrays are read-only.
 
     Attributes:
         x_train: (n, d) float32, or images (n, channels, height, width): the private records, including the slot's.
@@ -39,6 +40,11 @@ class Task:
     num_classes: int
     name: str
     pixels: NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), np.ndarray):
+                object.__setattr__(self, field.name, read_only(value))
 
     def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
         """Records (k, …) as images: (k, height, width), or (k, height, width, 3) in colour.

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from dpsub._core.frozen import Frozen, read_only
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
 
@@ -24,8 +25,8 @@ ROOM = {"cpu": 2**20, "cuda": 2**28}
 GATHER_BELOW = 0.5
 
 
-@dataclass(frozen=True)
-class Network:
+@dataclass(frozen=True, eq=False)
+class Network(Frozen):
     """A bank of networks with cross-entropy loss.
 
     The parameters of R models are one tensor (runs, parameters), in the flattened order of `torch.nn.Sequential`.
@@ -36,8 +37,7 @@ class Network:
         input_shape: the shape of one record.
         classes: the number of classes.
         layers: the layers in order. The last one is a Dense.
-        initial: "random": each model starts by PyTorch's default. "fixed" and a checksum: see `starting_from`.
-        theta_0: (parameters,) the fixed start; None if the start is random.
+        theta_0: (parameters,) the fixed start, read-only; None if each model starts at random, by PyTorch's default.
         room: about how many numbers one part of the computation may hold. Parts of another size round differently.
         gather: whether each model computes its own batch only. This is faster for small batches.
     """
@@ -46,10 +46,24 @@ class Network:
     input_shape: tuple[int, ...]
     classes: int
     layers: tuple[Layer, ...] = field(repr=False)
-    initial: str = "random"
-    theta_0: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
-    room: int = field(default=RECORDS_AT_ONCE, repr=False, compare=False)
-    gather: bool = field(default=False, repr=False, compare=False)
+    theta_0: NDArray[np.float32] | None = field(default=None, repr=False)
+    room: int = field(default=RECORDS_AT_ONCE, repr=False)
+    gather: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.theta_0 is not None:
+            object.__setattr__(self, "theta_0", read_only(self.theta_0))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    @property
+    def initial(self) -> str:
+        """The start, as stored with every audit: "random", or "fixed" and a checksum."""
+        return "random" if self.theta_0 is None else f"fixed {crc32(self.theta_0.tobytes()):08x}"
 
     @property
     def parameters(self) -> int:
@@ -72,12 +86,12 @@ class Network:
         start = flat_parameters("theta_0", theta_0, self.parameters).numpy()
         if not np.isfinite(start).all():
             raise ValueError(f"theta_0 must be finite, got {int((~np.isfinite(start)).sum())} numbers that are not")
-        return replace(self, initial=f"fixed {crc32(start.tobytes()):08x}", theta_0=start)
+        return replace(self, theta_0=start)
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         """(runs, parameters): the fixed start, or PyTorch's default: weights and biases U(−1/√fan_in, 1/√fan_in)."""
         if self.theta_0 is not None:
-            return torch.as_tensor(self.theta_0, device=generator.device).repeat(runs, 1)
+            return torch.tensor(self.theta_0, device=generator.device).repeat(runs, 1)
         theta = torch.empty(runs, self.parameters, device=generator.device)
         for layer, part in self._parts(theta):
             if isinstance(layer, Dense | Conv):

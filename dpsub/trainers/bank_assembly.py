@@ -49,7 +49,7 @@ def assemble(
         worlds = [world for world in (canary.z, canary.z_prime) if world is not None]
         records = [world for world in worlds if isinstance(world, Record)]
         if not records:
-            vectors = torch.stack([torch.as_tensor(world, device=device) for world in worlds])
+            vectors = torch.stack([torch.tensor(world, device=device) for world in worlds])
     shared = len(y)
     x = np.concatenate([x, *(record.x[None] for record in records)])
     y = np.concatenate([y, np.array([record.y for record in records], dtype=np.int64)])

@@ -22,6 +22,10 @@ def test_mechanism_is_what_the_accountants_take():
         ({"sample_rate": 1.1}, "sample_rate must be > 0 and <= 1, got 1.1"),
         ({"steps": 0}, "steps must be >= 1, got 0"),
         ({"learning_rate": float("inf")}, "learning_rate must be finite and > 0, got inf"),
+        ({"noise_multiplier": 1e-300}, r"noise_multiplier must be >= 1e-30 and <= 1e\+30, got 1e-300"),
+        ({"max_grad_norm": 1e-300}, r"max_grad_norm must be >= 1e-15 and <= 1e\+15, got 1e-300"),
+        ({"sample_rate": 1e-13}, "sample_rate must be >= 1e-12 and <= 1, got 1e-13"),
+        ({"learning_rate": 1e300}, r"learning_rate must be >= 1e-38 and <= 1e\+38, got 1e\+300"),
         ({"optimizer": "rmsprop"}, "optimizer must be one of 'sgd', 'adam', got 'rmsprop'"),
     ],
 )

@@ -18,7 +18,7 @@ def test_metrics_are_observed_beside_the_scores(run, task, model, canary, spec):
     plain = run(**options)
     assert set(plain.data_vars) == {"score", "bit"}
     result = run(metrics=("accuracy", "weights", "distance", "gradient", "accuracy"), **options)
-    assert result.attrs["metrics"] == "accuracy weights distance gradient"
+    assert result.attrs["metrics"] == "accuracy distance gradient weights"
     assert result.accuracy.dims == ("measured", "step")
     assert result.measured.values.tolist() == list(range(8))
     assert result.gradient.dims == result.distance.dims == ("run", "step")
@@ -27,7 +27,7 @@ def test_metrics_are_observed_beside_the_scores(run, task, model, canary, spec):
     assert result.weights.shape == (133, model.parameters)
     assert result.bit.equals(plain.bit)
 
-    x, y = torch.as_tensor(task.x_test), torch.as_tensor(task.y_test)
+    x, y = torch.tensor(task.x_test), torch.tensor(task.y_test)
     for one in (0, 7):
         module = model.module(result.weights.values[one])
         accuracy = (module(x).argmax(dim=1) == y).float().mean()
@@ -76,9 +76,9 @@ def test_the_watched_gradient_is_that_of_before_the_step(cast, canary_of, spec, 
     bank.advance()
     before = bank.theta.clone()
     if kind == "record":
-        direction = model.clipped_sum(bank.theta, torch.as_tensor(pair.z.x[None]), torch.tensor([pair.z.y]), None, 0.5)
+        direction = model.clipped_sum(bank.theta, torch.tensor(pair.z.x[None]), torch.tensor([pair.z.y]), None, 0.5)
     else:
-        direction = torch.as_tensor(pair.z)
+        direction = torch.tensor(pair.z)
     watch.before_step()
     bank.advance()
     noisy_sum = (before - bank.theta) * 0.6 * 24
@@ -177,7 +177,7 @@ def test_observers_of_ones_own_are_in_the_dataset_and_survive_the_store(run, tmp
     assert audits.load(tmp_path / "audit.zarr").identical(stored)
 
     lead = () if repeats == 1 else ("repeat",)
-    assert made.attrs["metrics"] == "weights travel confidence displacement"
+    assert made.attrs["metrics"] == "confidence displacement travel weights"
     assert made.attrs["trained_coordinates"] == "all"
     assert made.attrs["first_label"].isdecimal()
     assert made.travel.dims == (*lead, "run", "step")
@@ -285,3 +285,9 @@ def test_an_observers_attributes_do_not_replace_the_audits(run, task, name):
 
     with suppress(ValueError):
         assert run(store=None, metrics=[Own()]).attrs[name] != "another"
+
+
+def test_the_order_of_metrics_is_not_another_audit(run, forbid_training):
+    first = run(metrics=("gradient", "accuracy"))
+    forbid_training()
+    assert run(metrics=("accuracy", "gradient")).identical(first)

@@ -40,7 +40,7 @@ def gradient_by_hand():
 
     def gradient(module, x, y):
         module.zero_grad()
-        cross_entropy(module(torch.as_tensor(x)[None].double()), torch.tensor([y])).backward()
+        cross_entropy(module(torch.tensor(x)[None].double()), torch.tensor([y])).backward()
         return torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
 
     return gradient

@@ -19,8 +19,8 @@ def test_substituted_gradients_are_two_clipping_bounds_apart(task, q, spec):
 
 def test_canary_sits_on_the_parameter_that_travels_least(task, spec):
     model, setting = models.linear(task), spec()
-    x = torch.cat([torch.as_tensor(task.x_train), torch.ones(80, 1)], dim=1)
-    labels = torch.nn.functional.one_hot(torch.as_tensor(task.y_train), 10)
+    x = torch.cat([torch.tensor(task.x_train), torch.ones(80, 1)], dim=1)
+    labels = torch.nn.functional.one_hot(torch.tensor(task.y_train), 10)
     theta, travel = torch.zeros(model.shape), torch.zeros(model.shape)
     for _ in range(setting.steps):
         gradients = x[:, :, None] * (torch.softmax(x @ theta, dim=1) - labels)[:, None, :]

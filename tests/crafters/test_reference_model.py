@@ -10,8 +10,8 @@ SHORT = {crafters.crafted_input: {"steps": 50, "learning_rate": 0.1}}
 
 
 def test_target_is_the_record_that_a_model_without_privacy_is_least_sure_of(task, spec):
-    x = torch.cat([torch.as_tensor(task.x_train), torch.ones(80, 1)], dim=1)
-    labels = torch.nn.functional.one_hot(torch.as_tensor(task.y_train), 10)
+    x = torch.cat([torch.tensor(task.x_train), torch.ones(80, 1)], dim=1)
+    labels = torch.nn.functional.one_hot(torch.tensor(task.y_train), 10)
     theta, confidence = torch.zeros(x.shape[1], 10), torch.zeros(80)
     for _ in range(15):
         theta = theta - 0.05 * x.T @ (torch.softmax(x @ theta, dim=1) - labels) / 80

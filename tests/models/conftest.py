@@ -46,7 +46,7 @@ def bench_of(cast):
         generator = torch.Generator().manual_seed(5)
         theta = model.initial_parameters(3, generator)
         theta += 0.03 * torch.randn(theta.shape, generator=generator)
-        inputs, labels = model.inputs(torch.as_tensor(task.x_train)), torch.as_tensor(task.y_train)
+        inputs, labels = model.inputs(torch.tensor(task.x_train)), torch.tensor(task.y_train)
         return Bench(task, model, theta, inputs, labels)
 
     return make

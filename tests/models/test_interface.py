@@ -13,7 +13,7 @@ def by_autograd(model, parameters, task, i):
     """The gradient of one record of one model, in the bank's flat order, by a path that shares no code with it."""
     module = model.module(parameters)
     loss = nn.functional.cross_entropy(
-        module(torch.as_tensor(task.x_train[i : i + 1])), torch.as_tensor(task.y_train[i : i + 1])
+        module(torch.tensor(task.x_train[i : i + 1])), torch.tensor(task.y_train[i : i + 1])
     )
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     if isinstance(model, models.Linear):
@@ -78,7 +78,7 @@ def test_batches_of_different_sizes_are_summed_each_by_itself(bench):
 
 
 def test_one_model_of_the_bank_is_a_torch_module(bench):
-    model, x = bench.model, torch.as_tensor(bench.task.x_train)
+    model, x = bench.model, torch.tensor(bench.task.x_train)
     logits = model.logits(bench.theta, bench.inputs)
     assert logits.shape == (24, 10, 3)
     for run in range(3):
@@ -105,7 +105,7 @@ def test_flat_parameters_are_a_view(bench):
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_parameters_may_come_as_anything_flat(bench_of, name):
     bench = bench_of(name)
-    model, x = bench.model, torch.as_tensor(bench.task.x_train)
+    model, x = bench.model, torch.tensor(bench.task.x_train)
     vector = torch.linspace(-1, 1, model.parameters, requires_grad=True)
     theta = model.initial_parameters(1, torch.Generator())
     model.flat(theta)[0] = vector.detach()

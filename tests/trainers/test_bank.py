@@ -34,7 +34,7 @@ def test_without_noise_and_canary_training_is_clipped_gradient_descent(cast, ban
     module = model.module(model.flat(bank.theta_0)[0])
     for _ in range(setting.steps):
         totals = [torch.zeros_like(parameter) for parameter in module.parameters()]
-        for x, y in zip(torch.as_tensor(task.x_train), torch.as_tensor(task.y_train), strict=True):
+        for x, y in zip(torch.tensor(task.x_train), torch.tensor(task.y_train), strict=True):
             loss = nn.functional.cross_entropy(module(x[None]), y[None])
             gradients = torch.autograd.grad(loss, list(module.parameters()))
             norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
@@ -88,8 +88,9 @@ def test_masks_and_noise_are_independent_across_models_and_steps(canary_of, spec
 @every_model
 def test_the_record_in_the_slot_never_contributes(cast, canary_of, spec, name, kind):
     task, model = cast[name]
-    changed = data.from_arrays(task.x_train.copy(), task.y_train.copy(), num_classes=10)
-    changed.x_train[7] = 100.0
+    x = task.x_train.copy()
+    x[7] = 100.0
+    changed = data.from_arrays(x, task.y_train, num_classes=10)
     pair, setting, thetas = canary_of(name, kind), spec(steps=4), []
     for of in (task, changed):
         generator = torch.Generator().manual_seed(0)
@@ -132,7 +133,7 @@ def test_against_nothing_the_slot_is_empty_and_still_counts(cast, bank_of, canar
     bank.step()
     with_z, without = start - model.flat(bank.theta)
 
-    x, y = model.inputs(torch.as_tensor(task.x_train)), torch.as_tensor(task.y_train)
+    x, y = model.inputs(torch.tensor(task.x_train)), torch.tensor(task.y_train)
     others = torch.arange(24) != 7
     expected = model.flat(model.clipped_sum(bank.theta_0, x[others], y[others], None, 1.0))
     torch.testing.assert_close(without, expected[1] / 24, atol=1e-6, rtol=1e-4)
@@ -140,7 +141,7 @@ def test_against_nothing_the_slot_is_empty_and_still_counts(cast, bank_of, canar
     if kind == "record":
         added = model.flat(model.clipped_sum(bank.theta_0, x[~others], y[~others], None, 1.0))[0]
     else:
-        added = torch.as_tensor(alone.z)
+        added = torch.tensor(alone.z)
     torch.testing.assert_close(with_z, (expected[0] + added) / 24, atol=1e-6, rtol=1e-4)
 
 

@@ -40,7 +40,7 @@ def test_adam_and_networks_train_in_all_coordinates(bank_of, canary_of, spec):
 
 def test_who_is_shared_and_who_is_in_the_slot(cast, bank_of, canary_of, spec):
     task, _ = cast["mlp"]
-    x, y = torch.as_tensor(task.x_train), torch.as_tensor(task.y_train)
+    x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
     others = torch.arange(24) != 7
     for pair, in_slot in (
         (None, 0),
@@ -58,7 +58,7 @@ def test_who_is_shared_and_who_is_in_the_slot(cast, bank_of, canary_of, spec):
         worlds = [] if in_slot == 0 else [pair.z, pair.z_prime][:in_slot]
         assert bank.labels[bank.shared :].tolist() == [world.y for world in worlds]
         for found, world in zip(bank.inputs[bank.shared :], worlds, strict=True):
-            torch.testing.assert_close(found, torch.as_tensor(world.x), atol=0, rtol=0)
+            torch.testing.assert_close(found, torch.tensor(world.x), atol=0, rtol=0)
 
 
 def test_a_bank_without_a_canary_has_no_scores(bank_of, spec):

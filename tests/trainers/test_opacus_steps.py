@@ -81,9 +81,9 @@ def opacus_path(monkeypatch):
             x, y = task.x_train[batch], task.y_train[batch]
             if pair.score == "logit" and draws.slot_sampled[step]:
                 x, y = np.concatenate([x, world.x[None]]), np.append(y, world.y)
-            nn.functional.cross_entropy(module(torch.as_tensor(x, dtype=dtype)), torch.as_tensor(y)).backward()
+            nn.functional.cross_entropy(module(torch.tensor(x, dtype=dtype)), torch.tensor(y)).backward()
             if pair.score == "displacement" and draws.slot_sampled[step]:
-                canary = as_parameters(model, torch.as_tensor(world, dtype=dtype))
+                canary = as_parameters(model, torch.tensor(world, dtype=dtype))
                 for parameter, gradient in zip(module.parameters(), canary, strict=True):
                     parameter.grad_sample = torch.cat([parameter.grad_sample, gradient[None]])
             optimizer.step()

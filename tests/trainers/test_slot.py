@@ -43,7 +43,7 @@ def test_a_logit_is_log_odds_and_never_saturates(cast, bank_of, canary_of, spec)
     for shown in (pair, pair.against_nothing(adjacency="add_remove")):
         bank = bank_of("linear", spec(), [0, 1], shown)
         bank.theta += torch.randn(bank.theta.shape, generator=bank.generator)
-        p = torch.softmax(model.logits(bank.theta, model.inputs(torch.as_tensor(pair.z.x[None]))), dim=1)[0].double()
+        p = torch.softmax(model.logits(bank.theta, model.inputs(torch.tensor(pair.z.x[None]))), dim=1)[0].double()
         odds, other_odds = (torch.log(p[y] / (1 - p[y])) for y in (pair.z.y, pair.z_prime.y))
         expected = odds - other_odds if shown is pair else odds
         torch.testing.assert_close(bank.scores().double(), expected, atol=1e-4, rtol=1e-4)
@@ -64,10 +64,10 @@ def test_the_products_of_privatised_and_zs_gradient_are_what_a_watcher_computes(
     bank.advance()
     before = model.flat(bank.theta).clone()
     if kind == "record":
-        x, y = model.inputs(torch.as_tensor(pair.z.x[None])), torch.tensor([pair.z.y])
+        x, y = model.inputs(torch.tensor(pair.z.x[None])), torch.tensor([pair.z.y])
         direction = model.flat(model.clipped_sum(bank.theta, x, y, None, 0.5)).clone()
     else:
-        direction = torch.as_tensor(pair.z).expand(2, -1)
+        direction = torch.tensor(pair.z).expand(2, -1)
     gradient = bank.slot.gradient(bank)
     bank.advance()
     noisy_average = before - model.flat(bank.theta)  # the learning rate is 1
@@ -90,7 +90,7 @@ def test_the_distance_of_records_is_that_of_their_clipped_gradients(cast, bank_o
     for run in range(2):
         module, clipped = model.module(model.flat(bank.theta)[run]), []
         for x, y in (pair.z, pair.z_prime):
-            loss = nn.functional.cross_entropy(module(torch.as_tensor(x[None])), torch.tensor([y]))
+            loss = nn.functional.cross_entropy(module(torch.tensor(x[None])), torch.tensor([y]))
             gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
             clipped.append(gradient * (0.5 / (gradient.norm() + 1e-6)).clamp(max=1))
         assert float(found[run]) == pytest.approx(float((clipped[0] - clipped[1]).norm()), rel=1e-4)

@@ -15,11 +15,11 @@ from dpsub._core import CanaryPair
 from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Plan, Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
-from dpsub.audits.storage import zarr_layout
 from dpsub.audits.storage.attributes import decoded, told
 from dpsub.audits.storage.contents import Contents
 from dpsub.audits.storage.files import LOCK
 from dpsub.audits.storage.locks import naming, take
+from dpsub.audits.storage.stored_canaries import canaries_of
 from dpsub.audits.storage.writer import StoreWriter
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
@@ -136,10 +136,10 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
         if stored != value and not close and not name.startswith("canary_"):
             others.append(f"{name}: stored {stored!r}, asked for {value!r}")
     canaries: tuple[CanaryPair, ...] | None = asked.canaries
-    if not any(name.startswith("canary/") for name in contents.damaged):
-        canaries = zarr_layout.stored_canaries(contents.files, asked.canaries)
+    stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
+    if stored != value and not any(name.startswith("canary/") for name in contents.damaged):
+        canaries = canaries_of(contents.files, asked)
     if canaries is None:
-        stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
         others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
     if others or canaries is None:
         differences = "".join(f"\n  {other}" for other in others)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from zarr.storage import MemoryStore
 from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.shards import Arrays
-
-SAME_CANARY = 1e-3  # of the norms of z, z′ and z − z′: a canary crafted again on another machine differs a little
 
 World = NDArray[np.float32] | Record
 
@@ -45,7 +42,7 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
         root.create_array(name, data=coordinate, dimension_names=(name,))
     root.create_group("shards")
     canary = root.create_group("canary")
-    for name, worlds in _worlds(plan.canaries).items():
+    for name, worlds in worlds_of(plan.canaries).items():
         labels = [world.y for world in worlds if isinstance(world, Record)]
         arrays = [world.x if isinstance(world, Record) else world for world in worlds]
         canary.create_array(name, data=np.stack(arrays), attributes={"labels": labels})
@@ -77,43 +74,7 @@ def buffers(files: Mapping[str, bytes]) -> dict[str, Buffer]:
     return {name: kind.from_bytes(content) for name, content in files.items()}
 
 
-def stored_canaries(files: Mapping[str, bytes], asked: tuple[CanaryPair, ...]) -> tuple[CanaryPair, ...] | None:
-    """The stored canaries if those asked for equal them up to rounding, else None."""
-    group: Any = zarr.open_group(MemoryStore(buffers(files)), mode="r")["canary"]
-    worlds = _worlds(asked)
-    if set(worlds) != set(group):
-        return None
-    stored: dict[str, list[World]] = {}
-    for name in worlds:
-        arrays, labels = group[name][:], group[name].attrs["labels"]
-        stored[name] = [Record(x, y) for x, y in zip(arrays, labels, strict=True)] if labels else list(arrays)
-    if len(stored["z"]) != len(asked):
-        return None
-    for mine, theirs in zip(zip(*worlds.values(), strict=True), zip(*stored.values(), strict=True), strict=True):
-        if not _nearly_equal(mine, theirs):
-            return None
-    z_primes = stored.get("z_prime", [None] * len(asked))
-    triples = zip(asked, stored["z"], z_primes, strict=True)
-    return tuple(replace(canary, z=z, z_prime=z_prime) for canary, z, z_prime in triples)
-
-
-def _nearly_equal(mine: tuple[World, ...], theirs: tuple[World, ...]) -> bool:
-    """Whether two pairs agree in their worlds and in the difference between them, which the audit is about."""
-    (x, my_labels), (y, their_labels) = _parts(mine), _parts(theirs)
-    return my_labels == their_labels and len(x) == len(y) and all(map(_close, x, y))
-
-
-def _parts(worlds: tuple[World, ...]) -> tuple[list[NDArray[np.float64]], list[int]]:
-    arrays = [np.asarray(world.x if isinstance(world, Record) else world, dtype=np.float64) for world in worlds]
-    difference = [arrays[0] - arrays[1]] if len(arrays) == 2 and arrays[0].shape == arrays[1].shape else []
-    return [*arrays, *difference], [world.y for world in worlds if isinstance(world, Record)]
-
-
-def _close(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
-    return x.shape == y.shape and bool(np.linalg.norm(x - y) <= SAME_CANARY * np.linalg.norm(y))
-
-
-def _worlds(canaries: tuple[CanaryPair, ...]) -> dict[str, list[World]]:
+def worlds_of(canaries: tuple[CanaryPair, ...]) -> dict[str, list[World]]:
     """z and z′ of each canary; no "z_prime" if the slot is empty in the other world."""
     worlds: dict[str, list[World]] = {"z": [canary.z for canary in canaries]}
     others: list[World] = [canary.z_prime for canary in canaries if canary.z_prime is not None]

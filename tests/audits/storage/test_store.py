@@ -9,7 +9,7 @@ import pytest
 import torch
 import xarray as xr
 
-from dpsub import CanaryPair, audits, models
+from dpsub import CanaryPair, audits, data, models
 from dpsub._core import provenance
 from dpsub.audits import many_runs
 from dpsub.audits.shard_provenance import made_on
@@ -91,6 +91,22 @@ def test_another_audit_is_refused_and_the_difference_is_shown(run, task, canary,
     run(**measured)
     with pytest.raises(ValueError, match=r"store holds another audit, .*measured.zarr:\n  test_fingerprint: stored"):
         run(**measured, task=replace(task, y_test=(task.y_test + 1) % 10))
+
+
+def test_records_are_compared_feature_by_feature(run, task, forbid_training):
+    """With one large feature, whole records are within 1e-3 of each other's norm, and z − z′ is 0 for both pairs."""
+    large = data.from_arrays(np.column_stack([task.x_train, np.full(30, 1e6)]), task.y_train, num_classes=10)
+    x, other = large.x_train[3], large.x_train[4]
+    options = {"task": large, "model": models.linear(large), "runs": 5}
+    run(**options, canary=CanaryPair((x, 1), (x, 2), 3, "S4"))
+    with pytest.raises(ValueError, match="canary_fingerprint"):
+        run(**options, canary=CanaryPair((other, 1), (other, 2), 3, "S4"))
+    with pytest.raises(ValueError, match="canary_fingerprint"):
+        run(**options, canary=CanaryPair((x, 1), (x, 3), 3, "S4"))
+    forbid_training()
+    nearly = x + np.float32(1e-4) * large.x_train.std(axis=0)
+    found = run(**options, canary=CanaryPair((nearly, 1), (nearly, 2), 3, "S4"))
+    assert found.attrs["canary_fingerprint"] == CanaryPair((x, 1), (x, 2), 3, "S4").fingerprint
 
 
 def test_numbers_that_differ_by_rounding_are_the_same_audit(run, canary, expected, killed_midway, spec):
