@@ -22,6 +22,12 @@ def on_axes(**given: Any) -> None:
             raise ValueError(f"{argument} must be matplotlib axes, as plt.subplots makes them, got {_told(ax)}")
 
 
+def text(argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{argument} must be a text, got {_told(value)}")
+    return value
+
+
 def points(argument: str, values: Any, count: int | None = None, *, finite: bool = True) -> Array:
     """A sequence of numbers, `count` of them or one or more; infinite ones only if `finite` is False."""
     array = numbers(argument, values, finite=finite)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound, over_repeats
-from dpsub.figures.arguments import Array, audits, named, numbers, on_axes, points
+from dpsub.figures.arguments import Array, audits, named, numbers, on_axes, points, text
 from dpsub.figures.style import LOOKS, literal, looks, name_source, tag, what_it_rests_on
 
 DRAWN = ("substitute", "add_remove", "group", "ceiling")  # names in the answers, beside the scenarios'
@@ -55,7 +55,7 @@ def epsilon_against_step(
     most = None if ceiling is None else _ceiling("ceiling", ceiling, len(x))
     artists: dict[str, Artist | Container] = {}
     for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
-        if values is not None:
+        if name != "group" or values is not None:
             (artists[name],) = ax.plot(x, points(name, values, len(x), finite=False), **looks(name))
     for scenario, repeats in found.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
@@ -85,6 +85,7 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
 
     Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
     """
+    text("source", source)
     for name, panel in named("panels", panels).items():
         if not isinstance(panel, Mapping) or not {"steps", "substitute", "add_remove", "audited"} <= set(panel):
             raise ValueError(f"panels[{name!r}] must be what findings.panel returns, got {type(panel).__name__}")

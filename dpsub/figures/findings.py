@@ -49,7 +49,8 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
     """What method "pld" must know, as far as the audit says it."""
-    if options.get("method") != "pld":
+    method = options.get("method")
+    if not isinstance(method, str) or method != "pld":
         return {}
     known = {name: result.attrs[name] for name in ("sample_rate", "adjacency") if name in result.attrs}
     return known | ({"steps": read_audits.steps("result", result).tolist()} if "step" in result.coords else {})
@@ -91,15 +92,17 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         its_steps = read_audits.steps(f"audited[{scenario!r}]", other)
         if its_sizes != sizes or not np.array_equal(its_steps, steps):
             raise ValueError(
-                f"audited must have the same runs, repeats and steps, got {scenario} with {_told(its_sizes, its_steps)} "
-                f"beside {_told(sizes, steps)}"
+                f"audited must have the same runs, repeats and steps, got {scenario} with "
+                f"{_told(its_sizes, its_steps)} beside {_told(sizes, steps)}"
             )
     found = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
         "steps": steps,
         **promises(first, delta=delta),
         "audited": found,
-        "ceiling": _ceiling(options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options),
+        "ceiling": _ceiling(
+            options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options
+        ),
     }
 
 
@@ -188,12 +191,14 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     found = result.accuracy.expand_dims([name for name in dims if name not in result.accuracy.dims]).transpose(*dims)
     if missing := int(found.isnull().sum()):
         raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
-    models = np.asarray(found.values.reshape(-1, found.sizes["step"]))
+    models: np.ndarray = found.values.reshape(-1, found.sizes["step"])
     if bit is None:
         return models
     bit = checks.whole("bit", bit, at_least=0, at_most=1)
     if "measured" not in result.coords:
-        raise ValueError("result must have the coordinate measured, the numbers of the runs whose accuracy was measured")
+        raise ValueError(
+            "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
+        )
     runs = read_audits.numbered("result", read_audits.arranged("result", result)).bit
     measured = np.atleast_1d(result.measured.values)
     if unknown := set(measured.tolist()) - set(runs.run.values.tolist()):

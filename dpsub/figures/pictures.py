@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.figures.arguments import named, numbers, on_axes, points
+from dpsub.figures.arguments import named, numbers, on_axes, points, text
 from dpsub.figures.style import LOOKS, literal
 
 Trace = Mapping[str, NDArray[Any]]
@@ -100,7 +100,8 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
     on_axes(ax=ax)
     values = _of(trace, "cosine")
     own, chosen = (
-        checks.whole(argument, y, at_least=0, at_most=len(values) - 1) for argument, y in (("own", own), ("chosen", chosen))
+        checks.whole(argument, y, at_least=0, at_most=len(values) - 1)
+        for argument, y in (("own", own), ("chosen", chosen))
     )
     colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in range(len(values))]
     bars = ax.bar(np.arange(len(values)), values, color=colors, edgecolor="black", linewidth=0.6)
@@ -150,8 +151,13 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
     shown = numbers("images", images)
     if shown.ndim not in (3, 4) or not shown.size or shown.shape[3:] not in ((), (3,)):
         raise ValueError(f"images must have shape (k, height, width) or (k, height, width, 3), got {shown.shape}")
-    if not len(axes) == len(shown) == len(names) or isinstance(names, str):
-        raise ValueError(f"axes and names must be one for each of {len(shown)} images, got {len(axes)} and {len(names)}")
+    for argument, listed in (("axes", axes), ("names", names)):
+        if not isinstance(listed, Sequence | np.ndarray) or isinstance(listed, str):
+            raise ValueError(f"{argument} must be a list, one for each image, got {type(listed).__name__}")
+    if not len(axes) == len(shown) == len(names):
+        raise ValueError(
+            f"axes and names must be one for each of {len(shown)} images, got {len(axes)} and {len(names)}"
+        )
     for place, ax in enumerate(axes):
         on_axes(**{f"axes[{place}]": ax})
     low, high = float(shown.min()), float(shown.max())
@@ -160,7 +166,7 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
         artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(str(name), fontsize=7, parse_math=False)
+        ax.set_xlabel(text("names", name), fontsize=7, parse_math=False)
     return artists
 
 

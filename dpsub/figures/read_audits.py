@@ -83,8 +83,8 @@ def numbered(argument: str, result: xr.Dataset) -> xr.Dataset:
         return result
     if result.attrs.get("runs", runs) != runs:
         raise ValueError(
-            f"{argument} must say which runs it holds, got {runs} of {result.attrs['runs']} without the coordinate run: "
-            "select runs after assign_coords(run=range(…))"
+            f"{argument} must say which runs it holds, got {runs} of {result.attrs['runs']} without the coordinate "
+            "run: select runs after assign_coords(run=range(…))"
         )
     return result.assign_coords(run=np.arange(runs))
 
@@ -93,8 +93,10 @@ def differing(one: xr.Dataset, other: xr.Dataset, names: Iterable[str]) -> str |
     """The first of these attributes that differs. σ may differ by rounding, as between two machines."""
     for name in names:
         mine, its = one.attrs.get(name), other.attrs.get(name)
-        close = name == "noise_multiplier" and isinstance(mine, Real) and isinstance(its, Real)
-        same = isclose(mine, its, rel_tol=1e-6) if close else its == mine
+        if name == "noise_multiplier" and isinstance(mine, Real) and isinstance(its, Real):
+            same = isclose(mine, its, rel_tol=1e-6)
+        else:
+            same = bool(its == mine)
         if not same:
             return name
     return None

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.text import Annotation, Text
 
 from dpsub.estimators import LowerBound
-from dpsub.figures.arguments import on_axes
+from dpsub.figures.arguments import on_axes, text
 
 STYLE = "dpsub.figures.dpsub"  # plt.style.use(figures.STYLE)
 SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
@@ -57,8 +57,8 @@ OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not na
 
 def literal(label: object) -> str:
     """A label that matplotlib draws as it is written: without reading math, and in a legend whatever it begins with."""
-    text = str(label).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text
+    escaped = str(label).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def looks(name: str, **changes: Any) -> dict[str, Any]:
@@ -70,7 +70,13 @@ def tag(ax: Axes, name: str) -> Annotation:
     """Write a panel's label above its left corner, as it is: without reading math."""
     on_axes(ax=ax)
     return ax.annotate(
-        str(name), (0.03, 1.0), xycoords="axes fraction", ha="left", va="bottom", weight="bold", parse_math=False
+        text("name", name),
+        (0.03, 1.0),
+        xycoords="axes fraction",
+        ha="left",
+        va="bottom",
+        weight="bold",
+        parse_math=False,
     )
 
 
@@ -78,4 +84,4 @@ def name_source(figure: Figure, source: str) -> Text:
     """Write below a figure, small, what it was made from, as it is: without reading math."""
     if not isinstance(figure, FigureBase):
         raise ValueError(f"figure must be a matplotlib figure, got {type(figure).__name__}")
-    return figure.supxlabel(str(source), fontsize=7, color="0.35", parse_math=False)
+    return figure.supxlabel(text("source", source), fontsize=7, color="0.35", parse_math=False)

@@ -81,7 +81,7 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
         seed: of the first audit.
     """
     for argument, value, options in (("runs", runs, threshold_game.RUNS), ("mu", mu, threshold_game.MU)):
-        if value not in options:
+        if checks.real(argument, value) not in options:
             raise ValueError(f"{argument} must be one of {', '.join(map(str, options))}, got {value!r}")
     seed = checks.whole("seed", seed, at_least=0)
     wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
