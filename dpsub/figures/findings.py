@@ -191,9 +191,9 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     found = result.accuracy.expand_dims([name for name in dims if name not in result.accuracy.dims]).transpose(*dims)
     if missing := int(found.isnull().sum()):
         raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
-    models: np.ndarray = found.values.reshape(-1, found.sizes["step"])
+    models = found.values.reshape(-1, found.sizes["step"])
     if bit is None:
-        return models
+        return np.asarray(models)
     bit = checks.whole("bit", bit, at_least=0, at_most=1)
     if "measured" not in result.coords:
         raise ValueError(
@@ -206,7 +206,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
             f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
             "the same runs in measured"
         )
-    return models[runs.sel(run=measured).values.ravel() == bit]
+    return np.asarray(models[runs.sel(run=measured).values.ravel() == bit])
 
 
 def source(*audited: xr.Dataset) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
 from dpsub.figures.arguments import named, numbers, on_axes, points, text
-from dpsub.figures.style import LOOKS, literal
+from dpsub.figures.style import LOOKS, broken, literal
 
 Trace = Mapping[str, NDArray[Any]]
 TO_TARGET = "cosine with target gradient"
@@ -166,7 +166,7 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
         artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(text("names", name), fontsize=7, parse_math=False)
+        ax.set_xlabel(broken(text("names", name), 40), fontsize=7, parse_math=False)
     return artists
 
 

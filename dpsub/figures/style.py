@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -55,9 +56,17 @@ def what_it_rests_on(bound: LowerBound) -> str:
 OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name
 
 
+def broken(long: str, width: int) -> str:
+    """The text in lines of at most `width` characters."""
+    return "\n".join(textwrap.wrap(long, width, drop_whitespace=False, replace_whitespace=False)) or long
+
+
 def literal(label: object) -> str:
-    """A label that matplotlib draws as it is written: without reading math, and in a legend whatever it begins with."""
-    escaped = str(label).replace("$", r"\$")
+    """A label that matplotlib draws as it is written: without reading math, and in a legend whatever it begins with.
+
+    Long labels are broken into lines.
+    """
+    escaped = broken(str(label), 40).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
@@ -70,7 +79,7 @@ def tag(ax: Axes, name: str) -> Annotation:
     """Write a panel's label above its left corner, as it is: without reading math."""
     on_axes(ax=ax)
     return ax.annotate(
-        text("name", name),
+        broken(text("name", name), 40),
         (0.03, 1.0),
         xycoords="axes fraction",
         ha="left",
@@ -84,4 +93,4 @@ def name_source(figure: Figure, source: str) -> Text:
     """Write below a figure, small, what it was made from, as it is: without reading math."""
     if not isinstance(figure, FigureBase):
         raise ValueError(f"figure must be a matplotlib figure, got {type(figure).__name__}")
-    return figure.supxlabel(text("source", source), fontsize=7, color="0.35", parse_math=False)
+    return figure.supxlabel(broken(text("source", source), 100), fontsize=7, color="0.35", parse_math=False)
