@@ -120,12 +120,12 @@ def test_the_ceiling_of_simultaneous_bounds_is_that_of_their_share_of_alpha(audi
 
 
 def test_a_panel_by_the_mechanism_has_its_bounds_and_its_ceiling_at_each_step(audited):
-    result = audited(sample_rate=0.5, adjacency="substitute", steps=(2, 5))
-    told = {"sample_rate": 0.5, "steps": [2, 5], "adjacency": "substitute"}
+    result = audited(sample_rate=0.9, adjacency="substitute", steps=(1, 2), runs=60)
+    told = {"sample_rate": 0.9, "steps": [1, 2], "adjacency": "substitute"}
     panel = findings.panel({"S2": result}, delta=1e-5, method="pld", **told)
     assert panel["audited"]["S2"] == findings.bounds(result, delta=1e-5, method="pld", **told)
     expected = [
-        estimators.max_certifiable_epsilon(300, delta=1e-5, method="pld", **(told | {"steps": at})) for at in (2, 5)
+        estimators.max_certifiable_epsilon(60, delta=1e-5, method="pld", **(told | {"steps": at})) for at in (1, 2)
     ]
     assert list(panel["ceiling"]) == expected
     assert expected[0] != expected[1]
