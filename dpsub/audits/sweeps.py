@@ -99,7 +99,7 @@ def load_all(
     """
     for argument, given, kinds in (("folder", folder, str | os.PathLike), ("label", label, str)):
         if not isinstance(given, kinds):
-            raise ValueError(f"{argument} must be a text, got {given!r}")
+            raise ValueError(f"{argument} must be a {'path' if argument == 'folder' else 'text'}, got {given!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
     place = Path(folder).expanduser()
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):

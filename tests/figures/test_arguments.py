@@ -45,7 +45,7 @@ def test_names_are_drawn_as_they_are(ax, bounds_of, name):
         ax.clear()
         draw(ax)
         assert name in drawn(ax.figure), way
-    (wrong, tight) = plt.subplots(1, 2)[1]
+    (wrong, tight) = plt.subplots(1, 2, figsize=figures.DOUBLE)[1]
     figures.validity(wrong, tight, [10, 20], {name: ([0.1, 0.2], [0.5, 0.6], True)}, alpha=0.05)
     wrong.legend()
     assert name in drawn(wrong.figure)
@@ -92,7 +92,7 @@ def test_steps_in_another_order_are_all_on_the_plot(ax, bounds_of):
 
 
 def test_accuracies_with_named_dimensions_are_read_by_name(ax):
-    found = xr.DataArray([[0.5, 0.7], [0.7, 0.9]], dims=("measured", "step"))
+    found = xr.DataArray([[0.5, 0.6], [0.7, 0.9]], dims=("measured", "step"))
     for given in (found, found.T):
         ax.clear()
         np.testing.assert_allclose(
