@@ -100,7 +100,9 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
         ax.sharey(row[0][0])
         ax.label_outer()
     row[0][0].set_ylim(0, top)
-    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=3)
+    widest = max(len(line) for label in shared for line in label.splitlines())
+    columns = 3 if widest < 40 else 2  # more do not fit
+    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=columns)
     name_source(figure, source)
     return figure
 

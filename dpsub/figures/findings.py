@@ -72,7 +72,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     Args:
         audited: by scenario, audits with the same training parameters, observed steps, runs and repeats.
         delta: the δ at which ε is stated.
-        options: of `bounds`.
+        options: of `bounds`. The ceiling is that of bounds with these options; for method "pld" it depends on the step.
 
     Raises:
         ValueError: if there is no audit, or if the audits differ in one of these.
@@ -206,7 +206,10 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
             f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
             "the same runs in measured"
         )
-    return np.asarray(models[runs.sel(run=measured).values.ravel() == bit])
+    bits = runs.sel(run=measured).values.ravel()
+    if not np.isin(bits, (0, 1)).all():
+        raise ValueError("result must have bits of 0 or 1 for the measured runs, got others: its store is not complete")
+    return np.asarray(models[bits == bit])
 
 
 def source(*audited: xr.Dataset) -> str:

@@ -86,6 +86,8 @@ def test_accuracies_follow_the_numbers_of_their_runs(audited):
             findings.accuracy(result, bit=bit)
     with pytest.raises(ValueError, match="result must have the coordinate measured"):
         findings.accuracy(result.drop_vars("measured"), bit=0)
+    with pytest.raises(ValueError, match="result must have bits of 0 or 1 for the measured runs"):
+        findings.accuracy(result.assign(bit=result.bit * 0 - 1), bit=0)
     with pytest.raises(ValueError, match="result must be whole, got 12 of 48 accuracies missing"):
         findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
 
