@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,35 @@ def sweep(
     >>> list(sweep(task, models.linear(task), specs, scenarios=two, runs=4, progress=False))
     [('q = 0.5', 'S2'), ('q = 0.5', 'S4'), ('q = 1', 'S2'), ('q = 1', 'S4')]
     """
+    for argument, given in (("specs", specs), ("scenarios", scenarios)):
+        if not isinstance(given, Mapping) or not given:
+            raise ValueError(f"{argument} must be a dictionary with one entry or more, got {given!r}")
+    for scenario, craft in scenarios.items():
+        if not callable(craft):
+            raise ValueError(f"scenarios must be crafters by name, got {craft!r} for {scenario!r}")
+    for label, spec in specs.items():
+        if not isinstance(spec, DPSGD):
+            raise ValueError(f"specs must be DPSGD by label, got {spec!r} for {label!r}")
+    stores = {} if results is None else _stores(Path(results), specs, scenarios)
     found = {}
     for label, spec in specs.items():
         for scenario, craft in scenarios.items():
-            store = None if results is None else Path(results, f"{_file_name(label)}-{scenario}.zarr")
+            store = stores.get((label, scenario))
             canary = craft(task, model, spec, seed=seed)
             found[label, scenario] = audit(task, model, canary, spec, seed=seed, store=store, **options)
+    return found
+
+
+def _stores(folder: Path, specs: Iterable[str], scenarios: Iterable[str]) -> dict[tuple[str, str], Path]:
+    """Where each audit is stored. All names are checked before the first audit runs."""
+    found: dict[tuple[str, str], Path] = {}
+    for label, scenario in itertools.product(specs, scenarios):
+        path = folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.zarr"
+        if path in found.values():
+            raise ValueError(
+                f"specs and scenarios must give each audit a file name of its own, got two for {path.name}"
+            )
+        found[label, scenario] = path
     return found
 
 
@@ -73,11 +97,14 @@ def load_all(
         FileNotFoundError: if the folder holds no audits.
         ValueError: if one is damaged or not complete, or if two have the same label and scenario.
     """
+    for argument, given, kinds in (("folder", folder, str | os.PathLike), ("label", label, str)):
+        if not isinstance(given, kinds):
+            raise ValueError(f"{argument} must be a {'path' if argument == 'folder' else 'text'}, got {given!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
     place = Path(folder).expanduser()
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
         one = load(path)
-        key = label.format(**one.attrs), one.attrs["scenario"]
+        key = _label(label, path, one), one.attrs["scenario"]
         if key in found:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
         found[key] = one
@@ -89,9 +116,18 @@ def load_all(
     return found
 
 
-def _file_name(label: str) -> str:
+def _label(label: str, path: Path, one: xr.Dataset) -> str:
+    try:
+        return label.format(**one.attrs)
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"label must be a format string over the attributes of {path.name}, got {label!r}: {error}"
+        ) from None
+
+
+def _file_name(argument: str, label: str) -> str:
     """A label in characters that any file system accepts: "eta=0.1" for "η = 0.1"."""
-    name = "".join({"η": "eta", "σ": "sigma", "ε": "epsilon", "δ": "delta"}.get(c, c) for c in label if c != " ")
+    name = "".join({"η": "eta", "σ": "sigma", "ε": "epsilon", "δ": "delta"}.get(c, c) for c in str(label) if c != " ")
     if not re.fullmatch(r"[A-Za-z0-9=.,_+-]+", name):
-        raise ValueError(f"specs must have labels of letters, digits and =.,_+-, for file names, got {label!r}")
+        raise ValueError(f"{argument} must have labels of letters, digits and =.,_+-, for file names, got {label!r}")
     return name

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsub._core import checks
 from dpsub.estimators.claims import Array
 from dpsub.estimators.lower_bounds import LowerBound
 
@@ -29,7 +30,8 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     """Mean and two standard errors over repeated audits.
 
     Args:
-        bounds: one entry for each repeat: a `LowerBound`, a list with one for each step, or numbers likewise.
+        bounds: one entry for each repeat: a `LowerBound`, a list with one for each step, or numbers likewise. Numbers
+            whose dimensions have names, as xarray gives, are read by the dimension "repeat".
 
     Raises:
         ValueError: if there are no repeats, if they differ in their number of steps, or if a bound is NaN.
@@ -42,8 +44,17 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     expected = "bounds must be a sequence of repeats, each a bound or a list with one bound for each step"
     if isinstance(bounds, str | LowerBound):
         raise ValueError(f"{expected}, got a single {type(bounds).__name__}")
+    checks.no_mask("bounds", bounds)
+    names = getattr(bounds, "dims", None)
+    if isinstance(names, tuple) and hasattr(bounds, "transpose"):
+        if "repeat" not in names:
+            raise ValueError(f'{expected}: the dimension "repeat", got the dimensions {names}')
+        bounds = bounds.transpose("repeat", ...)
     try:
-        stacked = np.stack([np.asarray(_epsilons(repeat), dtype=np.float64) for repeat in bounds])
+        found = [np.asarray(_epsilons(repeat)) for repeat in bounds]
+        if any(repeat.dtype.kind not in "iuf" for repeat in found):
+            raise TypeError
+        stacked = np.stack(found).astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{expected}, got none, repeats of different shapes, or something else") from None
     if stacked.size == 0 or stacked.ndim > 2 or np.isnan(stacked).any():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -13,8 +15,11 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     """The scores as (runs, steps); which runs were trained with z; and whether the scores came with steps."""
     checks.no_mask("scores", scores)
     checks.no_mask("bits", bits)
+    scores = _runs_first(scores, bits)
     try:
         columns = np.asarray(scores)
+    except TypeError:
+        raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
     except ValueError:
         raise ValueError(
             "scores must have the same number of steps for every run, got rows of different lengths"
@@ -39,3 +44,19 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     if len(np.unique(worlds)) < 2:
         raise ValueError(f"bits must hold runs of both worlds, got {worlds[0]} only: run more, or check the coin")
     return columns.reshape(len(columns), -1).astype(np.float64), worlds == 0, columns.ndim == 2
+
+
+def _runs_first(scores: Any, bits: Any) -> Any:
+    """Scores with names for their dimensions, as xarray gives, with the dimension of the bits first."""
+    names, of_bits = (getattr(values, "dims", None) for values in (scores, bits))
+    if not isinstance(names, tuple) or not hasattr(scores, "transpose"):
+        return scores
+    run = of_bits[0] if isinstance(of_bits, tuple) and len(of_bits) == 1 else "run"
+    if isinstance(of_bits, tuple) and run not in names:
+        raise ValueError(f"scores must have the dimension {run!r} of bits, got {names}")
+    if "repeat" in names and len(names) == 2:
+        raise ValueError(f"scores must be of one repeat, got the dimensions {names}: choose one with isel(repeat=…)")
+    mine, its = (getattr(values, "indexes", {}).get(run) for values in (scores, bits))
+    if mine is not None and its is not None and not mine.equals(its):
+        raise ValueError(f"scores and bits must be of the same runs in the same order, got other numbers of {run!r}")
+    return scores.transpose(run, ...) if run in names else scores

@@ -11,6 +11,7 @@ resumes after an interruption.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import time
@@ -18,20 +19,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 from tqdm.auto import tqdm
 
 from dpsub import accounting, estimators
+from dpsub._core import checks
 from dpsub._core.provenance import commit
 from dpsub._core.random_streams import stream
-from dpsub.estimators.claims import Array
+from dpsub.estimators.known_truths import Gaussian, RandomizedResponse, SampledGaussian, Truth, scores
 
 __all__ = [
     "RUNS",
@@ -47,65 +47,6 @@ __all__ = [
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)
-NORMAL_SCORES = np.linspace(-9, 9, 20_001)
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """A mechanism that attains μ-GDP."""
-
-    mu: float
-
-    def epsilon(self, delta: float) -> float:
-        return accounting.gdp_epsilon(self.mu, delta)
-
-    def tradeoff(self, fpr: Array) -> Array:
-        return np.asarray(ndtr(-ndtri(fpr) - self.mu))
-
-
-@dataclass(frozen=True)
-class SampledGaussian:
-    """DP-SGD with one record substituted, against an adversary who sees every step."""
-
-    noise_multiplier: float
-    sample_rate: float
-    steps: int
-
-    def epsilon(self, delta: float) -> float:
-        return float(accounting.epsilon_interval(**asdict(self), delta=delta, adjacency="substitute").lower)
-
-    def tradeoff(self, fpr: Array) -> Array:
-        return np.asarray(accounting.tradeoff(fpr, **asdict(self), adjacency="substitute"))
-
-
-@dataclass(frozen=True)
-class RandomizedResponse:
-    """One bit, reported truthfully with probability e^loss/(1 + e^loss): far from a Gaussian mechanism."""
-
-    loss: float
-
-    def epsilon(self, delta: float) -> float:
-        return float(np.log(np.exp(self.loss) * (1 - delta) - delta))
-
-    def tradeoff(self, fpr: Array) -> Array:
-        return np.asarray(np.maximum(1 - np.exp(self.loss) * fpr, np.exp(-self.loss) * (1 - fpr)))
-
-
-Truth = Gaussian | SampledGaussian | RandomizedResponse
-
-
-@lru_cache(maxsize=16)
-def _inverse(truth: Truth) -> tuple[Array, Array]:
-    """The normal scores of f(u), increasing, and those of u."""
-    fnr = np.clip(truth.tradeoff(ndtr(NORMAL_SCORES)), 1e-300, 1 - 1e-16)
-    return ndtri(fnr[::-1]), NORMAL_SCORES[::-1]
-
-
-def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) -> Array:
-    """(runs,) the scores of the strongest attack on runs with these bits; higher speaks for z, bit 0."""
-    negative = ndtri(rng.random(len(bits)))
-    positive = np.interp(negative, *_inverse(truth))  # f is its own inverse
-    return np.asarray(-np.where(bits == 0, positive, negative))
 
 
 @dataclass(frozen=True)
@@ -119,6 +60,13 @@ class Cell:
     delta: float = DELTA
     audits: int = 400
     alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks.whole("runs", self.runs, at_least=2)
+        checks.whole("audits", self.audits)
+        checks.probability("delta", self.delta)
+        if not isinstance(self.truth, Truth):
+            raise ValueError(f"truth must be Gaussian, SampledGaussian or RandomizedResponse, got {self.truth!r}")
 
     @property
     def mechanism(self) -> dict[str, Any]:
@@ -136,8 +84,16 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
     Returns:
         `wrong`, how many bounds exceeded the truth; `audits`; `mean`, the mean bound divided by the truth; `truth`;
         `valid` and `assumes`, the attributes of the bounds.
+
+    Raises:
+        ValueError: if the truth's ε at the cell's δ is 0: nothing can be divided by it.
     """
+    if not isinstance(cell, Cell):
+        raise ValueError(f"cell must be a Cell, got {type(cell).__name__}")
+    seed = checks.whole("seed", seed, at_least=0)
     truth = cell.truth.epsilon(cell.delta)
+    if not truth > 0:
+        raise ValueError(f"cell must have a truth with an epsilon > 0 at delta = {cell.delta:g}, got {cell.truth}")
     threshold = cell.threshold
     if threshold == "fixed":  # both rates are equal there: the choice of someone who knows the truth
         fpr = np.linspace(0.0, 1.0, 100_001)
@@ -196,16 +152,30 @@ def key(cell: Cell) -> dict[str, Any]:
     return {**asdict(cell), "truth": {"kind": type(cell.truth).__name__, **asdict(cell.truth)}}
 
 
-def measured(path: Path) -> dict[str, Any]:
+def measured(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The contents of a file: where and when it was made, and one row for each cell."""
-    if not path.exists():
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"path must be a file of measurements, got {path!r}")
+    if not Path(path).exists():
         raise FileNotFoundError(f"no measurements at {path}: make them with python -m dpsub.estimators.validity {path}")
-    return dict(json.loads(path.read_text()))
+    try:
+        found = json.loads(Path(path).read_text())
+        return {"made": dict(found["made"]), "rows": list(found["rows"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        raise ValueError(
+            f"path must be a file of measurements, with made and rows, got {path} with something else"
+        ) from None
 
 
 def entries(rows: Mapping[str, Iterable[float]]) -> list[str]:
     """For a table: the percentage of audits that were wrong, and the mean bound divided by the truth."""
-    return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in zip(rows["share"], rows["mean"], strict=True)]
+    try:
+        both = list(zip(rows["share"], rows["mean"], strict=True))
+        return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in both]
+    except (LookupError, TypeError, ValueError):
+        raise ValueError(
+            f"rows must hold numbers share and mean, one of each for a row, got {type(rows).__name__}"
+        ) from None
 
 
 def run(path: Path, every: Callable[[], Iterator[Cell]] = cells) -> None:

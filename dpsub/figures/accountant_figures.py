@@ -10,7 +10,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from dpsub.figures.style import COLORS, LOOKS, looks
+from dpsub._core import checks
+from dpsub.figures.arguments import named, numbers, on_axes, points
+from dpsub.figures.style import COLORS, LOOKS, literal, looks
 
 
 def against_noise(
@@ -25,11 +27,21 @@ def against_noise(
 
     Source: *Beyond Membership*, Figure A5.
     """
+    on_axes(ax=ax)
+    reference = checks.real("reference", reference)
+    named("noise_multipliers", noise_multipliers)
+    if set(named("values", values)) != set(noise_multipliers):
+        raise ValueError(
+            f"values must be for the sample rates of noise_multipliers, {list(noise_multipliers)}, got {list(values)}"
+        )
     artists: dict[float, Artist] = {}
     for (q, x), color, marker in zip(noise_multipliers.items(), cycle(COLORS), cycle("osD^vP"), strict=False):
-        (artists[q],) = ax.plot(
-            np.asarray(x), np.asarray(values[q]), color=color, marker=marker, markersize=3, label=f"q = {q:g}"
-        )
+        at = points(f"noise_multipliers[{q!r}]", x)
+        if at.min() <= 0:
+            raise ValueError(f"noise_multipliers[{q!r}] must be > 0, got {at.min():g}")
+        found = points(f"values[{q!r}]", values[q], len(at), finite=False)
+        label = f"q = {checks.real('sample rate', q, above=0, at_most=1):g}"
+        (artists[q],) = ax.plot(at, found, color=color, marker=marker, markersize=3, label=label)
     ax.axhline(reference, color="black", linestyle="--", linewidth=0.9)
     ax.set_xscale("log")
     ax.set_xlabel("noise multiplier σ")
@@ -41,11 +53,14 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
 
     Source: *Tight Auditing*, section 4; Dong, Roth and Su (2022), Definition 2.1.
     """
+    on_axes(ax=ax)
+    rates = points("fpr", checks.rates("fpr", fpr))
     artists: dict[str, Artist] = {}
     (artists["guessing"],) = ax.plot([0, 1], [1, 0], color="0.8", linestyle=":", label="guessing")
-    for name, values in fnr.items():
-        label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, name)
-        (artists[name],) = ax.plot(np.asarray(fpr), np.asarray(values), **looks(name, label=label))
+    for name, values in named("fnr", fnr, taken=("guessing",)).items():
+        label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, literal(name))
+        of = f"fnr[{name!r}]"
+        (artists[name],) = ax.plot(rates, points(of, checks.rates(of, values), len(rates)), **looks(name, label=label))
     ax.set_xlabel("false-positive rate")
     ax.set_ylabel("false-negative rate")
     ax.set_xlim(0, 1)
@@ -55,14 +70,18 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
 
 def epsilon_bars(ax: Axes, values: Mapping[str, float]) -> list[Artist]:
     """One bar for each ε, labelled with its number; `values` by the names in `LOOKS`. An infinite ε has no bar."""
+    on_axes(ax=ax)
+    for name, value in named("values", values).items():
+        if numbers(f"values[{name!r}]", value, finite=False).ndim or value < 0:
+            raise ValueError(f"values[{name!r}] must be an ε, one number >= 0, got {value!r}")
     shown = {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
     bars = ax.barh(range(len(shown)), list(shown.values()), height=0.6, color="0.8", edgecolor="black", linewidth=0.8)
     for bar, name in zip(bars, shown, strict=True):
-        bar.set_linestyle(LOOKS[name].get("linestyle", "-"))
-        bar.set_facecolor(LOOKS[name]["color"] if name == "add_remove" else "white")
+        bar.set_linestyle(looks(name).get("linestyle", "-"))
+        bar.set_facecolor(LOOKS["add_remove"]["color"] if name == "add_remove" else "white")
     texts = [f"{value:.3f}" if np.isfinite(value) else "not certified" for value in values.values()]
     labels = ax.bar_label(bars, texts, padding=3)
-    ax.set_yticks(range(len(shown)), [LOOKS[name]["label"] for name in shown])
+    ax.set_yticks(range(len(shown)), [looks(name)["label"] for name in shown])
     ax.set_xlim(0, 1.2 * max(shown.values(), default=1.0) or 1.0)
     ax.set_xlabel(r"$\varepsilon$")
     ax.invert_yaxis()

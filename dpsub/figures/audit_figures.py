@@ -15,8 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from numpy.typing import ArrayLike
 
+from dpsub._core import checks
 from dpsub.estimators import LowerBound, over_repeats
-from dpsub.figures.style import LOOKS, looks, name_source, tag, what_it_rests_on
+from dpsub.figures.arguments import Array, audits, named, numbers, on_axes, points, text
+from dpsub.figures.style import LOOKS, literal, looks, name_source, tag, what_it_rests_on
+
+DRAWN = ("substitute", "add_remove", "group", "ceiling")  # names in the answers, beside the scenarios'
 
 
 def epsilon_against_step(
@@ -27,40 +31,43 @@ def epsilon_against_step(
     add_remove: ArrayLike,
     group: ArrayLike | None = None,
     audited: Mapping[str, Sequence[Sequence[LowerBound]]],
-    ceiling: float | None = None,
+    ceiling: ArrayLike | None = None,
     legend: bool = True,
 ) -> dict[str, Artist | Container]:
     """ε against the training step: the accountants' values and the audits' lower bounds.
 
     Args:
         ax: where to draw.
-        steps: (k,) the observed steps, increasing.
+        steps: (k,) the observed steps.
         substitute, add_remove: (k,) the accountants' ε at these steps.
         group: (k,) the substitute ε by group privacy; None leaves it out.
         audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Several repeats are drawn as their
             mean with two standard errors; two to nine of them also one by one.
-        ceiling: the bound that a perfect attack would reach with as many runs.
+        ceiling: the bound that a perfect attack would reach with as many runs; (k,) if it depends on the step.
         legend: whether to draw a legend; `epsilon_panels` draws one for all panels.
 
     Returns:
         The artists by name, to put into a legend or to change.
     """
-    steps = np.asarray(steps)
+    on_axes(ax=ax)
+    x = points("steps", steps)
+    found = audits("audited", audited, len(x), taken=DRAWN)
+    most = None if ceiling is None else _ceiling("ceiling", ceiling, len(x))
     artists: dict[str, Artist | Container] = {}
     for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
-        if values is not None:
-            (artists[name],) = ax.plot(steps, np.asarray(values), **looks(name))
-    for scenario, repeats in audited.items():
+        if name != "group" or values is not None:
+            (artists[name],) = ax.plot(x, points(name, values, len(x), finite=False), **looks(name))
+    for scenario, repeats in found.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
         label = f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}"
         look = looks(scenario, markersize=3.5, label=label)
         if len(epsilon) > 1 and len(epsilon) < 10:
-            ax.plot(steps, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
+            ax.plot(x, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
         mean, error, several = over_repeats(repeats)
-        artists[scenario] = ax.errorbar(steps, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
-    ax.set_xlim(0, steps[-1] * 1.02)
+        artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
+    ax.set_xlim(0, x.max() * 1.02)
     ax.set_ylim(bottom=0)
-    _draw_ceiling(ax, ceiling, artists)
+    _draw_ceiling(ax, x, most, artists)
     ax.set_xlabel("training step")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:
@@ -78,6 +85,10 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
 
     Source: *Beyond Membership*, Figures 3, 4, A2, A3, A4 and A6.
     """
+    text("source", source)
+    for name, panel in named("panels", panels).items():
+        if not isinstance(panel, Mapping) or not {"steps", "substitute", "add_remove", "audited"} <= set(panel):
+            raise ValueError(f"panels[{name!r}] must be what findings.panel returns, got {type(panel).__name__}")
     figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), squeeze=False, layout="constrained")
     shared: dict[str, Any] = {}
     for ax, (name, panel) in zip(row[0], panels.items(), strict=True):
@@ -89,7 +100,9 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
         ax.sharey(row[0][0])
         ax.label_outer()
     row[0][0].set_ylim(0, top)
-    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=3)
+    widest = max(len(line) for label in shared for line in label.splitlines())
+    columns = 3 if widest < 40 else 2  # more do not fit
+    figure.legend(list(shared.values()), list(shared), loc="outside upper center", ncols=columns)
     name_source(figure, source)
     return figure
 
@@ -116,20 +129,24 @@ def against_runs(
 
     Source: *Beyond Membership*, Figure 5.
     """
-    x = np.asarray(runs)
+    on_axes(ax=ax)
+    x = np.array([checks.whole("runs", count) for count in points("runs", runs).tolist()])
+    most = points("ceiling", ceiling, len(x))
+    substitute, add_remove = checks.real("substitute", substitute), checks.real("add_remove", add_remove)
+    found = audits("audited", audited, len(x), taken=DRAWN)
     artists: dict[str, Artist | Container] = {
         "substitute": ax.axhline(substitute, **looks("substitute")),
         "add_remove": ax.axhline(add_remove, **looks("add_remove")),
     }
-    for scenario, repeats in audited.items():
+    for scenario, repeats in found.items():
         mean, error, several = over_repeats(repeats)
         look = looks(scenario, label=f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}")
         artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
-    (artists["ceiling"],) = ax.plot(x, np.asarray(ceiling), **looks("ceiling"))
+    (artists["ceiling"],) = ax.plot(x, most, **looks("ceiling"))
     ax.set_xscale("log")
     ax.set_xticks(x, [f"{count:,}" for count in x.tolist()], rotation=45)
     ax.minorticks_off()
-    highest = max(np.max(over_repeats(repeats).mean) for repeats in audited.values())
+    highest = max(np.max(over_repeats(repeats).mean) for repeats in found.values())
     ax.set_ylim(0, 1.15 * max(substitute, highest))
     ax.set_xlabel("runs, both worlds")
     ax.set_ylabel(r"$\varepsilon$")
@@ -145,7 +162,7 @@ def worst_case(
     add_remove: ArrayLike,
     group: ArrayLike,
     audited: Mapping[str, Sequence[Sequence[LowerBound]]],
-    ceiling: float | None = None,
+    ceiling: ArrayLike | None = None,
 ) -> dict[str, Artist | Container]:
     """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
 
@@ -154,44 +171,57 @@ def worst_case(
         substitute, add_remove, group: (points,) the accountants' ε, increasing.
         audited: for each estimator, by its name in the legend, its repeats: lists with one bound for each point. Drawn
             as mean ± 2 standard errors, shifted sideways so that they do not overlap; hollow if they are not valid.
-        ceiling: the bound that a perfect attack would reach with as many runs.
+        ceiling: the bound that a perfect attack would reach with as many runs; (points,) if it depends on the point.
 
     Source: *Beyond Membership*, Figure 2.
     """
-    x = np.asarray(substitute, dtype=float)
+    on_axes(ax=ax)
+    x = points("substitute", substitute)
+    found = audits("audited", audited, len(x), taken=DRAWN)
+    most = None if ceiling is None else _ceiling("ceiling", ceiling, len(x))
+    promised = {"group": points("group", group, len(x), finite=False), "substitute": x}
+    promised["add_remove"] = points("add_remove", add_remove, len(x), finite=False)
     artists: dict[str, Artist | Container] = {}
-    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
-        (artists[name],) = ax.plot(x, np.asarray(values), **looks(name))
-    beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
+    for name, values in promised.items():
+        (artists[name],) = ax.plot(x, values, **looks(name))
+    beside = np.linspace(-0.025, 0.025, len(found)) * x.max() if len(found) > 1 else [0.0]
     color = LOOKS["S1"]["color"]
-    for (name, repeats), shift, marker in zip(audited.items(), beside, cycle("oD^s"), strict=False):
+    for (name, repeats), shift, marker in zip(found.items(), beside, cycle("oD^s"), strict=False):
         mean, error, _ = over_repeats(repeats)
         one = repeats[0][0]
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3.5, "linestyle": "none"}
-        look["label"] = f"S1, {name}, {what_it_rests_on(one)}"
+        look["label"] = f"S1, {literal(name)}, {what_it_rests_on(one)}"
         artists[name] = ax.errorbar(
             x + shift, mean, yerr=np.nan_to_num(error), mfc=color if one.valid else "white", **look
         )
     ax.set_xlim(left=0)
-    highest = max((value for value in np.ravel(group) if np.isfinite(value)), default=0.0)
+    highest = max((value for value in promised["group"] if np.isfinite(value)), default=0.0)
     ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # the larger limit, if panels share this axis
-    _draw_ceiling(ax, ceiling, artists)
+    _draw_ceiling(ax, x, most, artists)
     ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
     ax.set_ylabel(r"$\varepsilon$")
     return artists
 
 
-def _draw_ceiling(ax: Axes, ceiling: float | None, artists: dict[str, Artist | Container]) -> None:
+def _ceiling(argument: str, values: ArrayLike, count: int) -> Array:
+    """(count,) the ceiling at each point, from one for all or one for each."""
+    array = numbers(argument, values)
+    return np.full(count, array) if array.ndim == 0 else points(argument, array, count)
+
+
+def _draw_ceiling(ax: Axes, x: Array, ceiling: Array | None, artists: dict[str, Artist | Container]) -> None:
     """Draw the most that this number of runs can show: a line, or a note if it lies far above everything drawn."""
     if ceiling is None:
         return
-    top = ax.get_ylim()[1]
-    if ceiling <= 1.5 * top:
-        artists["ceiling"] = ax.axhline(ceiling, **looks("ceiling"))
-        ax.set_ylim(top=max(top, 1.08 * ceiling))
+    top, low, high = ax.get_ylim()[1], ceiling.min(), ceiling.max()
+    if low <= 1.5 * top:
+        artists["ceiling"] = (
+            ax.axhline(low, **looks("ceiling")) if low == high else ax.plot(x, ceiling, **looks("ceiling"))[0]
+        )
+        ax.set_ylim(top=max(top, 1.08 * min(high, 1.5 * top)))
     else:
         artists["ceiling"] = ax.annotate(
-            f"ceiling of these runs: {ceiling:.0f}",
+            f"ceiling of these runs: {low:.0f}" + (f" to {high:.0f}" if f"{low:.0f}" != f"{high:.0f}" else ""),
             (1, 0.01),
             xycoords="axes fraction",
             ha="right",

@@ -11,12 +11,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from dpsub.figures.style import COLORS
+from dpsub._core import checks
+from dpsub.figures.arguments import named, on_axes, points
+from dpsub.figures.style import COLORS, literal
 from dpsub.figures.threshold_game import Round
 
 
 def game(left: Axes, right: Axes, audit: Round, threshold: float) -> dict[str, Any]:
     """The audit game: the scores of both worlds with a threshold on the left, bounds and the truth on the right."""
+    on_axes(left=left, right=right)
+    if not isinstance(audit, Round):
+        raise ValueError(f"audit must be a round of the game, as game.play returns, got {type(audit).__name__}")
+    threshold = checks.real("threshold", threshold)
     artists: dict[str, Any] = {}
     bins = np.linspace(-4, 6, 51)
     common: dict[str, Any] = {"bins": bins, "density": True}
@@ -62,16 +68,23 @@ def validity(
             and dashed.
         alpha: the share of bounds that may exceed the truth.
     """
-    x = np.asarray(runs)
+    on_axes(wrong=wrong, tight=tight)
+    x = np.array([checks.whole("runs", count) for count in points("runs", runs).tolist()])
+    alpha = checks.probability("alpha", alpha)
+    for name, entry in named("measured", measured, taken=("alpha",)).items():
+        if not isinstance(entry, tuple | list) or len(entry) != 3:
+            raise ValueError(f"measured[{name!r}] must be shares, means and whether it is valid, got {entry!r}")
     artists: dict[str, Artist] = {}
     for (name, (share, found, valid)), color, marker in zip(
         measured.items(), cycle(COLORS), cycle("osD^vP"), strict=False
     ):
+        of = f"measured[{name!r}]"
+        shares = points(of, checks.rates(of, share), len(x))
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4}
         look |= {"linestyle": "-" if valid else "--", "mfc": color if valid else "white"}
-        label = name if valid else f"{name} (not valid)"
-        (artists[name],) = wrong.plot(x, 100 * np.asarray(share), label=label, **look)
-        tight.plot(x, np.asarray(found), **look)
+        label = literal(name) if valid else f"{literal(name)} (not valid)"
+        (artists[name],) = wrong.plot(x, 100 * shares, label=label, **look)
+        tight.plot(x, points(of, found, len(x)), **look)
     artists["alpha"] = wrong.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
     tight.axhline(1.0, color="black", linestyle=":", linewidth=0.9)
     wrong.set_ylabel("bounds above the truth (%)")

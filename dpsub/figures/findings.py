@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isclose
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from numpy.typing import NDArray
 
 from dpsub import accounting, estimators
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
+from dpsub.figures import read_audits
+from dpsub.figures.arguments import named
+from dpsub.figures.twins import separation
 
-ONE_TRAINING = (
-    "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
-    "task_fingerprint", "adjacency",
-)  # fmt: skip
-# Two audits that agree in `ONE_TRAINING` and in these train twins.
-ONE_RANDOMNESS = (
-    "scenario", "slot", "runs", "repeats", "seed", "block_size", "trained_coordinates", "matmul_precision",
-    "device", "cpu_capability", "version_torch",
-)  # fmt: skip
+__all__ = ["accuracy", "bounds", "last_step", "panel", "panels", "promises", "separation", "source"]
+
+ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
 
 
 def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> list[list[LowerBound]]:
@@ -33,37 +28,40 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
         result: an audit, by `dpsub.audit` or `dpsub.audit_worst_case`, or read from a store.
         delta: the δ at which ε is stated.
         runs: use only the first `runs` runs of each repeat; None uses all.
-        options: of `estimators.epsilon_lower_bound`.
+        options: of `estimators.epsilon_lower_bound`. Method "pld" takes `sample_rate`, `steps` and `adjacency` from the
+            audit, unless they are given.
 
     Raises:
         ValueError: if the audit has fewer than `runs` runs, or if a step, a run or a whole repeat is missing.
     """
-    if "repeat" not in result.dims:
-        result = result.expand_dims("repeat")
+    given = read_audits.arranged("result", result)
     if runs is not None:
-        result = result.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=result.sizes["run"])))
+        given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
+    given = read_audits.whole("result", given)
+    options = _sampling(result, options) | options
     found = []
-    for repeat in range(result.sizes["repeat"]):
-        one = result.isel(repeat=repeat)
-        answer = estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options)
+    for repeat in range(given.sizes["repeat"]):
+        one = given.isel(repeat=repeat)
+        answer = estimators.epsilon_lower_bound(one.score.values, one.bit.values, delta=delta, **options)
         found.append([answer] if isinstance(answer, LowerBound) else answer)
     return found
 
 
+def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What method "pld" must know, as far as the audit says it."""
+    method = options.get("method")
+    if not isinstance(method, str) or method != "pld":
+        return {}
+    known = {name: result.attrs[name] for name in ("sample_rate", "adjacency") if name in result.attrs}
+    return known | ({"steps": read_audits.steps("result", result).tolist()} if "step" in result.coords else {})
+
+
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
     """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove"."""
-    about = result.attrs
-    steps = np.atleast_1d(result.step.values)
+    steps = read_audits.steps("result", read_audits.dataset("result", result))
+    about = {name: read_audits.attribute("result", result, name) for name in ("noise_multiplier", "sample_rate")}
     return {
-        adjacency: np.asarray(
-            accounting.epsilon(
-                noise_multiplier=about["noise_multiplier"],
-                sample_rate=about["sample_rate"],
-                steps=steps,
-                delta=delta,
-                adjacency=adjacency,
-            )
-        )
+        adjacency: np.asarray(accounting.epsilon(**about, steps=steps, delta=delta, adjacency=adjacency))
         for adjacency in ("substitute", "add_remove")
     }
 
@@ -74,31 +72,53 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     Args:
         audited: by scenario, audits with the same training parameters, observed steps, runs and repeats.
         delta: the δ at which ε is stated.
-        options: of `bounds`.
+        options: of `bounds`. The ceiling is that of bounds with these options; for method "pld" it depends on the step.
 
     Raises:
         ValueError: if there is no audit, or if the audits differ in one of these.
     """
+    if not isinstance(audited, Mapping):
+        raise ValueError(f"audited must be audits by scenario, in a dictionary, got {type(audited).__name__}")
     if not audited:
         raise ValueError("audited must be one audit or more, by scenario, got none")
-    first = next(iter(audited.values()))
+    first = read_audits.dataset("audited", next(iter(audited.values())))
+    steps = read_audits.steps("audited", first)
+    sizes = read_audits.arranged("audited", first).sizes
     for scenario, other in audited.items():
-        if name := _differing(first, other, ONE_TRAINING):
+        its_sizes = read_audits.arranged(f"audited[{scenario!r}]", other).sizes
+        if name := read_audits.differing(first, other, read_audits.ONE_TRAINING):
             mine, its = first.attrs.get(name), other.attrs.get(name)
             raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
-        if not np.array_equal(other.step, first.step) or dict(other.sizes) != dict(first.sizes):
+        its_steps = read_audits.steps(f"audited[{scenario!r}]", other)
+        if its_sizes != sizes or not np.array_equal(its_steps, steps):
             raise ValueError(
-                f"audited must have the same runs, repeats and steps, got {scenario} with {dict(other.sizes)} beside "
-                f"{dict(first.sizes)}"
+                f"audited must have the same runs, repeats and steps, got {scenario} with "
+                f"{_told(its_sizes, its_steps)} beside {_told(sizes, steps)}"
             )
-    rule = {name: options[name] for name in ("method", "threshold", "alpha") if name in options}
-    runs = options.get("runs") or first.sizes["run"]
+    found = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
-        "steps": np.atleast_1d(first.step.values),
+        "steps": steps,
         **promises(first, delta=delta),
-        "audited": {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()},
-        "ceiling": estimators.max_certifiable_epsilon(runs, delta=delta, **rule),
+        "audited": found,
+        "ceiling": _ceiling(
+            options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options
+        ),
     }
+
+
+def _told(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
+    return f"{ {name: sizes[name] for name in ('run', 'repeat')} } and the steps {steps.tolist()}"
+
+
+def _ceiling(runs: int, count: int, delta: float, options: Mapping[str, Any]) -> float | np.ndarray:
+    """What bounds with these options can reach at most; (steps,) if the method depends on the step."""
+    rule = {name: value for name, value in options.items() if name not in ("runs", "simultaneous")}
+    if options.get("simultaneous"):
+        rule["alpha"] = options.get("alpha", ALPHA) / count
+    if "steps" not in rule:
+        return estimators.max_certifiable_epsilon(runs, delta=delta, **rule)
+    steps = np.atleast_1d(rule.pop("steps")).tolist()
+    return np.array([estimators.max_certifiable_epsilon(runs, delta=delta, steps=at, **rule) for at in steps])
 
 
 def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **options: Any) -> dict[str, dict[str, Any]]:
@@ -109,10 +129,13 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
         delta: the δ at which ε is stated.
         options: of `bounds`.
     """
-    labels = dict.fromkeys(label for label, _ in audited)
+    by_label: dict[str, dict[str, xr.Dataset]] = {}
+    for key, one in named("audited", audited).items():
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise ValueError(f"audited must be audits by label and scenario, in a dictionary, got the key {key!r}")
+        by_label.setdefault(key[0], {})[key[1]] = one
     return {
-        label: panel({s: one for (of, s), one in sorted(audited.items()) if of == label}, delta=delta, **options)
-        for label in labels
+        label: panel({s: of[s] for s in sorted(of, key=str)}, delta=delta, **options) for label, of in by_label.items()
     }
 
 
@@ -121,11 +144,13 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
 
     Columns: `scenario`; `sample_rate`, `max_grad_norm`, `steps`, `learning_rate`; `bound`, the mean over repeats of the
     valid bound on ε, and `error`, two standard errors of that mean, NaN for a single repeat; `papers_rule`, the mean
-    bound with threshold="best", which is not valid; `substitute` and `add_remove`, the accountants' ε.
+    bound with threshold="best", which is not valid; `substitute` and `add_remove`, the accountants' ε. All are of the
+    last step that the audit holds, which is in `steps`.
     """
     rows = []
-    for result in audited:
-        last = result.isel(step=[-1]) if "step" in result.dims else result
+    for place, result in enumerate(_several(audited)):
+        steps = read_audits.steps(f"audited[{place}]", read_audits.dataset(f"audited[{place}]", result))
+        last = result.isel(step=[int(steps.argmax())]) if "step" in result.dims else result
         valid, papers = (
             estimators.over_repeats([repeat[-1] for repeat in bounds(last, delta=delta, threshold=rule)])
             for rule in ("ranks", "best")
@@ -133,95 +158,18 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
         names = ("scenario", "sample_rate", "max_grad_norm", "steps", "learning_rate")
         rows.append(
             {name: result.attrs.get(name) for name in names}
-            | {"bound": valid.mean, "error": valid.error, "papers_rule": papers.mean}
+            | {"steps": int(steps.max()), "bound": valid.mean, "error": valid.error, "papers_rule": papers.mean}
             | {adjacency: float(epsilon[0]) for adjacency, epsilon in promises(last, delta=delta).items()}
         )
     return pd.DataFrame(rows)
 
 
-def _differing(one: xr.Dataset, other: xr.Dataset, names: Iterable[str]) -> str | None:
-    """The first of these attributes that differs. σ may differ by rounding, as between two machines."""
-    for name in names:
-        mine, its = one.attrs.get(name), other.attrs.get(name)
-        same = isclose(mine, its, rel_tol=1e-6) if name == "noise_multiplier" and mine and its else its == mine
-        if not same:
-            return name
-    return None
-
-
-def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd.DataFrame:
-    """Estimate how far apart the two worlds' scores lie, from models that were each trained twice. Not a bound.
-
-    Each model of `result` has a twin in `exchanged`: the same start, batches and noise, with the other canary in its
-    slot. A few models are therefore enough to estimate the distance between the worlds. The spread within a world is
-    less precise: with twelve models its standard error is at least 20 %.
-
-    Args:
-        result: an audit by `dpsub.audit`, for a linear head with coordinates="all": in the coordinates that its records
-            span, twins do not share their noise.
-        exchanged: the same audit with `canary.exchanged()`. That it was this pair, and not a third canary, is not
-            checked.
-        delta: the δ at which ε is stated.
-
-    Returns:
-        One row for each step. `gap`: the mean difference between twins. `spread`: the standard deviation within a
-        world. `mu`: gap over spread, corrected for the bias that few models cause (Hedges, 1981). `error`: two standard
-        errors of mu (jackknife over pairs of twins). `epsilon`: the ε of μ-GDP at mu, or 0 if mu is negative; an audit
-        of very many models would approach it if scores were Gaussian and equally spread in both worlds. `epsilon_low`
-        and `epsilon_high`: the same at mu − error and mu + error.
-
-    Raises:
-        ValueError: if the two audits differ in training, randomness, runs or steps, or have the same canary; if a
-            linear head trained in the coordinates that its records span; if they have repeats or fewer than 4 runs; if
-            a score is missing, or if scores do not differ between models.
-    """
-    for argument, audited in (("result", result), ("exchanged", exchanged)):
-        if set(audited.score.dims) != {"run", "step"} or audited.sizes["run"] < 4:
-            raise ValueError(
-                f"{argument} must have the dimensions run, of 4 or more, and step, got {dict(audited.score.sizes)}"
-            )
-        if "canary_fingerprint" not in audited.attrs:
-            raise ValueError(
-                f"{argument} must be of dpsub.audit, with its attributes, got one without canary_fingerprint"
-            )
-    if name := _differing(result, exchanged, (*ONE_TRAINING, *ONE_RANDOMNESS)):
-        mine, its = result.attrs.get(name), exchanged.attrs.get(name)
-        raise ValueError(
-            f"exchanged must be the same audit with canary.exchanged(), got one with {name} {its!r} beside {mine!r}"
-        )
-    about = result.attrs
-    in_span = about.get("trained_coordinates") == "span" and about.get("optimizer") == "sgd"
-    if in_span and str(about.get("model")).startswith("Linear("):
-        raise ValueError("result must be audited with coordinates='all', got 'span': twins must share their noise")
-    if result.canary_fingerprint == exchanged.canary_fingerprint:
-        raise ValueError("exchanged must be of canary.exchanged(), got an audit of the same canary as result")
-    if not np.array_equal(result.bit, exchanged.bit) or not np.array_equal(result.step, exchanged.step):
-        raise ValueError("exchanged must have the bits and steps of result: run both with the same seed and options")
-    scores = np.asarray(result.score.transpose("run", "step"), float)
-    opposite = -np.asarray(exchanged.score.transpose("run", "step"), float)
-    if not np.isfinite([scores, opposite]).all():
-        raise ValueError("result and exchanged must be whole, got scores that are not finite or not there yet")
-    saw_z = result.bit.values[:, None] == 0
-    worlds = np.stack([np.where(saw_z, scores, opposite), np.where(saw_z, opposite, scores)])  # (world, run, step)
-
-    def of(runs: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        here = worlds[:, runs]
-        return here[0].mean(axis=0) - here[1].mean(axis=0), np.sqrt(here.var(axis=1, ddof=1).mean(axis=0))
-
-    count = len(scores)
-    gap, spread = of(np.ones(count, dtype=bool))
-    left_out = [of(np.arange(count) != run) for run in range(count)]
-    if not (np.stack([spread, *(other for _, other in left_out)]) > 0).all():
-        raise ValueError("result must have scores that differ between models, got all, or all but one, alike at a step")
-    few = 1 - 3 / (4 * (count - 1) - 1)
-    mu = few * gap / spread
-    error = 2 * few * np.sqrt((count - 1) * np.var([other / its for other, its in left_out], axis=0))
-    at = {"epsilon": mu, "epsilon_low": mu - error, "epsilon_high": mu + error}
-    return pd.DataFrame(
-        {"gap": gap, "spread": spread, "mu": mu, "error": error}
-        | {name: [accounting.gdp_epsilon(max(0.0, value), delta) for value in values] for name, values in at.items()},
-        index=pd.Index(result.step.values, name="step"),
-    )
+def _several(audited: Iterable[xr.Dataset]) -> list[xr.Dataset]:
+    if isinstance(audited, xr.Dataset | Mapping | str) or not isinstance(audited, Iterable):
+        raise ValueError(f"audited must be a sequence of audits, got {type(audited).__name__}")
+    if not (found := list(audited)):
+        raise ValueError("audited must be one audit or more, got none")
+    return found
 
 
 def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
@@ -232,21 +180,45 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
         bit: use only the models of the world of z (0) or of z′ (1); None uses both.
 
     Raises:
-        ValueError: if the audit measured no accuracy.
+        ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their
+            numbers, whose world decides.
     """
-    if "accuracy" not in result:
+    if "accuracy" not in read_audits.dataset("result", result).data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
-    found = result.accuracy.values.reshape(-1, result.sizes["step"])
-    bits = result.bit.isel(run=result.measured.values).values.ravel()
-    return np.asarray(found if bit is None else found[bits == bit])
+    dims = ("repeat", "measured", "step")
+    if foreign := set(result.accuracy.dims) - set(dims):
+        raise ValueError(f"result must have accuracies by repeat, measured and step, got the dimension {foreign.pop()}")
+    found = result.accuracy.expand_dims([name for name in dims if name not in result.accuracy.dims]).transpose(*dims)
+    if missing := int(found.isnull().sum()):
+        raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
+    models = found.values.reshape(-1, found.sizes["step"])
+    if bit is None:
+        return np.asarray(models)
+    bit = checks.whole("bit", bit, at_least=0, at_most=1)
+    if "measured" not in result.coords:
+        raise ValueError(
+            "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
+        )
+    runs = read_audits.numbered("result", read_audits.arranged("result", result)).bit
+    measured = np.atleast_1d(result.measured.values)
+    if unknown := set(measured.tolist()) - set(runs.run.values.tolist()):
+        raise ValueError(
+            f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
+            "the same runs in measured"
+        )
+    bits = runs.sel(run=measured).values.ravel()
+    if not np.isin(bits, (0, 1)).all():
+        raise ValueError("result must have bits of 0 or 1 for the measured runs, got others: its store is not complete")
+    return np.asarray(models[bits == bit])
 
 
 def source(*audited: xr.Dataset) -> str:
     """The tasks of a figure's audits and their number of models, to write below it."""
     if not audited:
         raise ValueError("audited must be one audit or more, got none")
-    tasks = dict.fromkeys(result.attrs.get("task", "simulated") for result in audited)
-    sizes = dict.fromkeys((result.sizes["run"], result.sizes.get("repeat", 1)) for result in audited)
+    held = [read_audits.whole("audited", read_audits.arranged("audited", result)) for result in audited]
+    tasks = dict.fromkeys(str(result.attrs.get("task", "simulated")) for result in audited)
+    sizes = dict.fromkeys((one.sizes["run"], one.sizes["repeat"]) for one in held)
     told = " and ".join(
         f"{runs:,} models" if repeats == 1 else f"{repeats} × {runs:,} models" for runs, repeats in sizes
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -26,7 +27,10 @@ class Page:
 
 def filled(template: str, **values: Any) -> Page:
     """A template of this room, with the style sheet for {{style}} and each value, as JSON, for {{its name}}."""
-    html = ASSETS.joinpath(template).read_text().replace("{{style}}", ASSETS.joinpath(STYLE).read_text())
-    for name, value in values.items():
-        html = html.replace("{{" + name + "}}", json.dumps(value, separators=(",", ":")))
-    return Page(html)
+    texts = {name: _in_script(value) for name, value in values.items()} | {"style": ASSETS.joinpath(STYLE).read_text()}
+    return Page(re.sub(r"\{\{(\w+)\}\}", lambda found: texts[found[1]], ASSETS.joinpath(template).read_text()))
+
+
+def _in_script(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

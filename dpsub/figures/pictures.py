@@ -11,10 +11,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub.figures.style import LOOKS
+from dpsub._core import checks
+from dpsub.figures.arguments import named, numbers, on_axes, points, text
+from dpsub.figures.style import LOOKS, broken, literal
 
 Trace = Mapping[str, NDArray[Any]]
 TO_TARGET = "cosine with target gradient"
+OF_TRACE = "trace must be that of a canary, as CanaryPair.trace holds it"
 MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
 
 
@@ -23,6 +26,11 @@ def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 2.
     """
+    on_axes(path=path, ranked=ranked)
+    steps, distance = _of(trace, "step"), np.sort(_of(trace, "travel"))
+    paths = numbers("trace['path']", _entry(trace, "path"))
+    if paths.shape != (len(steps), 3):
+        raise ValueError(f"{OF_TRACE}, with a path of shape ({len(steps)}, 3), got {paths.shape}")
     artists: dict[str, Artist] = {}
     color = LOOKS["S2"]["color"]
     looks = (
@@ -30,12 +38,11 @@ def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
         ("middling", {"color": "0.6", "linestyle": "--", "label": "median"}),
         ("most", {"color": "0.6", "linestyle": "-", "label": "most travelled"}),
     )
-    for (name, look), values in zip(looks, trace["path"].T, strict=True):
-        (artists[name],) = path.plot(trace["step"], values, **look)
+    for (name, look), values in zip(looks, paths.T, strict=True):
+        (artists[name],) = path.plot(steps, values, **look)
     path.set_xlabel("training step")
     path.set_ylabel("parameter")
     path.legend()
-    distance = np.sort(trace["travel"])
     ranked.plot(np.arange(1, len(distance) + 1), distance, color="0.6")
     (artists["chosen"],) = ranked.plot(1, distance[0], marker=LOOKS["S2"]["marker"], color=color, **MARK)
     ranked.annotate("the canary's parameter", (1, distance[0]), xytext=(8, 0), textcoords="offset points", va="center")
@@ -52,7 +59,9 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, section 3.2.2.
     """
-    values = trace["confidence"]
+    on_axes(ax=ax)
+    values = _of(trace, "confidence")
+    slot = checks.whole("slot", slot, at_least=0, at_most=len(values) - 1)
     order = np.argsort(values)
     artists: dict[str, Artist] = {}
     (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
@@ -69,11 +78,12 @@ def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 3.
     """
+    on_axes(cosine=cosine, ratio=ratio)
     artists: dict[str, Artist] = {}
-    steps = np.arange(len(trace["cosine"]))
+    steps = np.arange(len(_of(trace, "cosine")))
     color = LOOKS["S3"]["color"]
     for ax, name, label in ((cosine, "cosine", TO_TARGET), (ratio, "norm_ratio", "norm / target's norm")):
-        (artists[name],) = ax.plot(steps, trace[name], color=color)
+        (artists[name],) = ax.plot(steps, _of(trace, name, len(steps)), color=color)
         ax.axhline(0, color="0.8", linewidth=0.8)
         ax.set_xlabel("crafting step")
         ax.set_ylabel(label)
@@ -87,7 +97,12 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
 
     Source: *Beyond Membership*, Algorithm 4.
     """
-    values = trace["cosine"]
+    on_axes(ax=ax)
+    values = _of(trace, "cosine")
+    own, chosen = (
+        checks.whole(argument, y, at_least=0, at_most=len(values) - 1)
+        for argument, y in (("own", own), ("chosen", chosen))
+    )
     colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in range(len(values))]
     bars = ax.bar(np.arange(len(values)), values, color=colors, edgecolor="black", linewidth=0.6)
     for y, name in ((own, "own"), (chosen, "chosen")):
@@ -113,7 +128,9 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 5.
     """
-    values = trace["cosine"]
+    on_axes(ax=ax)
+    values = _of(trace, "cosine")
+    chosen = checks.whole("chosen", chosen, at_least=0, at_most=len(values) - 1)
     ax.hist(values, bins=40, color="0.8", edgecolor="white", linewidth=0.4)
     look = LOOKS["S5"]
     (mark,) = ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
@@ -131,14 +148,25 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
 
 def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str]) -> list[Artist]:
     """Images (k, height, width) in one grey scale, with a name below each; colour images have a last axis of 3."""
-    shown = np.asarray(images)
+    shown = numbers("images", images)
+    if shown.ndim not in (3, 4) or not shown.size or shown.shape[3:] not in ((), (3,)):
+        raise ValueError(f"images must have shape (k, height, width) or (k, height, width, 3), got {shown.shape}")
+    for argument, listed in (("axes", axes), ("names", names)):
+        if not isinstance(listed, Sequence | np.ndarray) or isinstance(listed, str):
+            raise ValueError(f"{argument} must be a list, one for each image, got {type(listed).__name__}")
+    if not len(axes) == len(shown) == len(names):
+        raise ValueError(
+            f"axes and names must be one for each of {len(shown)} images, got {len(axes)} and {len(names)}"
+        )
+    for place, ax in enumerate(axes):
+        on_axes(**{f"axes[{place}]": ax})
     low, high = float(shown.min()), float(shown.max())
     artists: list[Artist] = []
     for ax, image, name in zip(axes, shown, names, strict=True):
         artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(name, fontsize=7)
+        ax.set_xlabel(broken(text("names", name), 40), fontsize=7, parse_math=False)
     return artists
 
 
@@ -149,16 +177,18 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
         ax: where to draw.
         steps: (k,) the observed steps.
         accuracy: (models, k) for each scenario, or for a name of your own if there is no canary. The mean is drawn,
-            with each model as a thin line or, from ten models on, a band of ± 1 standard deviation.
+            with each model as a thin line or, from ten models on, a band of ± 1 standard deviation. Arrays whose
+            dimensions have names, as xarray gives, are read by the dimension "step".
 
     Source: *Beyond Membership*, Figure A1.
     """
+    on_axes(ax=ax)
     artists: dict[str, Artist] = {}
-    x = np.asarray(steps)
-    for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
-        look = LOOKS.get(name, {"color": "black", "label": name})
+    x = points("steps", steps)
+    for (name, values), dash in zip(named("accuracy", accuracy).items(), cycle(("-", "--", ":", "-.")), strict=False):
+        look = LOOKS.get(name, {"color": "black", "label": literal(name)})
         color = look["color"]
-        models = 100 * np.asarray(values)
+        models = 100 * _by_model(f"accuracy[{name!r}]", values, len(x))
         mean = models.mean(axis=0)
         if len(models) < 10:
             ax.plot(x, models.T, color=color, alpha=0.3, linewidth=0.6)
@@ -170,3 +200,24 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
     ax.set_ylabel("test accuracy (%)")
     ax.legend(loc="lower right")
     return artists
+
+
+def _entry(trace: Trace, name: str) -> Any:
+    if not isinstance(trace, Mapping) or name not in trace:
+        raise ValueError(f"{OF_TRACE}, with {name!r}, got {list(trace) if isinstance(trace, Mapping) else trace!r}")
+    return trace[name]
+
+
+def _of(trace: Trace, name: str, count: int | None = None) -> NDArray[np.float64]:
+    return points(f"trace[{name!r}]", _entry(trace, name), count)
+
+
+def _by_model(argument: str, values: Any, count: int) -> NDArray[np.float64]:
+    """(models, count) accuracies; a dimension named "step" is the last, whatever its place."""
+    names = getattr(values, "dims", None)
+    if isinstance(names, tuple) and "step" in names:
+        values = values.transpose(..., "step")
+    found = checks.rates(argument, numbers(argument, values))
+    if found.ndim != 2 or found.shape[1] != count or not len(found):
+        raise ValueError(f"{argument} must have shape (models, {count}), one column for each step, got {found.shape}")
+    return found

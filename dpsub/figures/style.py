@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.text import Annotation, Text
 
 from dpsub.estimators import LowerBound
+from dpsub.figures.arguments import on_axes, text
 
 STYLE = "dpsub.figures.dpsub"  # plt.style.use(figures.STYLE)
 SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
@@ -46,22 +48,49 @@ def use_style() -> None:
 
 def what_it_rests_on(bound: LowerBound) -> str:
     """A note for legends: what a bound assumes, and "not valid" if it is not."""
+    if not isinstance(bound, LowerBound):
+        raise ValueError(f"bound must be a LowerBound, got {type(bound).__name__}")
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 
 OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name
 
 
+def broken(long: str, width: int) -> str:
+    """The text in lines of at most `width` characters."""
+    return "\n".join(textwrap.wrap(long, width, drop_whitespace=False, replace_whitespace=False)) or long
+
+
+def literal(label: object) -> str:
+    """A label that matplotlib draws as it is written: without reading math, and in a legend whatever it begins with.
+
+    Long labels are broken into lines.
+    """
+    escaped = broken(str(label), 40).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
 def looks(name: str, **changes: Any) -> dict[str, Any]:
     """The look of `name`, as arguments of any matplotlib call that draws lines."""
-    return {**LOOKS.get(name, {**OWN, "label": name}), **changes}
+    return {**LOOKS.get(name, {**OWN, "label": literal(name)}), **changes}
 
 
 def tag(ax: Axes, name: str) -> Annotation:
-    """Write a panel's label above its left corner."""
-    return ax.annotate(name, (0.03, 1.0), xycoords="axes fraction", ha="left", va="bottom", weight="bold")
+    """Write a panel's label above its left corner, as it is: without reading math."""
+    on_axes(ax=ax)
+    return ax.annotate(
+        broken(text("name", name), 40),
+        (0.03, 1.0),
+        xycoords="axes fraction",
+        ha="left",
+        va="bottom",
+        weight="bold",
+        parse_math=False,
+    )
 
 
 def name_source(figure: Figure, source: str) -> Text:
-    """Write below a figure, small, what it was made from."""
-    return figure.supxlabel(source, fontsize=7, color="0.35")
+    """Write below a figure, small, what it was made from, as it is: without reading math."""
+    if not isinstance(figure, FigureBase):
+        raise ValueError(f"figure must be a matplotlib figure, got {type(figure).__name__}")
+    return figure.supxlabel(broken(text("source", source), 100), fontsize=7, color="0.35", parse_math=False)

@@ -38,6 +38,7 @@ class Round(NamedTuple):
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """The observed FPR and FNR at a threshold."""
+        threshold = checks.real("threshold", threshold)
         return float((self.with_z_prime > threshold).mean()), float((self.with_z <= threshold).mean())
 
     def bound(self, threshold: str | float) -> LowerBound:
@@ -73,7 +74,8 @@ def play(*, runs: int, mu: float, seed: int = 0) -> Round:
 def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies:
     """Simulate audits with seeds from `seed` on, and count how often each rule's bound exceeds the truth."""
     wrong = {"best": 0, "ranks": 0}
-    for game in range(checks.whole("games", games)):
+    games, seed = checks.whole("games", games), checks.whole("seed", seed, at_least=0)
+    for game in range(games):
         audit = play(runs=runs, mu=mu, seed=seed + game)
         for rule in wrong:
             wrong[rule] += audit.bound(rule).epsilon > audit.truth

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpsub import accounting, figures
+from dpsub._core import checks
 from dpsub.figures import explorer, threshold_game
 
 try:
@@ -30,7 +31,15 @@ def epsilon_explorer(
         sample_rate: where the slider for q starts.
         steps: where the slider for T starts.
         log10_delta: where the slider for δ starts, as a power of ten.
+
+    Raises:
+        ValueError: if a slider does not reach its start.
     """
+    noise_multiplier = checks.real("noise_multiplier", noise_multiplier, at_least=10**-0.3, at_most=10**2.3)
+    sample_rate = checks.real("sample_rate", sample_rate, at_least=1e-3, at_most=1)
+    steps = checks.whole("steps", steps, at_most=5_000)
+    if checks.real("log10_delta", log10_delta, at_least=-9, at_most=-2) != int(log10_delta):
+        raise ValueError(f"log10_delta must be a whole number, got {log10_delta!r}")
     wide = {"continuous_update": False, "style": {"description_width": "9em"}, "layout": {"width": "28em"}}
     sliders = {
         "noise_multiplier": ipywidgets.FloatLogSlider(
@@ -71,6 +80,10 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
         mu: the distance between the worlds, one of `threshold_game.MU`.
         seed: of the first audit.
     """
+    for argument, value, options in (("runs", runs, threshold_game.RUNS), ("mu", mu, threshold_game.MU)):
+        if checks.real(argument, value) not in options:
+            raise ValueError(f"{argument} must be one of {', '.join(map(str, options))}, got {value!r}")
+    seed = checks.whole("seed", seed, at_least=0)
     wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
     choices = {
         "runs": ipywidgets.Dropdown(options=threshold_game.RUNS, value=runs, description="runs in each world", **wide),

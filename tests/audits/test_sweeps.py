@@ -79,6 +79,38 @@ def test_labels_that_are_no_file_names_are_refused_before_they_are_stored(task, 
     assert not list(tmp_path.iterdir())
 
 
+def test_names_are_checked_before_the_first_audit(task, model, spec, scenarios, tmp_path, forbid_training):
+    forbid_training()
+    sweep = {"task": task, "model": model, "results": tmp_path / "results", **OPTIONS}
+    with pytest.raises(ValueError, match="specs must have labels of letters"):
+        audits.sweep(**sweep, specs={"q = 1": spec, "../q": spec}, scenarios=scenarios)
+    with pytest.raises(ValueError, match="scenarios must have labels of letters"):
+        audits.sweep(**sweep, specs={"q = 1": spec}, scenarios={**scenarios, "../S2": scenarios["S2"]})
+    with pytest.raises(ValueError, match=r"a file name of its own, got two for q=1-S2\.zarr"):
+        audits.sweep(**sweep, specs={"q = 1": spec, "q=1": spec}, scenarios=scenarios)
+    for specs, crafters_of, message in (
+        ({}, scenarios, "specs must be a dictionary with one entry or more"),
+        ([spec], scenarios, "specs must be a dictionary with one entry or more"),
+        ({"a": None}, scenarios, "specs must be DPSGD by label, got None for 'a'"),
+        ({"a": spec}, {}, "scenarios must be a dictionary with one entry or more"),
+        ({"a": spec}, {"S2": None}, "scenarios must be crafters by name, got None for 'S2'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            audits.sweep(**sweep, specs=specs, scenarios=crafters_of)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("label", ["q = {nothing}", "{}", "{sample_rate:s}", "{", "{sample_rate.nothing}"])
+def test_a_label_that_does_not_fit_the_attributes_is_named(task, model, spec, scenarios, tmp_path, label):
+    audits.sweep(task, model, {"a": spec}, scenarios={"S4": scenarios["S4"]}, results=tmp_path, **OPTIONS)
+    with pytest.raises(ValueError, match=r"label must be a format string over the attributes of a-S4\.zarr, got"):
+        audits.load_all(tmp_path, label=label)
+    with pytest.raises(ValueError, match="label must be a text, got None"):
+        audits.load_all(tmp_path, label=None)
+    with pytest.raises(ValueError, match="folder must be a path, got None"):
+        audits.load_all(None)
+
+
 def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec, scenarios, tmp_path, flip):
     with pytest.raises(FileNotFoundError, match=f"folder must hold audits, .* got {tmp_path} without any"):
         audits.load_all(tmp_path)

@@ -22,7 +22,27 @@ def test_repeats_of_several_steps_are_averaged_step_by_step():
     assert np.isnan(over_repeats([[bound(1.0), bound(2.0)]]).error).all()
 
 
-@pytest.mark.parametrize("bad", [[], [[1.0, 2.0], [1.0]], [[], []], [None, 3.0], "345", bound(1.0), [np.nan]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [],
+        [[1.0, 2.0], [1.0]],
+        [[], []],
+        [None, 3.0],
+        "345",
+        bound(1.0),
+        [np.nan],
+        ["3", "4"],
+        [True, False],
+        [1j],
+        None,
+    ],
+)
 def test_what_is_no_sequence_of_repeats_is_named(bad):
     with pytest.raises(ValueError, match="bounds must be a sequence of repeats"):
         over_repeats(bad)
+
+
+def test_repeats_under_a_mask_are_refused():
+    with pytest.raises(ValueError, match="bounds must not be masked"):
+        over_repeats(np.ma.array([1.0, 2.0, 100.0], mask=[0, 0, 1]))

@@ -53,6 +53,58 @@ def test_a_file_is_gone_on_with(tmp_path):
         validity.measured(tmp_path / "nothing.json")
 
 
+CELL = {"method": "gdp", "threshold": "best", "runs": 256, "truth": Gaussian(1.0), "audits": 2}
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: Cell(**CELL | {"audits": 0}), "audits must be >= 1, got 0"),
+        (lambda: Cell(**CELL | {"runs": 1}), "runs must be >= 2, got 1"),
+        (lambda: Cell(**CELL | {"delta": 0.0}), "delta must be > 0 and < 1, got 0.0"),
+        (lambda: Cell(**CELL | {"truth": None}), "truth must be Gaussian, SampledGaussian or RandomizedResponse"),
+        (lambda: Gaussian(0.0), "mu must be > 0, got 0.0"),
+        (lambda: SampledGaussian(0.0, 1.0, 1), "noise_multiplier must be > 0, got 0.0"),
+        (lambda: SampledGaussian(1.0, 2.0, 1), "sample_rate must be > 0 and <= 1, got 2.0"),
+        (lambda: SampledGaussian(1.0, 1.0, 0), "steps must be >= 1, got 0"),
+        (lambda: RandomizedResponse(float("nan")), "loss must be finite and > 0, got nan"),
+        (lambda: validity.measure(None), "cell must be a Cell, got NoneType"),
+        (lambda: validity.measure(Cell(**CELL), seed=None), "seed must be a whole number"),
+        (lambda: validity.measure(Cell(**CELL), seed=-1), "seed must be >= 0, got -1"),
+        (lambda: validity.measure(Cell(**CELL | {"truth": RandomizedResponse(0.01), "delta": 0.1})),
+         "cell must have a truth with an epsilon > 0 at delta = 0.1"),
+        (lambda: validity.scores(None, np.array([0, 1]), np.random.default_rng()), "truth must be Gaussian"),
+        (lambda: validity.scores(Gaussian(1.0), [0, 2], np.random.default_rng()), "bits must have shape"),
+        (lambda: validity.scores(Gaussian(1.0), [[0, 1]], np.random.default_rng()), "bits must have shape"),
+        (lambda: validity.scores(Gaussian(1.0), [0, 1], None), "rng must be a NumPy generator"),
+        (lambda: validity.entries({"share": [0.1]}), "rows must hold numbers share and mean"),
+        (lambda: validity.entries({"share": [0.1], "mean": [0.5, 0.6]}), "rows must hold numbers share and mean"),
+        (lambda: validity.measured(None), "path must be a file of measurements, got None"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_named(made, message):
+    with pytest.raises(ValueError, match=message):
+        made()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', "3"])
+def test_a_file_of_something_else_is_named(tmp_path, text):
+    path = tmp_path / "validity.json"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match="path must be a file of measurements, with made and rows, got .*validity.json"
+    ):
+        validity.measured(str(path))
+
+
+def test_lists_of_bits_have_the_scores_of_arrays():
+    bits = [0, 1, 0, 1]
+    of_list, of_array = (
+        validity.scores(Gaussian(2.0), one, np.random.default_rng(0)) for one in (bits, np.array(bits))
+    )
+    np.testing.assert_array_equal(of_list, of_array)
+
+
 def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
     cells = list(validity.cells())
     near = [cell for cell in cells if cell.delta == validity.DELTA and isinstance(cell.threshold, str)]

@@ -103,6 +103,15 @@ def test_legend_of_panels_tells_valid_bounds_from_others(audited):
     assert sum("S2" in label for label in labels) == 2
 
 
+def test_the_legend_of_panels_fits_the_figure(audited):
+    result = audited(3)
+    panels = {rule: findings.panel({"S2": result}, delta=1e-5, threshold=rule) for rule in ("best", "ranks")}
+    figure = figures.epsilon_panels(panels, source="a task")
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.width
+
+
 def test_scenarios_of_ones_own_are_drawn_under_their_name(audited):
     mine = findings.panel({"mine": audited(scenario="mine")}, delta=1e-5)
     figure = figures.epsilon_panels({"a": mine}, source="a task")

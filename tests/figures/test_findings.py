@@ -98,6 +98,40 @@ def test_ceiling_is_that_of_the_runs_and_the_rule_in_use(audited):
     assert findings.source(result.isel(run=slice(100))) == "a task; 100 models an audit"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"alpha": 0.01, "threshold": "best"},
+        {"method": "dp", "threshold": "split"},
+        {"method": "bayes_gdp", "threshold": 0.5},
+        {"runs": 100},
+    ],
+)
+def test_the_ceiling_of_simultaneous_bounds_is_that_of_their_share_of_alpha(audited, options):
+    result = audited()
+    panel = findings.panel({"S2": result}, delta=1e-5, simultaneous=True, **options)
+    half = xr.DataArray(np.arange(result.sizes["run"]) // 2 % 2, dims="run")
+    perfect = result.assign(bit=half, score=result.score * 0 + 1 - half)
+    found = findings.bounds(perfect, delta=1e-5, simultaneous=True, **options)
+    assert [bound.epsilon for bound in found[0]] == pytest.approx([panel["ceiling"]] * 2, rel=1e-9)
+    alone = findings.panel({"S2": result}, delta=1e-5, **options)["ceiling"]
+    assert panel["ceiling"] < alone
+
+
+def test_a_panel_by_the_mechanism_has_its_bounds_and_its_ceiling_at_each_step(audited):
+    result = audited(sample_rate=0.9, adjacency="substitute", steps=(1, 2), runs=60)
+    told = {"sample_rate": 0.9, "steps": [1, 2], "adjacency": "substitute"}
+    panel = findings.panel({"S2": result}, delta=1e-5, method="pld", **told)
+    assert panel["audited"]["S2"] == findings.bounds(result, delta=1e-5, method="pld", **told)
+    expected = [
+        estimators.max_certifiable_epsilon(60, delta=1e-5, method="pld", **(told | {"steps": at})) for at in (1, 2)
+    ]
+    assert list(panel["ceiling"]) == expected
+    assert expected[0] != expected[1]
+    assert findings.bounds(result, delta=1e-5, method="pld") == panel["audited"]["S2"], "the audit says it all"
+
+
 def test_nothing_to_draw_or_to_name_is_an_error():
     with pytest.raises(ValueError, match="audited must be one audit or more, by scenario, got none"):
         findings.panel({}, delta=1e-5)
@@ -253,6 +287,27 @@ def test_audits_that_are_no_twins_are_named():
     still = [audit.assign(score=audit.score * (audit.run == 3)) for audit in (one, other)]
     with pytest.raises(ValueError, match="got all, or all but one, alike at a step"):
         findings.separation(*still, delta=1e-5)
+
+
+def test_twins_are_matched_by_the_numbers_of_their_runs():
+    one, other = (audit.assign_coords(run=np.arange(12)) for audit in twins())
+    expected = findings.separation(one, other, delta=1e-5)
+    mixed = other.isel(run=np.random.default_rng(0).permutation(12))
+    assert findings.separation(one, mixed, delta=1e-5).equals(expected)
+    some = findings.separation(one.isel(run=[1, 4, 5, 8, 9]), mixed.sel(run=[9, 1, 8, 4, 5]), delta=1e-5)
+    assert some.equals(findings.separation(*(audit.isel(run=[1, 4, 5, 8, 9]) for audit in (one, other)), delta=1e-5))
+    with pytest.raises(ValueError, match="exchanged must hold the runs of result, got other numbers"):
+        findings.separation(one.isel(run=slice(6)), other.isel(run=slice(6, 12)), delta=1e-5)
+
+
+def test_a_selection_of_twins_without_numbers_is_refused():
+    one, other = (audit.assign_attrs(runs=12) for audit in twins())
+    with pytest.raises(ValueError, match="result must say which runs it holds, got 6 of 12 without the coordinate run"):
+        findings.separation(one.isel(run=slice(6)), other.isel(run=slice(6)), delta=1e-5)
+    with pytest.raises(ValueError, match="exchanged must have the coordinate step"):
+        findings.separation(one, other.drop_vars("step"), delta=1e-5)
+    with pytest.raises(ValueError, match="exchanged must be the dataset of an audit, got NoneType"):
+        findings.separation(one, None, delta=1e-5)
 
 
 def test_twins_of_a_linear_head_in_the_coordinates_of_its_records_are_refused():

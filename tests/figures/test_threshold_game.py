@@ -56,3 +56,9 @@ def test_the_page_asks_for_nothing_from_elsewhere():
 def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         game.play(**arguments)
+
+
+def test_a_threshold_that_is_no_number_is_named():
+    for ask in (game.play(runs=5, mu=1.0).rates, game.play(runs=5, mu=1.0).bound):
+        with pytest.raises(ValueError, match="threshold must be"):
+            ask(float("nan"))
