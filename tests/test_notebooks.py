@@ -104,6 +104,20 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_accuracy"] > 0.5
 
 
+@pytest.mark.filterwarnings("default")
+def test_sharp_edges_cut(tmp_path):
+    glued = execute("sharp_edges", tmp_path, audits=40, steps=3)
+    assert glued["edges_poisson"] == pytest.approx(4.59, abs=0.01)
+    assert glued["edges_shuffled"] == pytest.approx(15.46, abs=0.01)
+    assert glued["edges_several"] > 5
+    assert glued["edges_divisor"] == pytest.approx(1, abs=0.03)
+    assert glued["edges_one_score"] <= binom.ppf(0.9999, 40, 0.05) / 40
+    assert glued["edges_many_scores"] > 0.4
+    assert glued["edges_simultaneous"] <= binom.ppf(0.9999, 8, 0.05) / 8
+    assert glued["edges_turned"] == 0 < glued["edges_right"]
+    assert (glued["edges_same"], glued["edges_other"]) == (1, 0)
+
+
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
