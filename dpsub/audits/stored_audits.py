@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,7 +116,7 @@ def pack(store: str | os.PathLike[str]) -> Path:
     from dpsub.audits.storage import read
     from dpsub.audits.storage.archive import PACKED, write_archive
     from dpsub.audits.storage.contents import Contents
-    from dpsub.audits.storage.files import LOCK
+    from dpsub.audits.storage.files import LOCK, below
     from dpsub.audits.storage.locks import is_taken, naming
     from dpsub.audits.storage.writer import sync_folder
 
@@ -126,26 +127,32 @@ def pack(store: str | os.PathLike[str]) -> Path:
     if is_taken(path):
         raise ValueError(f"store must not be written while it is packed, got {path}, which a process is writing")
     contents = Contents(path, with_numbers=True)
-    known = {*contents.files, LOCK}
-    files = (item.relative_to(path).as_posix() for item in path.rglob("*") if item.is_symlink() or not item.is_dir())
-    if foreign := sorted(name for name in files if name not in known):
-        raise ValueError(f"store must hold only its audit to be packed, got {path} with {foreign[0]!r}: move that away")
+    known, folders = {*contents.files, LOCK}, []
+    assert contents.layout is not None
+    for name, kind in below(path):
+        if kind == "a folder" and contents.layout.owns_folder(name):
+            folders.append(name)
+        elif kind != "a file" or name not in known:
+            raise ValueError(f"store must hold only its audit to be packed, got {path} with {name!r}: move that away")
     packed = path.with_name(path.name + PACKED)
     beside = packed.with_name(f"{packed.name}.partial")
     try:
         with naming(packed):
+            if os.path.lexists(beside):  # of a process that was killed
+                beside.unlink()
             write_archive(beside, contents.files)
         whole = Contents(beside, with_numbers=True)
         if whole.damaged or whole.files != contents.files:
             raise OSError(f"{beside} does not read back as it was written: check this disk")
         beside.replace(packed)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     sync_folder(packed.parent)
     for name in known:
         (path / name).unlink(missing_ok=True)
-    for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):
-        folder.rmdir()
+    for folder in reversed(folders):
+        (path / folder).rmdir()
     path.rmdir()
     return packed
 

@@ -16,18 +16,15 @@ from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Plan, Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
 from dpsub.audits.storage import zarr_layout
-from dpsub.audits.storage.attributes import decoded, told
+from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents
+from dpsub.audits.storage.decoding import decoded
 from dpsub.audits.storage.files import LOCK
+from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.locks import naming, take
-from dpsub.audits.storage.writer import StoreWriter
+from dpsub.audits.storage.writer import StoreWriter, planned
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
-
-WHERE_FROM = {
-    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
-    "sha256",
-}  # fmt: skip
 
 
 class Store:
@@ -65,6 +62,8 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[StoreWriter]:
         """Lock the store and open it for writing. It is begun or repaired if necessary."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            leftovers(self.path, self.contents.layout or planned(self.plan, self.contents)[1])
         with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / LOCK, "ab")  # noqa: SIM115
@@ -86,7 +85,7 @@ class Store:
             with self.writing():
                 pass
         elif self.contents.attributes["models_stored"] != self.contents.models:
-            with suppress(OSError), self.writing():
+            with suppress(OSError, ValueError), self.writing():  # what follows reads and checks it all again
                 pass
 
     def dataset(self) -> xr.Dataset:
@@ -98,7 +97,9 @@ class Store:
             raise ValueError(
                 f"store was changed while it was being written, {self.path}: the same call trains the missing shards"
             )
-        return decoded(self.contents.files, told(self.plan.attributes, self.contents))
+        assert self.contents.layout is not None
+        with self.contents.as_written("numbers"):
+            return decoded(self.contents.files, self.contents.layout, told(self.plan.attributes, self.contents))
 
 
 def read(path: Path) -> xr.Dataset:
@@ -108,23 +109,21 @@ def read(path: Path) -> xr.Dataset:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
     if contents.damaged:
         raise ValueError(contents.damage)
-    about = {
-        name: value
-        for name, value in contents.attributes.items()
-        if name not in WHERE_FROM and not name.startswith("version_")
-    }
+    about, layout = contents.about, contents.layout
+    assert layout is not None
     if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
         raise ValueError(
             f"store must hold one audit, got {path}, whose shards come from another audit than its attributes say: "
             "copy it again from an undamaged original"
         )
     models = about["runs"] * about["repeats"]
-    if contents.models < models:
+    if len(contents.entries) < layout.cut.shards:
         raise ValueError(
             f"store must be complete, got {path} with {contents.models:,} of {models:,} models: run the same audit "
             "again to complete it"
         )
-    return decoded(contents.files, told(about, contents))
+    with contents.as_written("numbers"):
+        return decoded(contents.files, layout, told(about, contents))
 
 
 def _as_stored(asked: Plan, contents: Contents) -> Plan:
@@ -137,7 +136,9 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
             others.append(f"{name}: stored {stored!r}, asked for {value!r}")
     canaries: tuple[CanaryPair, ...] | None = asked.canaries
     if not any(name.startswith("canary/") for name in contents.damaged):
-        canaries = zarr_layout.stored_canaries(contents.files, asked.canaries)
+        assert contents.layout is not None
+        with contents.as_written("canary"):
+            canaries = zarr_layout.stored_canaries(contents.files, contents.layout, asked.canaries)
     if canaries is None:
         stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
         others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")

@@ -17,6 +17,9 @@ from zarr.storage import MemoryStore
 from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.shards import Arrays
+from dpsub.audits.storage.decoding import check_memory, decoded_array
+from dpsub.audits.storage.documents import OTHER, VARIABLE
+from dpsub.audits.storage.layout import Layout
 
 SAME_CANARY = 1e-3  # of the norms of z, z′ and z − z′: a canary crafted again on another machine differs a little
 
@@ -29,7 +32,7 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
     store: Any = MemoryStore(files)
     root = zarr.create_group(store, zarr_format=3)
     for name, variable in plan.variables.items():
-        sizes = {"run": plan.shard_runs, "repeat": 1}
+        sizes = {"run": plan.cut.shard_runs, "repeat": 1}
         chunks = [min(size, sizes.get(dim, size)) for dim, size in zip(variable.dims, variable.shape, strict=True)]
         root.create_array(
             name,
@@ -37,18 +40,20 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
             chunks=tuple(chunks),
             dtype=variable.dtype,
             fill_value=variable.fill,
-            compressors=ZstdCodec(level=3),
+            compressors=ZstdCodec(level=VARIABLE),
             dimension_names=variable.dims,
             attributes={"long_name": variable.long_name},
         )
     for name, coordinate in plan.indexes.items():
-        root.create_array(name, data=coordinate, dimension_names=(name,))
+        root.create_array(name, data=coordinate, dimension_names=(name,), compressors=ZstdCodec(level=OTHER))
     root.create_group("shards")
     canary = root.create_group("canary")
     for name, worlds in _worlds(plan.canaries).items():
         labels = [world.y for world in worlds if isinstance(world, Record)]
         arrays = [world.x if isinstance(world, Record) else world for world in worlds]
-        canary.create_array(name, data=np.stack(arrays), attributes={"labels": labels})
+        canary.create_array(
+            name, data=np.stack(arrays), attributes={"labels": labels}, compressors=ZstdCodec(level=OTHER)
+        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         zarr.consolidate_metadata(store)  # xarray reads it
@@ -77,15 +82,18 @@ def buffers(files: Mapping[str, bytes]) -> dict[str, Buffer]:
     return {name: kind.from_bytes(content) for name, content in files.items()}
 
 
-def stored_canaries(files: Mapping[str, bytes], asked: tuple[CanaryPair, ...]) -> tuple[CanaryPair, ...] | None:
+def stored_canaries(
+    files: Mapping[str, bytes], layout: Layout, asked: tuple[CanaryPair, ...]
+) -> tuple[CanaryPair, ...] | None:
     """The stored canaries if those asked for equal them up to rounding, else None."""
-    group: Any = zarr.open_group(MemoryStore(buffers(files)), mode="r")["canary"]
     worlds = _worlds(asked)
-    if set(worlds) != set(group):
+    held = {name: layout.others[f"canary/{name}"] for name in ("z", "z_prime") if f"canary/{name}" in layout.others}
+    if worlds.keys() != held.keys():
         return None
+    check_memory(held.values())
     stored: dict[str, list[World]] = {}
-    for name in worlds:
-        arrays, labels = group[name][:], group[name].attrs["labels"]
+    for name, array in held.items():
+        arrays, labels = decoded_array(f"canary/{name}", array, files), array.attributes["labels"]
         stored[name] = [Record(x, y) for x, y in zip(arrays, labels, strict=True)] if labels else list(arrays)
     if len(stored["z"]) != len(asked):
         return None
