@@ -104,7 +104,7 @@ def test_a_pickle_behind_a_codec_of_the_metadata_is_never_opened(small, store, t
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
     monkeypatch.setattr("numcodecs.pickles.ALLOW_UNSAFE_PICKLE_DECODE", True, raising=False)
     evil = {
-        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C", "filters": None,
+        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": "", "order": "C", "filters": [{"id": "vlen-utf8"}],
         "compressor": {"id": "pickle"}, "attributes": {"_ARRAY_DIMENSIONS": ["evil"]},
         "dimension_separator": ".", "node_type": "array",
     }  # fmt: skip
