@@ -50,10 +50,16 @@ def sweep(
     >>> list(sweep(task, models.linear(task), specs, scenarios=two, runs=4, progress=False))
     [('q = 0.5', 'S2'), ('q = 0.5', 'S4'), ('q = 1', 'S2'), ('q = 1', 'S4')]
     """
+    names = {
+        (label, scenario): f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.zarr"
+        for label in specs
+        for scenario in scenarios
+        if results is not None
+    }
     found = {}
     for label, spec in specs.items():
         for scenario, craft in scenarios.items():
-            store = None if results is None else Path(results, f"{_file_name(label)}-{scenario}.zarr")
+            store = None if results is None else Path(results, names[label, scenario])
             canary = craft(task, model, spec, seed=seed)
             found[label, scenario] = audit(task, model, canary, spec, seed=seed, store=store, **options)
     return found
@@ -77,7 +83,13 @@ def load_all(
     place = Path(folder).expanduser()
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
         one = load(path)
-        key = label.format(**one.attrs), one.attrs["scenario"]
+        try:
+            key = label.format(**one.attrs), one.attrs["scenario"]
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"label must be a format string over the attributes of an audit, got {label!r}, which {path} has no "
+                f"values for ({error})"
+            ) from None
         if key in found:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
         found[key] = one
@@ -89,9 +101,9 @@ def load_all(
     return found
 
 
-def _file_name(label: str) -> str:
+def _file_name(argument: str, label: str) -> str:
     """A label in characters that any file system accepts: "eta=0.1" for "η = 0.1"."""
     name = "".join({"η": "eta", "σ": "sigma", "ε": "epsilon", "δ": "delta"}.get(c, c) for c in label if c != " ")
     if not re.fullmatch(r"[A-Za-z0-9=.,_+-]+", name):
-        raise ValueError(f"specs must have labels of letters, digits and =.,_+-, for file names, got {label!r}")
+        raise ValueError(f"{argument} must have labels of letters, digits and =.,_+-, for file names, got {label!r}")
     return name

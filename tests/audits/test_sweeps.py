@@ -79,6 +79,24 @@ def test_labels_that_are_no_file_names_are_refused_before_they_are_stored(task, 
     assert not list(tmp_path.iterdir())
 
 
+def test_scenarios_that_are_no_file_names_are_refused_before_anything_is_trained(
+    task, model, spec, scenarios, tmp_path, forbid_training
+):
+    forbid_training()
+    for name in ("../S2", "S/2", ""):
+        both = {"S4": scenarios["S4"], name: scenarios["S2"]}
+        with pytest.raises(ValueError, match="scenarios must have labels of letters, digits and"):
+            audits.sweep(task, model, {"q": spec}, scenarios=both, results=tmp_path / "results", **OPTIONS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_name_attributes_that_audits_have(task, model, spec, scenarios, tmp_path):
+    audits.sweep(task, model, {"q": spec}, scenarios={"S2": scenarios["S2"]}, results=tmp_path, **OPTIONS)
+    for label in ("{nothing}", "{}", "{task:g}", "{runs.other}", "{"):
+        with pytest.raises(ValueError, match="label must be a format string over the attributes of an audit, got"):
+            audits.load_all(tmp_path, label=label)
+
+
 def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec, scenarios, tmp_path, flip):
     with pytest.raises(FileNotFoundError, match=f"folder must hold audits, .* got {tmp_path} without any"):
         audits.load_all(tmp_path)

@@ -104,7 +104,8 @@ def test_a_pickle_behind_a_codec_of_the_metadata_is_never_opened(small, store, t
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
     monkeypatch.setattr("numcodecs.pickles.ALLOW_UNSAFE_PICKLE_DECODE", True, raising=False)
     evil = {
-        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": "", "order": "C", "filters": [{"id": "vlen-utf8"}],
+        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": "", "order": "C",
+        "filters": [{"id": "vlen-utf8"}],
         "compressor": {"id": "pickle"}, "attributes": {"_ARRAY_DIMENSIONS": ["evil"]},
         "dimension_separator": ".", "node_type": "array",
     }  # fmt: skip
@@ -119,11 +120,15 @@ def test_a_pickle_behind_a_codec_of_the_metadata_is_never_opened(small, store, t
     assert not (tmp_path / "ran").exists()
 
 
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
 @pytest.mark.parametrize("name", ["score", "bit", "step", "canary/z"])
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("codecs", [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "gzip", "configuration": {"level": 3}}]),
+        ("codecs", [LITTLE, {"name": "gzip", "configuration": {"level": 3}}]),
+        ("codecs", [LITTLE, {"name": "zstd", "configuration": {"level": 3.0, "checksum": False}}]),
         ("codecs", [{"name": "bytes", "configuration": {"endian": "big"}}]),
         ("codecs", [{"name": "numcodecs.pickle", "configuration": {}}]),
         ("data_type", "variable_length_utf8"),
@@ -224,7 +229,8 @@ def test_a_chunk_is_one_frame_of_its_size_and_no_bomb(small, store, kind, monkey
     assert all(len(found) < 1000 for found in sizes)
 
 
-def test_frames_of_every_size_are_read(rng=np.random.default_rng(0)):
+def test_frames_of_every_size_are_read():
+    rng = np.random.default_rng(0)
     for size in (1, 2, 255, 256, 257, 65_535, 65_536, 66_000, 300_000):
         for values in (np.zeros(size, np.uint8), rng.integers(256, size=size, dtype=np.uint8)):
             for frame in (Zstd(level=3, checksum=True), Zstd(level=0)):
@@ -284,9 +290,9 @@ def test_a_packed_file_whose_names_share_their_bytes_is_refused(store, tmp_path,
 
 
 BAD = [
-    None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64 + 1, 10**30, 10**4000, 0.5, -0.0, 1e308, float("nan"), float("inf"),
-    "", "x", "0", "\ud800", "\0", "é", "../..", "/dev/zero", "a" * 10_000, [], [[]], [None], ["x", 1], {}, {"a": 1},
-    {"attributes": {}}, [0] * 50,
+    None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64 + 1, 10**30, 10**4000, 0.5, -0.0, 1e308, float("nan"),
+    float("inf"), "", "x", "0", "\ud800", "\0", "é", "../..", "/dev/zero", "a" * 10_000, [], [[]], [None], ["x", 1], {},
+    {"a": 1}, {"attributes": {}}, [0] * 50,
 ]  # fmt: skip
 
 
