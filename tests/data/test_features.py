@@ -137,4 +137,4 @@ def test_arrays_that_announce_what_no_file_holds_are_refused_in_a_sentence(tmp_p
         for name in ("x_train", "y_train", "x_test", "y_test"):
             archive.writestr(f"{name}.npy", header(shape, kind))
     with pytest.raises(ValueError, match="path must be an .npz file of plain arrays, got"):
-        data.load_features(tmp_path / "features.npz")
+        load_features(tmp_path / "features.npz")
