@@ -51,6 +51,9 @@ class Status(NamedTuple):
 def load(store: str | os.PathLike[str]) -> xr.Dataset:
     """Read a complete stored audit. The task, model and canary are not needed; every checksum is computed again.
 
+    Audits of others are safe to read: only what dpsub itself writes is decoded, and only regular files below the store
+    are opened. Files that no audit has are not read.
+
     Args:
         store: its folder, or its packed file.
 
@@ -58,7 +61,7 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
         What `audit` returned.
 
     Raises:
-        ValueError: if there is no audit, or it is damaged or not complete.
+        ValueError: if there is no audit, if it is damaged or not complete, or if it is not as dpsub writes it.
     """
     from dpsub.audits import storage
 
@@ -72,7 +75,7 @@ def status(store: str | os.PathLike[str]) -> Status:
         store: its folder, or its packed file.
 
     Raises:
-        ValueError: if there is no audit.
+        ValueError: if there is no audit, or it is not as dpsub writes it.
     """
     from dpsub.audits.storage.contents import Contents
     from dpsub.audits.storage.locks import is_taken
@@ -161,7 +164,12 @@ def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store: its folder, or its packed file if there is one."""
     if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
         raise ValueError(f"store must be a path in the file system, got {store!r}")
-    path = Path(store).expanduser().resolve()
+    try:
+        path = Path(store).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"store must be a path in the file system, got {store!r}: {error}") from None
+    if not path.name:
+        raise ValueError(f"store must be a folder of its own, got {path}")
     packed = path.with_name(path.name + ".zip")
     if not packed.exists():
         return path

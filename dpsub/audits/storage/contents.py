@@ -180,9 +180,10 @@ class Contents:
         """Name the store and the file in errors about what dpsub does not write."""
         try:
             yield
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(
-                f"store must be as dpsub writes it, got {self.path}, whose {name} is not: {error}: {ADVICE}"
+                f"store must be as dpsub writes it, got {self.path}, whose {name} is not: {problem}: {ADVICE}"
             ) from None
 
     @property

@@ -19,12 +19,11 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def decoded(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> xr.Dataset:
-    """The dataset of a complete audit, whose indexes `indexes` has read.
+    """The dataset of a complete audit.
 
     Raises:
-        ValueError: if the memory does not hold it, or the files hold other numbers than an audit has.
+        ValueError: if the files hold other numbers than an audit has.
     """
-    check_memory(layout.variables.values())
     variables = {}
     for name, array in sorted(layout.variables.items()):
         values = decoded_array(name, array, files)

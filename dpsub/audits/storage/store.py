@@ -18,7 +18,8 @@ from dpsub.audits.shard_provenance import Made
 from dpsub.audits.storage import zarr_layout
 from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents
-from dpsub.audits.storage.decoding import decoded
+from dpsub.audits.storage.decoding import check_memory, decoded
+from dpsub.audits.storage.documents import Json
 from dpsub.audits.storage.files import LOCK
 from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.locks import naming, take
@@ -97,9 +98,7 @@ class Store:
             raise ValueError(
                 f"store was changed while it was being written, {self.path}: the same call trains the missing shards"
             )
-        assert self.contents.layout is not None
-        with self.contents.as_written("numbers"):
-            return decoded(self.contents.files, self.contents.layout, told(self.plan.attributes, self.contents))
+        return _decoded(self.contents, self.plan.attributes)
 
 
 def read(path: Path) -> xr.Dataset:
@@ -122,8 +121,17 @@ def read(path: Path) -> xr.Dataset:
             f"store must be complete, got {path} with {contents.models:,} of {models:,} models: run the same audit "
             "again to complete it"
         )
-    with contents.as_written("numbers"):
-        return decoded(contents.files, layout, told(about, contents))
+    return _decoded(contents, about)
+
+
+def _decoded(contents: Contents, about: Json) -> xr.Dataset:
+    assert contents.layout is not None
+    try:
+        check_memory(contents.layout.variables.values())
+    except ValueError as error:
+        raise ValueError(f"store must fit the memory, got {contents.path}: {error}: free some") from None
+    with contents.as_written("data"):
+        return decoded(contents.files, contents.layout, told(about, contents))
 
 
 def _as_stored(asked: Plan, contents: Contents) -> Plan:

@@ -258,7 +258,7 @@ def test_numbers_that_no_audit_has_are_refused(small, store, file, values):
 
 def test_an_audit_that_the_memory_does_not_hold_is_not_read(store, monkeypatch):
     monkeypatch.setattr(decoding.devices, "free_bytes", lambda device: 100)
-    with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, and 0\.0 GiB are free"):
+    with pytest.raises(ValueError, match=r"store must fit the memory, got .*: it takes 0\.0 GiB of memory, and 0"):
         audits.load(store)
 
 
@@ -287,6 +287,31 @@ def test_a_packed_file_whose_names_share_their_bytes_is_refused(store, tmp_path,
     monkeypatch.setattr(zipfile.ZipFile, "infolist", overlapping)
     with pytest.raises(ValueError, match="lists files that it does not hold"):
         audits.load(packed)
+
+
+def test_documents_of_any_depth_are_refused_in_a_sentence(small, store):
+    """Near the limit, a document can be read at one place and not at another, which stands deeper in the calls."""
+    deep, refusals = b"[" * 100_000 + b"]" * 100_000, set()
+    found = documents(store)
+    found["zarr.json"]["attributes"]["files"]["canary/zarr.json"] = sha256(deep).hexdigest()
+    (store / "zarr.json").write_bytes(vouched(found["zarr.json"]))
+    (store / "canary/zarr.json").write_bytes(deep)
+    refused(store, small[1], "it is nested too deeply")
+    nested = []
+    for depth in range(1, 1_000):
+        nested = [nested]
+        if depth < 850 or depth % 5:
+            continue
+        found["zarr.json"]["attributes"]["task"] = nested
+        try:
+            (store / "zarr.json").write_bytes(vouched(found["zarr.json"]))
+        except RecursionError:
+            break
+        for read in (audits.load, small[1]):
+            with pytest.raises(ValueError, match="store (must be as dpsub writes it|is damaged)") as error:
+                read(store)
+            refusals.add(str(error.value).split(",")[0])
+    assert len(refusals) == 2
 
 
 BAD = [
