@@ -91,8 +91,10 @@ def audit(
             network file systems ignore it). Another machine computes noise multipliers and canaries slightly
             differently. So a noise multiplier or gradient within 1e-6 of the stored one counts as the same, and so does
             a record of the same label if each feature is within 1e-3 of its standard deviation in the private records.
-            The stored ones are then used.
-        repair: train damaged shards of the store again. Without it, damage is an error.
+            The stored ones are then used. A folder is written only if it holds nothing but the audit; files that
+            systems make, such as .DS_Store, may be there. Links below it are refused.
+        repair: train damaged shards of the store again. Without it, damage is an error. A folder or a link in the place
+            of a file has to be moved away first.
         allow_mix: resume a store that was begun on another kind of device (GPU, or CPU instructions) or with another
             version of torch or dpsub, and record both. The law is unchanged, but no single machine reproduces the
             numbers.

@@ -52,6 +52,38 @@ class Shard(NamedTuple):
         return f"runs {self.start} to {self.stop - 1} of repeat {self.repeat}"
 
 
+class Cut(NamedTuple):
+    """How the runs of an audit are cut into shards of whole blocks."""
+
+    runs: int
+    repeats: int
+    block_size: int
+
+    @property
+    def shard_runs(self) -> int:
+        """The runs of each shard of a repeat but the last, which may have fewer."""
+        return -(-self._blocks // SHARDS) * self.block_size
+
+    @property
+    def shards_each(self) -> int:
+        """How many shards a repeat has."""
+        return -(-self.runs // self.shard_runs)
+
+    @property
+    def shards(self) -> int:
+        return self.shards_each * self.repeats
+
+    def shard(self, number: int) -> Shard:
+        repeat, place = divmod(number, self.shards_each)
+        start = place * self.shard_runs
+        stop = min(start + self.shard_runs, self.runs)
+        return Shard(number, repeat, range(start // self.block_size, -(-stop // self.block_size)), start, stop)
+
+    @property
+    def _blocks(self) -> int:
+        return -(-self.runs // self.block_size)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What an audit will train and observe."""
@@ -73,28 +105,19 @@ class Plan:
 
     @cached_property
     def observed(self) -> list[int]:
-        steps = self.spec.steps
-        return sorted({*range(self.observe_every, steps + 1, self.observe_every), steps})
+        return observed_steps(self.spec.steps, self.observe_every)
 
     def rows(self, observer: Observer) -> int:
         """How many models of a repeat this observer observes."""
         return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, block_size(self.model))
 
     @property
-    def shard_runs(self) -> int:
-        size = block_size(self.model)
-        blocks = -(-self.runs // size)
-        return -(-blocks // SHARDS) * size
+    def cut(self) -> Cut:
+        return Cut(self.runs, self.repeats, block_size(self.model))
 
     @cached_property
     def shards(self) -> list[Shard]:
-        size, width = block_size(self.model), self.shard_runs
-        found: list[Shard] = []
-        for repeat in range(self.repeats):
-            for start in range(0, self.runs, width):
-                stop = min(start + width, self.runs)
-                found.append(Shard(len(found), repeat, range(start // size, -(-stop // size)), start, stop))
-        return found
+        return [self.cut.shard(number) for number in range(self.cut.shards)]
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
@@ -162,6 +185,10 @@ class Plan:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any attribute."""
         return fingerprint(self.attributes)
+
+
+def observed_steps(steps: int, observe_every: int) -> list[int]:
+    return sorted({*range(observe_every, steps + 1, observe_every), steps})
 
 
 def implied_coordinates(metrics: str) -> str:

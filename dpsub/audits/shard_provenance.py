@@ -34,7 +34,8 @@ def made_on(device: torch.device, seconds: float = 0.0) -> Made:
 
 def origin(made: list[Made]) -> dict[str, str]:
     """Devices and versions as attributes; if there are several, all of them."""
-    versions = {name: joined(each.versions[name] for each in made) for name in made[0].versions}
+    names = dict.fromkeys(name for each in made for name in each.versions)
+    versions = {name: joined(each.versions.get(name, "") for each in made) for name in names}
     found = {name: joined(getattr(each, name) for each in made) for name in ("device", "cpu_capability")}
     return found | {f"version_{name}": version for name, version in versions.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,9 @@ class Status(NamedTuple):
 def load(store: str | os.PathLike[str]) -> xr.Dataset:
     """Read a complete stored audit. The task, model and canary are not needed; every checksum is computed again.
 
+    Audits of others are safe to read: only what dpsub itself writes is decoded, and only regular files below the store
+    are opened. Files that no audit has are not read.
+
     Args:
         store: its folder, or its packed file.
 
@@ -57,7 +61,7 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
         What `audit` returned.
 
     Raises:
-        ValueError: if there is no audit, or it is damaged or not complete.
+        ValueError: if there is no audit, if it is damaged or not complete, or if it is not as dpsub writes it.
     """
     from dpsub.audits import storage
 
@@ -71,7 +75,7 @@ def status(store: str | os.PathLike[str]) -> Status:
         store: its folder, or its packed file.
 
     Raises:
-        ValueError: if there is no audit.
+        ValueError: if there is no audit, or it is not as dpsub writes it.
     """
     from dpsub.audits.storage.contents import Contents
     from dpsub.audits.storage.locks import is_taken
@@ -115,7 +119,7 @@ def pack(store: str | os.PathLike[str]) -> Path:
     from dpsub.audits.storage import read
     from dpsub.audits.storage.archive import PACKED, write_archive
     from dpsub.audits.storage.contents import Contents
-    from dpsub.audits.storage.files import LOCK
+    from dpsub.audits.storage.files import LOCK, below
     from dpsub.audits.storage.locks import is_taken, naming
     from dpsub.audits.storage.writer import sync_folder
 
@@ -126,26 +130,32 @@ def pack(store: str | os.PathLike[str]) -> Path:
     if is_taken(path):
         raise ValueError(f"store must not be written while it is packed, got {path}, which a process is writing")
     contents = Contents(path, with_numbers=True)
-    known = {*contents.files, LOCK}
-    files = (item.relative_to(path).as_posix() for item in path.rglob("*") if item.is_symlink() or not item.is_dir())
-    if foreign := sorted(name for name in files if name not in known):
-        raise ValueError(f"store must hold only its audit to be packed, got {path} with {foreign[0]!r}: move that away")
+    known, folders = {*contents.files, LOCK}, []
+    assert contents.layout is not None
+    for name, kind in below(path):
+        if kind == "a folder" and contents.layout.owns_folder(name):
+            folders.append(name)
+        elif kind != "a file" or name not in known:
+            raise ValueError(f"store must hold only its audit to be packed, got {path} with {name!r}: move that away")
     packed = path.with_name(path.name + PACKED)
     beside = packed.with_name(f"{packed.name}.partial")
     try:
         with naming(packed):
+            if os.path.lexists(beside):  # of a process that was killed
+                beside.unlink()
             write_archive(beside, contents.files)
         whole = Contents(beside, with_numbers=True)
         if whole.damaged or whole.files != contents.files:
             raise OSError(f"{beside} does not read back as it was written: check this disk")
         beside.replace(packed)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     sync_folder(packed.parent)
     for name in known:
         (path / name).unlink(missing_ok=True)
-    for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):
-        folder.rmdir()
+    for folder in reversed(folders):
+        (path / folder).rmdir()
     path.rmdir()
     return packed
 
@@ -154,7 +164,12 @@ def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store: its folder, or its packed file if there is one."""
     if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
         raise ValueError(f"store must be a path in the file system, got {store!r}")
-    path = Path(store).expanduser().resolve()
+    try:
+        path = Path(store).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"store must be a path in the file system, got {store!r}: {error}") from None
+    if not path.name:
+        raise ValueError(f"store must be a folder of its own, got {path}")
     packed = path.with_name(path.name + ".zip")
     if not packed.exists():
         return path

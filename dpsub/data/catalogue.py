@@ -92,13 +92,15 @@ def cifar10(
         seed: decides which records are private and which are auxiliary.
         encoder: a vision transformer on the Hugging Face hub, or a folder that holds one. The paper uses `data.VIT`,
             ViT-B/16 pretrained on ImageNet-21k, with 768 features. Encoders need `pip install dpsub[embeddings]`.
-            Embeddings are computed once and kept in the data folder, or in the user's cache if that is read-only. None:
-            the images themselves.
+            Weights are read from *.safetensors only, and a folder with code or other weights is refused. Embeddings are
+            computed once and kept in the data folder, or in the user's cache if that is read-only. None: the images
+            themselves.
         n_test: how many test images to keep, from the first on; all by default. An encoder embeds these too.
         device: where the encoder runs.
 
     Raises:
-        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded.
+        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded, ValueError
+            also if its folder holds code.
         ImportError: if the encoder's library is not installed.
 
     Source: Krizhevsky (2009); hash as published with TensorFlow Datasets. *Beyond Membership*, section 5.
@@ -129,12 +131,14 @@ def sst2(
             are the development set, since the test set is published without labels.
         seed: decides which records are private and which are auxiliary.
         encoder: a Sentence-BERT model on the Hugging Face hub, or a folder that holds one. The default is the paper's:
-            all-MiniLM-L6-v2, with 384 features of unit norm. Encoders need `pip install dpsub[embeddings]`. Embeddings
-            are computed once and kept in the data folder, or in the user's cache if that is read-only.
+            all-MiniLM-L6-v2, with 384 features of unit norm. Encoders need `pip install dpsub[embeddings]`. Weights are
+            read from *.safetensors only, and a folder with code or other weights is refused. Embeddings are computed
+            once and kept in the data folder, or in the user's cache if that is read-only.
         device: where the encoder runs.
 
     Raises:
-        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded.
+        ConnectionError, OSError, ValueError: as in `mnist`; OSError also if the encoder cannot be loaded, ValueError
+            also if its folder holds code.
         ImportError: if the encoder's library is not installed.
 
     Source: Socher et al. (2013), as in GLUE; hash as published with Hugging Face's datasets. *Beyond Membership*,

@@ -8,6 +8,7 @@ import tempfile
 import zlib
 from hashlib import sha256
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from zipfile import BadZipFile
@@ -18,7 +19,10 @@ import requests
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, BadZipFile, zlib.error)
+DAMAGED = (
+    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, BadZipFile, zlib.error, MemoryError,
+    OverflowError, SyntaxError, TokenError,
+)  # fmt: skip
 
 
 class Source(NamedTuple):

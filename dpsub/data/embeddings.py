@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from dpsub.data.downloads import cache, file_digest, load_arrays, save_arrays
+from dpsub.data.encoder_folders import check_encoder_folder
 
 VIT = "google/vit-base-patch16-224-in21k"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -26,7 +27,7 @@ def of_images(images: NDArray[np.uint8], encoder: str, device: str = "cpu") -> N
     def embed() -> NDArray[np.float32]:
         transformers = _library("transformers", encoder)
         processor = _pretrained(transformers.AutoImageProcessor, encoder)
-        model = _pretrained(transformers.AutoModel, encoder).eval().to(device)
+        model = _pretrained(transformers.AutoModel, encoder, use_safetensors=True).eval().to(device)
         parts = []
         for start in tqdm(range(0, len(images), AT_ONCE), desc=f"embedding with {encoder}", unit=" batches"):
             batch = list(images[start : start + AT_ONCE].transpose(0, 2, 3, 1))
@@ -43,7 +44,8 @@ def of_sentences(texts: list[str], encoder: str, device: str = "cpu") -> NDArray
 
     def embed() -> NDArray[np.float32]:
         library = _library("sentence_transformers", encoder)
-        model = _pretrained(library.SentenceTransformer, encoder, device=device)
+        weights = {"use_safetensors": True}
+        model = _pretrained(library.SentenceTransformer, encoder, device=device, model_kwargs=weights)
         return np.asarray(model.encode(texts, show_progress_bar=True), dtype=np.float32)
 
     return _kept("sentences", encoder, [text.encode() for text in texts], embed)
@@ -85,9 +87,11 @@ def _library(name: str, encoder: str) -> Any:
 
 
 def _pretrained(of: Any, encoder: str, **options: Any) -> Any:
+    if os.path.isdir(encoder):
+        check_encoder_folder(encoder)
     try:
         make = getattr(of, "from_pretrained", of)
-        return make(encoder, **options)
+        return make(encoder, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
         raise OSError(
             f"encoder must be a model on the Hugging Face hub, or a folder with one, got {encoder!r}: {error}. Without "

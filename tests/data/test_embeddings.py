@@ -125,6 +125,79 @@ def test_sst2_as_an_encoder_sees_it(minilm, folder):
     assert task.y_test.tolist() == [1, 0]
 
 
+RUNS = "import os\nos.mkdir(os.environ['PAYLOAD'])\nclass Evil: pass\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("evil.py", RUNS, "with evil.py: remove it"),
+        ("1_Pooling/modeling_evil.PY", RUNS, "with 1_Pooling/modeling_evil.PY: remove it"),
+        ("2_Dense/pytorch_model.bin", "", "2_Dense/pytorch_model.bin, a format that can run code: convert it"),
+        ("2_Dense/model.pt", "", "2_Dense/model.pt, a format that can run code: convert it"),
+        ("modules.json", [{"path": "", "type": "evil.Evil"}], "modules.json does: type 'evil.Evil'"),
+        ("modules.json", [{"path": "", "type": "Evil"}], "modules.json does: the module 'Evil'"),
+        (
+            "modules.json",
+            [{"path": "../x", "type": "sentence_transformers.models.Transformer"}],
+            r"the module's folder '\.\./x'",
+        ),
+        ("modules.json", [{"type": "sentence_transformers.util.torch", "path": ""}], "transformers.util.torch"),
+        ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "/tmp"}], "folder '/tmp'"),
+        ("modules.json", {"type": 3}, "the module 3"),
+        ("modules.json", "[" * 100_000, "JSON files"),
+        ("config.json", {"auto_map": {"AutoModel": "evil.Evil"}}, "config.json does: auto_map"),
+        ("deep/config.json", {"a": [{"auto_map": {"AutoModel": "other/repo--evil.Evil"}}]}, "does: auto_map"),
+        ("sentence_bert_config.json", {"model_args": {"trust_remote_code": True}}, "does: trust_remote_code"),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "activation_function 'os.system'"),
+        ("0_Router/router_config.json", {"types": {"a": "evil.Evil"}}, "types 'evil.Evil'"),
+    ],
+)  # fmt: skip
+def test_a_folder_with_code_of_its_own_is_refused(minilm, vit, tmp_path, monkeypatch, name, content, told):
+    monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
+    for of, embed in (
+        (minilm, lambda place: of_sentences(["a"], place)),
+        (vit, lambda place: of_images(images(2), place)),
+    ):
+        place = tmp_path / "encoder"
+        shutil.copytree(of, place)
+        (place / "evil.txt").write_text("a text")
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        with pytest.raises(ValueError, match=f"encoder must .*{told}"):
+            embed(str(place))
+        shutil.rmtree(place)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickles_beside_safetensors_are_not_opened(minilm, tmp_path):
+    place = tmp_path / "encoder"
+    shutil.copytree(minilm, place)
+    (place / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    np.testing.assert_array_equal(of_sentences(["a"], str(place)), of_sentences(["a"], minilm))
+
+
+def test_a_folder_as_sentence_transformers_saves_it_is_read(minilm, tmp_path):
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    first = of_sentences(["a fine film"], minilm)
+    whole = sentence_transformers.SentenceTransformer(minilm)
+    dense = Dense(16, 4)
+    sentence_transformers.SentenceTransformer(modules=[*whole, dense]).save(str(tmp_path / "dense"))
+    whole.save(str(tmp_path / "saved"))
+    np.testing.assert_allclose(of_sentences(["a fine film"], str(tmp_path / "saved")), first, atol=1e-6)
+    assert of_sentences(["a fine film"], str(tmp_path / "dense")).shape == (1, 4)
+
+
+def test_weights_are_read_as_safetensors_alone(minilm, vit, monkeypatch):
+    asked = []
+    monkeypatch.setattr(embeddings, "_pretrained", lambda of, encoder, **options: asked.append(options) or forbid())
+    for embed in (lambda: of_sentences(["a film"], minilm), lambda: of_images(images(5), vit)):
+        with pytest.raises(AssertionError):
+            embed()
+    assert asked[0]["model_kwargs"] == {"use_safetensors": True}
+
+
 def test_encoder_that_cannot_be_had_is_named(tmp_path):
     with pytest.raises(OSError, match="encoder must be a model on the Hugging Face hub, or a folder with one, got 'no"):
         of_images(images(2), "nobody/nothing")

@@ -1,4 +1,5 @@
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -122,3 +123,18 @@ def test_feature_files_themselves(name):
     task = load_features(f"features/{name}.npz", n_train=500, n_aux=500)
     assert task.x_train.shape == (500, {"c": 768, "s": 384}[name[0]])
     assert len(task.y_test) > 1_000
+
+
+def header(shape, kind="'<f4'"):
+    about = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + (len(about) + 1).to_bytes(2, "little") + about + b"\n"
+
+
+@pytest.mark.parametrize("shape", [f"({10**15},)", f"({10**20},)", "(2, 3", "('a',)", "(-1,)"])
+@pytest.mark.parametrize("kind", ["'<f4'", "'|O'", "'zz'"])
+def test_arrays_that_announce_what_no_file_holds_are_refused_in_a_sentence(tmp_path, shape, kind):
+    with zipfile.ZipFile(tmp_path / "features.npz", "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{name}.npy", header(shape, kind))
+    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays, got"):
+        load_features(tmp_path / "features.npz")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import xarray as xr
-from zarr.storage import MemoryStore
-
 from dpsub.audits.shard_provenance import joined, origin
-from dpsub.audits.storage import zarr_layout
-from dpsub.audits.storage.contents import FORMAT, Contents, Json
+from dpsub.audits.storage.contents import FORMAT, Contents
+from dpsub.audits.storage.documents import Json
 
 
 def told(about: Json, contents: Contents) -> Json:
@@ -25,12 +19,4 @@ def told(about: Json, contents: Contents) -> Json:
             "wall_seconds": round(contents.wall_seconds, 3),
             "last_written": max(entry.finished for entry in entries),
         }
-    return found
-
-
-def decoded(files: Mapping[str, bytes], attributes: Json) -> xr.Dataset:
-    memory: Any = MemoryStore(zarr_layout.buffers(files), read_only=True)
-    with xr.open_dataset(memory, engine="zarr", consolidated=True, chunks=None) as stored:
-        found: xr.Dataset = stored.load()
-    found.attrs = attributes
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import threading
 import time
 import warnings
@@ -52,9 +54,11 @@ def take(lock: BufferedIOBase, path: Path) -> None:
 
 def is_taken(path: Path) -> bool:
     """Whether a process is writing this store."""
-    if fcntl is None or not (path / LOCK).exists():
+    if fcntl is None:
         return False
     try:
+        if not stat.S_ISREG(os.lstat(path / LOCK).st_mode):  # opening a pipe would wait for a writer
+            return False
         with open(path / LOCK, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,19 +15,17 @@ from dpsub._core import CanaryPair
 from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Plan, Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
-from dpsub.audits.storage.attributes import decoded, told
+from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents
+from dpsub.audits.storage.decoding import check_memory, decoded
+from dpsub.audits.storage.documents import Json
 from dpsub.audits.storage.files import LOCK
+from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.locks import naming, take
 from dpsub.audits.storage.stored_canaries import canaries_of
-from dpsub.audits.storage.writer import StoreWriter
+from dpsub.audits.storage.writer import StoreWriter, planned
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
-
-WHERE_FROM = {
-    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
-    "sha256",
-}  # fmt: skip
 
 
 class Store:
@@ -65,6 +63,8 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[StoreWriter]:
         """Lock the store and open it for writing. It is begun or repaired if necessary."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            leftovers(self.path, self.contents.layout or planned(self.plan, self.contents)[1])
         with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / LOCK, "ab")  # noqa: SIM115
@@ -86,7 +86,7 @@ class Store:
             with self.writing():
                 pass
         elif self.contents.attributes["models_stored"] != self.contents.models:
-            with suppress(OSError), self.writing():
+            with suppress(OSError, ValueError), self.writing():  # what follows reads and checks it all again
                 pass
 
     def dataset(self) -> xr.Dataset:
@@ -98,7 +98,7 @@ class Store:
             raise ValueError(
                 f"store was changed while it was being written, {self.path}: the same call trains the missing shards"
             )
-        return decoded(self.contents.files, told(self.plan.attributes, self.contents))
+        return _decoded(self.contents, self.plan.attributes)
 
 
 def read(path: Path) -> xr.Dataset:
@@ -108,23 +108,30 @@ def read(path: Path) -> xr.Dataset:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
     if contents.damaged:
         raise ValueError(contents.damage)
-    about = {
-        name: value
-        for name, value in contents.attributes.items()
-        if name not in WHERE_FROM and not name.startswith("version_")
-    }
+    about, layout = contents.about, contents.layout
+    assert layout is not None
     if any(entry.audit != fingerprint(about) for entry in contents.entries.values()):
         raise ValueError(
             f"store must hold one audit, got {path}, whose shards come from another audit than its attributes say: "
             "copy it again from an undamaged original"
         )
     models = about["runs"] * about["repeats"]
-    if contents.models < models:
+    if len(contents.entries) < layout.cut.shards:
         raise ValueError(
             f"store must be complete, got {path} with {contents.models:,} of {models:,} models: run the same audit "
             "again to complete it"
         )
-    return decoded(contents.files, told(about, contents))
+    return _decoded(contents, about)
+
+
+def _decoded(contents: Contents, about: Json) -> xr.Dataset:
+    assert contents.layout is not None
+    try:
+        check_memory(contents.layout.variables.values())
+    except ValueError as error:
+        raise ValueError(f"store must fit the memory, got {contents.path}: {error}: free some") from None
+    with contents.as_written("data"):
+        return decoded(contents.files, contents.layout, told(about, contents))
 
 
 def _as_stored(asked: Plan, contents: Contents) -> Plan:
@@ -138,7 +145,9 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
     canaries: tuple[CanaryPair, ...] | None = asked.canaries
     stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
     if stored != value and not any(name.startswith("canary/") for name in contents.damaged):
-        canaries = canaries_of(contents.files, asked)
+        assert contents.layout is not None
+        with contents.as_written("canary"):
+            canaries = canaries_of(contents.files, contents.layout, asked)
     if canaries is None:
         others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
     if others or canaries is None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.storage import MemoryStore
 
 from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub.audits.plans import Plan
-from dpsub.audits.storage.zarr_layout import World, buffers, worlds_of
+from dpsub.audits.storage.decoding import check_memory, decoded_array
+from dpsub.audits.storage.layout import Layout
+from dpsub.audits.storage.zarr_layout import World, worlds_of
 
 # A canary that is crafted again on another machine differs a little.
 SAME_FEATURE = 1e-3  # of the feature's standard deviation in the private records; 3.5e-5 was measured for S3
@@ -22,15 +21,16 @@ SAME_DIFFERENCE = 1e-3  # of the norm of z − z′
 SAME_GRADIENT = 1e-6  # of the gradient's largest entry
 
 
-def canaries_of(files: Mapping[str, bytes], asked: Plan) -> tuple[CanaryPair, ...] | None:
+def canaries_of(files: Mapping[str, bytes], layout: Layout, asked: Plan) -> tuple[CanaryPair, ...] | None:
     """The stored canaries if those of the plan equal them up to rounding, else None."""
-    group: Any = zarr.open_group(MemoryStore(buffers(files)), mode="r")["canary"]
     worlds = worlds_of(asked.canaries)
-    if set(worlds) != set(group):
+    held = {name: layout.others[f"canary/{name}"] for name in ("z", "z_prime") if f"canary/{name}" in layout.others}
+    if worlds.keys() != held.keys():
         return None
+    check_memory(held.values())
     stored: dict[str, list[World]] = {}
-    for name in worlds:
-        arrays, labels = group[name][:], group[name].attrs["labels"]
+    for name, array in held.items():
+        arrays, labels = decoded_array(f"canary/{name}", array, files), array.attributes["labels"]
         stored[name] = [Record(x, y) for x, y in zip(arrays, labels, strict=True)] if labels else list(arrays)
     spread = asked.task.x_train.std(axis=0, dtype=np.float64)
     spread[spread == 0] = spread[spread > 0].min() if spread.any() else 0.0

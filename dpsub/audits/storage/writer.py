@@ -27,8 +27,12 @@ from dpsub.audits.shard_provenance import Made
 from dpsub.audits.shards import Arrays
 from dpsub.audits.storage import zarr_layout
 from dpsub.audits.storage.attributes import told
-from dpsub.audits.storage.contents import Contents, Entry, vouched
-from dpsub.audits.storage.files import DOCUMENT, LOCK
+from dpsub.audits.storage.contents import Contents, vouched
+from dpsub.audits.storage.documents import Json
+from dpsub.audits.storage.entries import Entry
+from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
+from dpsub.audits.storage.foreign import leftovers
+from dpsub.audits.storage.layout import Layout, layout_of
 from dpsub.audits.storage.locks import ctrl_c_waits, naming
 
 
@@ -45,7 +49,14 @@ class StoreWriter:
         self.path, self.contents, self.plan = contents.path, contents, plan
         self._lock = lock
         self._check_room()
-        self._skeleton = self._begun_or_mended()
+        static = {DOCUMENT, *contents.attributes.get("files", ())}
+        if contents.layout is not None and static <= contents.files.keys():
+            self._skeleton, layout, whole = {name: contents.files[name] for name in static}, contents.layout, True
+        else:
+            (self._skeleton, layout), whole = planned(plan, contents), False
+        self._tidy(layout)
+        if not whole:
+            self._begin()
         self._chunks = zarr_layout.Chunks(plan, self._skeleton)
         self._session, self._began = f"{_now()}, process {os.getpid()}", time.monotonic()
 
@@ -86,37 +97,34 @@ class StoreWriter:
 
     def put_root(self) -> None:
         """Write the root document, which says how much is stored. The shards' documents hold the same information."""
-        document = json.loads(self._skeleton[DOCUMENT])
-        files = {name: sha256(content).hexdigest() for name, content in self._skeleton.items() if name != DOCUMENT}
-        attributes = {**told(self.plan.attributes, self.contents), "files": files}
-        self._put(DOCUMENT, vouched({**document, "attributes": attributes}))
+        self._put(DOCUMENT, vouched(_root(self.plan, self.contents, self._skeleton)))
 
-    def _begun_or_mended(self) -> dict[str, bytes]:
-        """Begin or repair the store. Returns the files that do not change while shards are written."""
-        with naming(self.path):
-            for leftover in self.path.rglob("*.partial"):
-                if leftover.is_file():
-                    leftover.unlink()
-            for number in self.contents.damaged_shards:
-                (self.path / "shards" / str(number) / DOCUMENT).unlink(missing_ok=True)
-        static = {DOCUMENT, *self.contents.attributes.get("files", ())}
-        if static <= self.contents.files.keys():
-            return {name: self.contents.files[name] for name in static}
-        self._skeleton = zarr_layout.skeleton(self.plan)
+    def _tidy(self, layout: Layout) -> None:
+        """Remove what a killed writer of this audit left, and the documents of damaged shards."""
+        if self.contents.layout is None:
+            for number, entry in self.contents.entries.items():
+                with self.contents.as_written(f"shards/{number}/{DOCUMENT}"):
+                    entry.check_fits(layout)
+        damaged = (f"shards/{number}/{DOCUMENT}" for number in self.contents.damaged_shards)
+        for name in [*leftovers(self.path, layout), *damaged]:
+            with naming(self.path):
+                (self.path / name).unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        """Write the files that do not change while shards are written."""
         for name, content in self._skeleton.items():
             if name != DOCUMENT:
                 self._put(name, content)
         self.put_root()
-        return self._skeleton
 
     def _put(self, name: str, content: bytes) -> None:
         path = self.path / name
-        beside = path.with_name(f"{path.name}.partial")
+        beside = path.with_name(path.name + PARTIAL)
         with naming(path):
             self._check_still_there()
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open(beside, "wb") as file:
+                with open(beside, "xb") as file:  # never through a link
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -143,6 +151,27 @@ class StoreWriter:
                 "give another path",
                 str(self.path),
             )
+
+
+def planned(plan: Plan, contents: Contents) -> tuple[dict[str, bytes], Layout]:
+    """The files of a plan of which no shard is stored yet, and their layout.
+
+    Raises:
+        ValueError: if what would be written could not be read back.
+    """
+    skeleton = zarr_layout.skeleton(plan)
+    try:
+        return skeleton, layout_of(_root(plan, contents, skeleton))
+    except ValueError as error:
+        raise ValueError(
+            f"store cannot hold this audit, {contents.path}, since {DOCUMENT} could not be read back: {error}"
+        ) from None
+
+
+def _root(plan: Plan, contents: Contents, skeleton: dict[str, bytes]) -> Json:
+    """The root document without its checksum."""
+    files = {name: sha256(content).hexdigest() for name, content in skeleton.items() if name != DOCUMENT}
+    return {**json.loads(skeleton[DOCUMENT]), "attributes": {**told(plan.attributes, contents), "files": files}}
 
 
 def sync_folder(path: Path) -> None:

@@ -16,6 +16,7 @@ from zarr.storage import MemoryStore
 from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub.audits.plans import Plan, Shard
 from dpsub.audits.shards import Arrays
+from dpsub.audits.storage.documents import OTHER, VARIABLE
 
 World = NDArray[np.float32] | Record
 
@@ -26,7 +27,7 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
     store: Any = MemoryStore(files)
     root = zarr.create_group(store, zarr_format=3)
     for name, variable in plan.variables.items():
-        sizes = {"run": plan.shard_runs, "repeat": 1}
+        sizes = {"run": plan.cut.shard_runs, "repeat": 1}
         chunks = [min(size, sizes.get(dim, size)) for dim, size in zip(variable.dims, variable.shape, strict=True)]
         root.create_array(
             name,
@@ -34,18 +35,20 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
             chunks=tuple(chunks),
             dtype=variable.dtype,
             fill_value=variable.fill,
-            compressors=ZstdCodec(level=3),
+            compressors=ZstdCodec(level=VARIABLE),
             dimension_names=variable.dims,
             attributes={"long_name": variable.long_name},
         )
     for name, coordinate in plan.indexes.items():
-        root.create_array(name, data=coordinate, dimension_names=(name,))
+        root.create_array(name, data=coordinate, dimension_names=(name,), compressors=ZstdCodec(level=OTHER))
     root.create_group("shards")
     canary = root.create_group("canary")
     for name, worlds in worlds_of(plan.canaries).items():
         labels = [world.y for world in worlds if isinstance(world, Record)]
         arrays = [world.x if isinstance(world, Record) else world for world in worlds]
-        canary.create_array(name, data=np.stack(arrays), attributes={"labels": labels})
+        canary.create_array(
+            name, data=np.stack(arrays), attributes={"labels": labels}, compressors=ZstdCodec(level=OTHER)
+        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         zarr.consolidate_metadata(store)  # xarray reads it

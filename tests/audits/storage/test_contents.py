@@ -74,6 +74,9 @@ def test_a_document_vouches_for_its_own_shard_only(run, tmp_path, expected):
         shutil.copy(store / "shards/0/zarr.json", store / "shards" / other)
     with pytest.raises(ValueError, match=r"(?s)shards/1/zarr.json is not what was.*shards/7/zarr.json is not what was"):
         run()
+    with pytest.raises(ValueError, match="store must hold only its audit to be written, got .* with 'shards/7', a fol"):
+        run(repair=True)
+    shutil.rmtree(store / "shards/7")
     assert run(repair=True).equals(expected)
     assert run().equals(expected)
 
@@ -87,6 +90,7 @@ def test_documents_of_every_kind_are_damage_and_mended(run, tmp_path, expected, 
     (store / "shards/1 (copy)").mkdir()
     (store / "shards/1 (copy)/zarr.json").write_bytes(content)
     assert run().equals(expected)
+    shutil.rmtree(store / "shards/1 (copy)")
     for name in ("zarr.json", "shards/1/zarr.json"):
         (store / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"(?s)store is damaged.*{name} is"):
@@ -96,18 +100,21 @@ def test_documents_of_every_kind_are_damage_and_mended(run, tmp_path, expected, 
         assert run().equals(expected)
 
 
-def test_what_cannot_be_read_is_damage(run, tmp_path):
+@pytest.mark.parametrize("name", ["zarr.json", "score/zarr.json", "step/c/0", "shards/1/zarr.json", "score/c/1/0"])
+def test_a_folder_in_the_place_of_a_file_is_damage_and_to_be_moved_away(run, tmp_path, expected, name):
     store = tmp_path / "audit.zarr"
     run()
-    (store / "score/c/1/0").unlink()
-    (store / "score/c/1/0").mkdir()
-    with pytest.raises(ValueError, match=r"score/c/1/0 cannot be read: Is a directory \(runs 128 to 255"):
+    (store / name).unlink()
+    (store / name).mkdir()
+    (store / name / "mine").write_text("x")
+    with pytest.raises(ValueError, match=rf"(?s)store is damaged.*{name} cannot be read: it is a folder"):
         run()
-    with pytest.raises(IsADirectoryError, match=r"what was stored before stays: put this right.*score/c/1/0"):
+    assert audits.status(store).damaged.keys() == {name}
+    with pytest.raises(ValueError, match=rf"store must hold only .* with '{name}', a folder that .*: move that away"):
         run(repair=True)
-    (store / "score/c/1/0").rmdir()
-    (store / "keep.partial").mkdir()
-    assert run(repair=True).attrs["models_stored"] == 300
+    (store / name).rename(tmp_path / "moved")
+    assert run(repair=True).equals(expected)
+    assert (tmp_path / "moved/mine").read_text() == "x"
 
 
 def test_a_damaged_root_can_be_mended_where_numbers_differ_by_rounding(run, tmp_path, canary, expected, flip, spec):

@@ -243,6 +243,14 @@ def test_a_place_that_is_something_elses_is_refused(run, tmp_path):
         audits.status(tmp_path / "nowhere")
 
 
+def test_a_path_that_leads_in_a_circle_is_refused(run, tmp_path):
+    (tmp_path / "audit.zarr").symlink_to(tmp_path / "audit.zarr")
+    with pytest.raises((ValueError, OSError), match=r"audit\.zarr"):
+        run()
+    with pytest.raises((ValueError, OSError), match=r"audit\.zarr"):
+        audits.load(tmp_path / "audit.zarr")
+
+
 def test_a_store_of_another_format_says_which_and_what_to_do(run, tmp_path):
     run()
     path = tmp_path / "audit.zarr/zarr.json"
@@ -265,6 +273,8 @@ def test_a_store_of_another_format_says_which_and_what_to_do(run, tmp_path):
         ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
         ({"canary": []}, "canary must be one for all repeats, or one for each of the 1, got 0"),
         ({"store": 3}, "store must be a path in the file system, got 3"),
+        ({"store": "/"}, "store must be a folder of its own, got /"),
+        ({"store": "a\0b"}, "store must be a path in the file system, got 'a"),
         ({"store": ""}, "store must be a path in the file system, got ''"),
         ({"store": "s3://bucket/audit.zarr"}, "store must be a path in the file system, got 's3://bucket/audit.zarr'"),
     ],

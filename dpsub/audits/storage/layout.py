@@ -1,0 +1,188 @@
+"""The layout of a stored audit: which arrays and files it has. It follows from the attributes and the documents."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from dpsub.audits.observers import BY_NAME, RESERVED, Observer, Score
+from dpsub.audits.plans import Cut
+from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
+from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
+from dpsub.audits.storage.recorded import check_files, check_recorded
+
+GROUPS = ("shards", "canary")
+CANARIES = ("canary/z", "canary/z_prime")
+MOST_BYTES = 2**26  # of a document: far more than dpsub writes
+
+
+class Layout(NamedTuple):
+    """The arrays of an audit, and the files that they consist of.
+
+    Attributes:
+        cut: how its runs are cut into shards.
+        variables: the arrays that shards fill, by name.
+        others: the indexes and canaries, by name.
+    """
+
+    cut: Cut
+    variables: dict[str, Array]
+    others: dict[str, Array]
+
+    @property
+    def documents(self) -> dict[str, Json]:
+        """The documents of all arrays and groups but the root, by their file's name."""
+        arrays = {name: array.document for name, array in (self.variables | self.others).items()}
+        return {f"{name}/{DOCUMENT}": node for name, node in (arrays | dict.fromkeys(GROUPS, GROUP)).items()}
+
+    def chunk_of(self, file: str, arrays: dict[str, Array]) -> tuple[str, tuple[int, ...]] | None:
+        """The array and the indices of the chunk in this file, or None if it is no chunk of these arrays."""
+        name, _, rest = file.partition("/c/")
+        place = arrays[name].place(f"c/{rest}") if name in arrays else None
+        return None if place is None else (name, place)
+
+    def chunks_of_shard(self, number: int) -> set[str]:
+        """The files with the numbers of one shard."""
+        shard, found = self.cut.shard(number), set()
+        for name, array in self.variables.items():
+            dims = array.dims or ()
+            first = {"repeat": shard.repeat, "run": number % self.cut.shards_each}
+            if "run" in dims or shard.start == 0:  # observers of only some runs observe those of the first block
+                found.add("/".join([name, "c", *(str(first.get(dim, 0)) for dim in dims)]))
+        return found
+
+    def most_bytes(self, file: str) -> int:
+        """The most bytes that a file of this name has, compressed or not."""
+        found = self.chunk_of(file, self.variables | self.others)
+        if found is None:
+            return MOST_BYTES
+        size = (self.variables | self.others)[found[0]].chunk_bytes
+        return size + size // 64 + 1024
+
+    def owns(self, file: str) -> bool:
+        """Whether a writer of this audit makes a file of this name, if only for a moment."""
+        name = file.removesuffix(PARTIAL)
+        shard = re.fullmatch(f"shards/({NUMBER})/{DOCUMENT}", name)
+        return (
+            file == LOCK
+            or name == DOCUMENT
+            or name in self.documents
+            or (shard is not None and int(shard[1]) < self.cut.shards)
+            or self.chunk_of(name, self.variables | self.others) is not None
+        )
+
+    def owns_folder(self, folder: str) -> bool:
+        """Whether a writer of this audit makes a folder of this name."""
+        arrays = self.variables | self.others
+        shard = re.fullmatch(f"shards/({NUMBER})", folder)
+        if folder in arrays or folder in GROUPS or (shard is not None and int(shard[1]) < self.cut.shards):
+            return True
+        name, _, rest = f"{folder}/".partition("/c/")
+        missing = len(arrays[name].shape) - rest.count("/") if name in arrays else 0
+        return missing > 0 and arrays[name].place(f"c/{rest}" + "/".join("0" * missing)) is not None
+
+
+def layout_of(root: Json) -> Layout:
+    """The layout that a root document describes.
+
+    Raises:
+        ValueError: if it describes anything that dpsub does not write.
+    """
+    about = root["attributes"]
+    check_recorded(about)
+    check_files(about.get("files"))
+    consolidated = root.get("consolidated_metadata")
+    nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    expected = {**GROUP, "attributes": about, "consolidated_metadata": {**EMPTY, "metadata": nodes}}
+    if not isinstance(nodes, dict) or not same(root, expected):
+        raise ValueError("it is not a group with consolidated metadata as dpsub writes it")
+    for name in GROUPS:
+        if not any(same(nodes.get(name), group) for group in (GROUP, {**GROUP, "consolidated_metadata": EMPTY})):
+            raise ValueError(f"{name!r} is not a group as dpsub writes it")
+    arrays = {name: _named(name, node) for name, node in nodes.items() if name not in GROUPS}
+    cut = Cut(about["runs"], about["repeats"], about["block_size"])
+    variables, indexes = _variables(about, cut, arrays)
+    canaries = {name: _canary(name, arrays[name], about) for name in CANARIES if name in arrays}
+    layout = Layout(cut, variables, indexes | canaries)
+    if "canary/z" not in canaries or arrays.keys() != variables.keys() | layout.others.keys():
+        raise ValueError("its arrays are not those of the audit that its attributes describe")
+    for file in layout.documents.keys() - about["files"].keys():
+        raise ValueError(f"files must list {file!r}")
+    for file in about["files"]:
+        if file not in layout.documents and layout.chunk_of(file, layout.others) is None:
+            raise ValueError(f"files must list what an audit has once, got {file[:80]!r}")
+    return layout
+
+
+def _named(name: str, node: object) -> Array:
+    try:
+        return read_array(node)
+    except ValueError as error:
+        raise ValueError(f"{name[:80]!r} {error}") from None
+
+
+def _variables(about: Json, cut: Cut, arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The variables that the attributes name, and the indexes of their dimensions."""
+    lead = {"repeat": cut.repeats} if cut.repeats > 1 else {}
+    sizes = {"run": cut.runs, "step": -(-about["steps"] // about["observe_every"])}
+    found, own = {}, {}
+    metrics = about["metrics"].split()
+    if any(name in RESERVED or not name.isidentifier() for name in metrics) or len(set(metrics)) < len(metrics):
+        raise ValueError("metrics must be names of observers")
+    for name in ("score", "bit", *metrics):
+        given = arrays.get(name)
+        dims = given.dims[len(lead) :] if given is not None and given.dims is not None else ()
+        if given is None or not _is_of(name, dims):
+            raise ValueError(f"{name!r} is not a variable as dpsub writes it")
+        size = dict(zip(dims, given.shape[len(lead) :], strict=True))
+        if "parameter" in dims:
+            sizes.setdefault("parameter", size["parameter"])
+        elif dims[0] != "run":
+            sizes.setdefault(dims[0], size[dims[0]])
+            own[dims[0]] = size[dims[0]]
+        chunks = {**sizes, "run": min(cut.shard_runs, cut.runs), "repeat": 1}
+        expected = given._replace(
+            shape=tuple((lead | sizes)[dim] for dim in (*lead, *dims)),
+            chunks=tuple(chunks[dim] for dim in (*lead, *dims)),
+            dtype="int8" if name == "bit" else "float32",
+            fill=-1 if name == "bit" else "NaN",
+            level=VARIABLE,
+            dims=(*lead, *dims),
+            attributes={"long_name": given.attributes.get("long_name")},
+        )
+        if expected != given or not isinstance(given.attributes["long_name"], str):
+            raise ValueError(f"{name!r} is not the variable that the attributes describe")
+        found[name] = given
+    if any(size > min(cut.runs, cut.block_size) for size in own.values()) or own.keys() & {"score", "bit", *metrics}:
+        raise ValueError("the metrics' dimensions are not as dpsub writes them")
+    indexes = {name: _index(name, size, arrays) for name, size in ({"step": sizes["step"]} | own | lead).items()}
+    return found, indexes
+
+
+def _is_of(name: str, dims: tuple[str, ...]) -> bool:
+    """Whether a variable of this name may have these dimensions, beside that of repeats."""
+    if name == "bit":
+        return dims == ("run",)
+    known: dict[str, Observer] = {"score": Score(), **BY_NAME}
+    if name in known:
+        return dims == known[name].dims
+    if dims in (("run", "step"), ("run", "parameter")):
+        return True
+    return len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
+
+
+def _index(name: str, size: int, arrays: dict[str, Array]) -> Array:
+    given = arrays.get(name)
+    if given is None or given != Array((size,), given.chunks, "int64", 0, OTHER, (name,), {}):
+        raise ValueError(f"{name!r} is not an index as dpsub writes it")
+    return given
+
+
+def _canary(name: str, given: Array, about: Json) -> Array:
+    count = about["repeats"] if isinstance(about["slot"], list) else 1
+    labels: Any = given.attributes.get("labels")
+    ours = Array((count, *given.shape[1:]), given.chunks, "float32", 0.0, OTHER, None, {"labels": labels})
+    whole = isinstance(labels, list) and all(type(label) is int and 0 <= label < 2**53 for label in labels)
+    if given != ours or len(given.shape) < 2 or not whole or len(labels) not in (0, count):
+        raise ValueError(f"{name!r} is not a canary as dpsub writes it")
+    return given

@@ -1,0 +1,99 @@
+"""Checks of the attributes of a store: those that every audit records, with their types."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from reprlib import repr as short
+from typing import Any
+
+from dpsub._core import DPSGD, checks, random_streams
+from dpsub.audits.storage.documents import MOST, Json
+from dpsub.trainers import COORDINATES, devices
+
+SPEC = ("noise_multiplier", "max_grad_norm", "sample_rate", "steps", "learning_rate", "optimizer")
+TEXTS = ("scenario", "task", "task_fingerprint", "model", "metrics")
+ORIGIN = ("device", "cpu_capability", "commit", "last_written")  # written once there are shards
+BLOCKS = [2**power for power in range(8)]
+
+
+def check_recorded(attributes: Json) -> None:
+    """Check the attributes of a root document.
+
+    Raises:
+        ValueError: if one is missing, or is not of the kind that an audit records.
+    """
+    for name, value in attributes.items():
+        if name != "files" and not all(map(_is_plain, value if isinstance(value, list) else [value])):
+            raise ValueError(f"{short(name)} must be a text, a number or a list of them, got {short(value)}")
+    for name in (*TEXTS, *SPEC, "n", "runs", "observe_every", "repeats", "seed", "block_size", "slot", "models_stored"):
+        if name not in attributes:
+            raise ValueError(f"{name} is missing")
+    for name in (*TEXTS, *(name for name in attributes if name in ORIGIN or name.startswith("version_"))):
+        if not isinstance(attributes[name], str):
+            raise ValueError(f"{name} must be a text, got {short(attributes[name])}")
+    spec = {name: attributes[name] for name in SPEC}
+    if asdict(DPSGD(**spec)) != spec or type(spec["steps"]) is not int:
+        raise ValueError(f"steps must be a whole number, got {short(spec['steps'])}")
+    for name, least in {"n": 1, "runs": 1, "observe_every": 1, "repeats": 1, "models_stored": 0, "steps": 1}.items():
+        whole(name, attributes[name], least)
+    whole("seed", attributes["seed"], 0, None)
+    if attributes["observe_every"] > attributes["steps"]:
+        raise ValueError(f"observe_every must be <= steps, got {short(attributes['observe_every'])}")
+    if type(attributes["block_size"]) is not int or attributes["block_size"] not in BLOCKS:
+        raise ValueError(f"block_size must be a power of two up to 128, got {short(attributes['block_size'])}")
+    checks.adjacency(attributes.get("adjacency"))
+    checks.choice("matmul_precision", attributes.get("matmul_precision"), tuple(devices.PRECISIONS))
+    checks.choice("trained_coordinates", attributes.get("trained_coordinates"), COORDINATES)
+    checks.real("wall_seconds", attributes.get("wall_seconds", 0.0), at_least=0)
+    _check_repeats(attributes)
+
+
+def _check_repeats(attributes: Json) -> None:
+    """Check what has one value for each repeat: the seeds and, if there are several canaries, theirs."""
+    repeats, seed = attributes["repeats"], attributes["seed"]
+    seeds = attributes.get("seeds", [seed] if repeats == 1 else None)
+    if not isinstance(seeds, list) or len(seeds) != repeats or seeds != random_streams.repeat_seeds(seed, repeats):
+        raise ValueError("seeds must be those of the repeats")
+    crafted = checks.choice("canary_crafted", attributes.get("canary_crafted"), ("once", "anew for each repeat"))
+    several = crafted != "once"
+    if several and repeats == 1:
+        raise ValueError("canary_crafted must be 'once' for one repeat")
+    for name in ("slot", "canary_fingerprint", *(name for name in attributes if name.startswith("canary_"))):
+        value: Any = attributes.get(name)
+        if name != "canary_crafted" and (isinstance(value, list) != several or (several and len(value) != repeats)):
+            raise ValueError(f"{name} must be {'one value for each repeat' if several else 'one value'}")
+        for one in value if isinstance(value, list) else [value]:
+            if name == "slot" and whole("slot", one, 0) >= attributes["n"]:
+                raise ValueError(f"slot must be one of the {attributes['n']} records, got {short(one)}")
+            if name == "canary_fingerprint" and not isinstance(one, str):
+                raise ValueError(f"canary_fingerprint must be a text, got {short(one)}")
+
+
+def check_files(files: object) -> None:
+    """Check the names and checksums of files that a document lists."""
+    if not isinstance(files, dict):
+        raise ValueError(f"files must be names and checksums, got {short(files)}")
+    for name, digest in files.items():
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise ValueError(f"files must have SHA-256 checksums, got {short(digest)} for {short(name)}")
+
+
+def whole(name: str, value: object, least: int, most: int | None = MOST) -> int:
+    """The value, if it is a whole number of the type int and within the bounds."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
+    return value
+
+
+def text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not _is_plain(value):
+        raise ValueError(f"{name} must be a text, got {short(value)}")
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is a number or a text that can be encoded."""
+    if isinstance(value, str):
+        return not re.search("[\ud800-\udfff]", value)
+    return isinstance(value, bool | int | float)
