@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from dpsub import accounting
+from dpsub.accounting.engines import TOLERANCE
 
 CORNERS = ([1e-4, 1e-2, 0.5, 0.99, 1.0], [0.3, 1.0, 20.0, 200.0], [1, 100, 100_000], [1e-12, 1e-2])
 
@@ -37,7 +38,7 @@ if __name__ == "__main__":
             )
             seconds.append(time.perf_counter() - start)
             bounds[found.bound] = bounds.get(found.bound, 0) + 1
-            unmet += not found.upper - found.estimate <= accounting.TOLERANCE * max(1, found.lower)
+            unmet += not found.upper - found.estimate <= TOLERANCE * max(1, found.lower)
     print(f"{len(seconds)} questions: {', '.join(f'{count} by {bound}' for bound, count in bounds.items())}")
     print(f"error not met: {unmet}")
     print(

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import betaincinv, ndtri
@@ -21,6 +22,8 @@ try:
     from jax_privacy import auditing
 except ImportError:
     auditing = None
+
+Result = TypeVar("Result")
 
 DELTA = 1e-5
 MECHANISM = {"sample_rate": 0.0625, "steps": 500, "adjacency": "substitute"}
@@ -39,7 +42,7 @@ def naive_mu(scores: np.ndarray, bits: np.ndarray) -> float:
     return best
 
 
-def seconds(call: Callable[[], object]) -> tuple[float, object]:
+def seconds(call: Callable[[], Result]) -> tuple[float, Result]:
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
