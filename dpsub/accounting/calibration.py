@@ -33,7 +33,7 @@ def noise_multiplier(*, target_epsilon: float, sample_rate: float, steps: int, d
     """
     target = checks.real("target_epsilon", target_epsilon, above=0)
     q = checks.real("sample_rate", sample_rate, above=0, at_most=1)
-    steps = checks.whole("steps", steps, at_most=MOST_STEPS)
+    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
     delta = checks.probability("delta", delta)
     checks.adjacency(adjacency)
 

@@ -125,7 +125,8 @@ class Composition:
         if tail_under_q[k] <= 0:
             return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
         # Between multiples of the mesh δ(ε) is linear in e^ε, and its error decreases towards k + 1.
-        within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
+        with np.errstate(over="ignore"):
+            within_cell = min(math.log1p(excess[k] / tail_under_q[k]), self.mesh)
         answer = max(float(losses[k]) + within_cell, 0.0)
         return answer, log_error - tilt * answer
 
