@@ -95,10 +95,15 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
         return float(log_ratio(np.array([x]), adjacency="substitute")[0])
 
     def excess(x: float) -> float:
-        above, mirrored = log_tail(x, 1), log_tail(x, -1)
-        return -math.exp(above) * math.expm1(min(ratio(x) + mirrored - above, 0.0)) - delta
+        """Increases with δ at the ratio of x, and is 0 where that is `delta`: also accurate for δ close to 0 or to 1."""
+        above, weighted = log_tail(x, 1), ratio(x) + log_tail(x, -1)
+        if delta < 0.5:
+            return above + math.log(max(-math.expm1(min(weighted - above, 0.0)), 1e-300)) - math.log(delta)
+        return (1 - delta) - math.exp(log_tail(-x, -1)) - math.exp(min(weighted, 0.0))
 
     if excess(0.0) <= 0:
         return 0.0
-    farthest = steps - math.sqrt(steps) * sigma * float(ndtri_exp(math.log(delta) - math.log(2)))  # less than δ lies beyond, in either world
+    farthest = steps - math.sqrt(steps) * sigma * float(
+        ndtri_exp(math.log(delta) - math.log(2))
+    )  # less than δ lies beyond, in either world
     return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))

@@ -19,6 +19,7 @@ from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, largest_refuted
 MOST_RUNS = 10**9  # of the rank test: with more, its integral loses digits
 MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
 
+
 class Decision(NamedTuple):
     """What a rule refutes: the largest parameter, the score that decided, and bounds on the two rates there."""
 
