@@ -67,7 +67,7 @@ class Composition:
         return min(max(answer, 0.0), 1.0)
 
     def deltas(self, *, rounding: int) -> Array:
-        """δ at every multiple of the mesh from 0 to the largest loss, or at 0 alone, with the rounding error as in `delta`.
+        """δ at 0 and at every multiple of the mesh up to the largest loss, with the rounding error as in `delta`.
 
         The error is not relative to δ here, but absolute: about 1e-15 for each step.
         """
