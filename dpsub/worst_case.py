@@ -10,6 +10,7 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting.worst_case_law import log_likelihood_ratio
 
 BLOCK = 8192
+MOST_RUNS = 10**9  # they take 20 GiB
 
 
 def audit_worst_case(
@@ -29,7 +30,7 @@ def audit_worst_case(
         noise_multiplier: σ > 0.
         sample_rate: 0 < q ≤ 1.
         steps: T ≥ 1.
-        runs: the number of runs in both worlds together; a fair coin draws the world of each run.
+        runs: the number of runs in both worlds together, up to 1e9; a fair coin draws the world of each run.
         adjacency: "substitute", "add_remove" or "zero_out".
         seed: ≥ 0; each block of 8,192 runs has its own stream of randomness.
 
@@ -43,7 +44,7 @@ def audit_worst_case(
     """
     sigma, q = checks.mechanism(noise_multiplier, sample_rate)
     steps = checks.whole("steps", steps)
-    runs = checks.whole("runs", runs)
+    runs = checks.whole("runs", runs, at_most=MOST_RUNS)
     checks.adjacency(adjacency)
     seed = checks.whole("seed", seed, at_least=0)
 

@@ -18,7 +18,7 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     scores = _runs_first(scores, bits)
     try:
         columns = np.asarray(scores)
-    except TypeError:
+    except (TypeError, RuntimeError):  # torch raises the second for tensors that require gradients
         raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
     except ValueError:
         raise ValueError(
@@ -33,7 +33,7 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     try:
         worlds = np.asarray(bits)
         known = bool(np.isin(worlds, (0, 1)).all())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError("bits must be 0 (trained with z) or 1 (with z_prime), one for each run") from None
     if worlds.shape != columns.shape[:1]:
         raise ValueError(f"bits must have shape {columns.shape[:1]}, one for each run, got {worlds.shape}")
