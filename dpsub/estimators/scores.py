@@ -32,6 +32,8 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
     try:
         worlds = np.asarray(bits)
+        if worlds.dtype.kind not in "biuf":
+            raise TypeError
         known = bool(np.isin(worlds, (0, 1)).all())
     except (TypeError, ValueError, RuntimeError):
         raise ValueError("bits must be 0 (trained with z) or 1 (with z_prime), one for each run") from None

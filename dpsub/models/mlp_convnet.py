@@ -13,6 +13,9 @@ from dpsub.models.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
 from dpsub.models.networks import Network
 
 
+MOST_WIDTH = 2**31
+
+
 def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
     """A fully connected network. Each model of the bank has its own random start.
 
@@ -37,7 +40,7 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
         raise ValueError(f"{expected}, got none: use linear for none")
     checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
-    widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
+    widths = [int(np.prod(shape)), *(checks.whole("hidden", width, at_most=MOST_WIDTH) for width in hidden)]
     layers: list[Layer] = [Flatten()] if len(shape) > 1 else []
     for inputs, outputs in pairwise(widths):
         layers += [Dense(inputs, outputs), Activation(activation)]
