@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import cache
 
 from scipy.optimize import brentq
 
 from dpsub._core import checks
-from dpsub.accounting.engines import TOLERANCE, epsilons
+from dpsub.accounting.engines import TOLERANCE, epsilons, rough_epsilon
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.accounting.phases import Training, distance
+from dpsub.accounting.phases import LEAST_NOISE, MOST_NOISE, MOST_STEPS, Training, distance
 from dpsub.accounting.samplings import check_adjacency, epochs
-
-ROUGH = 1e9  # an error so large that the coarsest grid meets it
 
 
 def noise_multiplier(
@@ -29,15 +28,15 @@ def noise_multiplier(
         The noise multiplier σ.
 
     Raises:
-        ValueError: if an argument is out of range, or if every noise multiplier meets the target because the record
-            enters any batch with probability at most δ.
+        ValueError: if an argument is out of range, if the answer lies outside the range that `epsilon` takes, or if
+            every noise multiplier meets the target because the record enters any batch with probability at most δ.
 
     >>> round(noise_multiplier(target_epsilon=10, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
     22.356
     """
     target = checks.real("target_epsilon", target_epsilon, above=0)
     q = checks.real("sample_rate", sample_rate, above=0, at_most=1)
-    steps = checks.whole("steps", steps)
+    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
     delta = checks.probability("delta", delta)
     checks.adjacency(adjacency)
     check_adjacency(sampling, adjacency)
@@ -46,29 +45,52 @@ def noise_multiplier(
 
     full_batch = distance(adjacency) * math.sqrt(steps) / gdp_mu(target, delta)
     if q == 1:
-        return full_batch
+        return _computable(full_batch, target)
     if -math.expm1(steps * math.log1p(-q)) <= delta:
         raise ValueError(
             f"delta must be smaller than the probability of ever being sampled, 1 - (1 - sample_rate)**steps, for a "
             f"noise multiplier to be needed; got delta={delta:g}, sample_rate={q:g}, steps={steps}"
         )
 
-    def excess(log_sigma: float, *, rough: bool) -> float:
-        training = Training(((math.exp(log_sigma), q),), ((steps,),), adjacency)
-        error = ROUGH if rough else TOLERANCE
-        [(_, [reached])] = epsilons(training, "auto", delta, error).intervals
+    def training(log_sigma: float) -> Training:
+        return Training(((math.exp(log_sigma), q),), ((steps,),), adjacency)
+
+    def rough(log_sigma: float) -> float:
+        return min(rough_epsilon(training(log_sigma), delta), 10 * target + 10) - target
+
+    @cache
+    def excess(log_sigma: float) -> float:
+        [(_, [reached])] = epsilons(training(log_sigma), "auto", delta, TOLERANCE).intervals
         return min(float(reached), 10 * target + 10) - target
 
-    # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. Precise bounds are lower than
-    # rough ones, so the rough answer is enough too, and close.
-    enough = math.log(full_batch) + 0.05
-    while excess(enough, rough=True) > 0:
-        enough += 0.5
-    for rough, stride in ((True, 0.5), (False, 0.01)):
-        too_little = enough - stride
-        while excess(too_little, rough=rough) <= 0:
-            enough, too_little = too_little, too_little - stride
-        enough = float(brentq(partial(excess, rough=rough), too_little, enough, xtol=1e-6))
-        while excess(enough, rough=rough) > 0:
-            enough += 1e-6
-    return math.exp(enough)
+    # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. A rough answer costs little and
+    # tells where to look for the precise one.
+    enough = _crossing(rough, math.log(full_batch) + 0.05, stride=0.5, xtol=1e-5, target=target)
+    enough = _crossing(excess, enough, stride=1e-4, xtol=1e-6, target=target)
+    while excess(enough) > 0:
+        enough += 1e-6
+    return _computable(math.exp(enough), target)
+
+
+def _crossing(excess: Callable[[float], float], start: float, *, stride: float, xtol: float, target: float) -> float:
+    """The logarithm of the noise multiplier at which a decreasing function reaches 0, searched for from `start`."""
+    least, most = math.log(LEAST_NOISE), math.log(MOST_NOISE)
+    one = min(max(start, least), most)
+    lacking = excess(one) > 0
+    while True:
+        other = min(max(one + (stride if lacking else -stride), least), most)
+        if other == one:
+            _computable(math.inf if lacking else 0.0, target)
+        if (excess(other) > 0) != lacking:
+            return float(brentq(excess, min(one, other), max(one, other), xtol=xtol))
+        one, stride = other, 2 * stride
+
+
+def _computable(sigma: float, target: float) -> float:
+    """The noise multiplier, if `epsilon` takes it."""
+    if LEAST_NOISE <= sigma <= MOST_NOISE:
+        return sigma
+    raise ValueError(
+        f"target_epsilon must be {'larger' if sigma > MOST_NOISE else 'smaller'} for a noise_multiplier from "
+        f"{LEAST_NOISE:g} to {MOST_NOISE:g} to meet it exactly, got {target:g}"
+    )

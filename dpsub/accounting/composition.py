@@ -67,7 +67,7 @@ class Composition:
         return min(max(answer, 0.0), 1.0)
 
     def deltas(self, *, rounding: int) -> Array:
-        """δ at every multiple of the mesh from 0 to the largest loss, with the rounding error as in `delta`.
+        """δ at every multiple of the mesh from 0 to the largest loss, or at 0 alone, with the rounding error as in `delta`.
 
         The error is not relative to δ here, but absolute: about 1e-15 for each step.
         """
@@ -80,7 +80,7 @@ class Composition:
             epsilon = np.arange(first) * self.mesh
             all_above = delta[0] + tail_under_q[0] * -np.expm1(epsilon - losses[0])
             delta = np.concatenate((all_above, delta))
-        return np.clip(delta[max(-first, 0) :], 0.0, 1.0)
+        return np.clip(delta[min(max(-first, 0), len(delta) - 1) :], 0.0, 1.0)
 
     def epsilon(self, delta: float, *, rounding: int) -> float:
         """The smallest ε ≥ 0 with δ(ε) ≤ delta, for δ(ε) rounded as in `delta`."""
@@ -125,7 +125,8 @@ class Composition:
         if tail_under_q[k] <= 0:
             return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
         # Between multiples of the mesh δ(ε) is linear in e^ε, and its error decreases towards k + 1.
-        within_cell = math.log1p(min(excess[k] / tail_under_q[k], math.expm1(self.mesh)))
+        with np.errstate(over="ignore"):
+            within_cell = min(math.log1p(excess[k] / tail_under_q[k]), self.mesh)
         answer = max(float(losses[k]) + within_cell, 0.0)
         return answer, log_error - tilt * answer
 
@@ -154,6 +155,8 @@ class Composition:
         It is rounded down: where tails are heavy, a slightly larger tilt would move all the mass to the largest losses.
         """
         steepest = math.log(5 / self.mesh)  # with more than e^5 a cell, only the last cell would count
+        if steepest <= LEAST_TILT:
+            return math.exp(LEAST_TILT)
         found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
         return math.exp(math.floor(TILTS * found.x) / TILTS)
 

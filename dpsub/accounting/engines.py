@@ -98,6 +98,19 @@ def epsilons(training: Training, engine: str, delta: float, eps_error: float) ->
     )
 
 
+def rough_epsilon(training: Training, delta: float) -> float:
+    """An upper bound on the ε of one curve, from a grid of a few thousand points: cheap, but it can be loose."""
+    adjacency, mechanisms, counts = training.adjacency, training.mechanisms, training.counts
+    reach = deviations(sum(training.most), delta)
+    scale = grid_engine.scale(adjacency, mechanisms, training.most)
+    widest = grid_engine.widest(adjacency, mechanisms, reach)
+    finest = (widest + 20 * math.sqrt(sum(training.most)) * scale) / 2**16
+    mesh = max(min(scale / 10, widest / 1024), widest / 8192, finest)
+    [curve] = grid_engine.curves(adjacency, mechanisms, counts, mesh, reach)
+    revealed = RevealedCurve(distance(adjacency), *training.harshest, sum(training.most))
+    return min(curve.epsilon(delta)[1], revealed.epsilon(delta)[1])
+
+
 def as_arrays(intervals: Iterable[tuple[float, float]]) -> Interval:
     lower, upper = (np.array(ends) for ends in zip(*intervals, strict=True))
     return lower, upper
@@ -134,19 +147,22 @@ def _precision(
     widest = grid_engine.widest(adjacency, mechanisms, reach)
     finest = (widest + 20 * math.sqrt(steps) * scale) / MOST_POINTS
 
+    def used(mesh: float) -> float:
+        return mesh if engine == "pld" else max(grid_engine.aligned(mesh, training), finest)
+
     def make(mesh: float) -> Sequence[Curve]:
         if engine == "pld":
             from dpsub.accounting import pld_engine
 
             return pld_engine.curves(adjacency, mechanisms, counts, mesh)
-        mesh = max(grid_engine.aligned(mesh, training), finest)
-        return grid_engine.curves(adjacency, mechanisms, counts, mesh, reach)
+        return grid_engine.curves(adjacency, mechanisms, counts, used(mesh), reach)
 
     def finer(mesh: float, worst: float) -> float | None:
         if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would not reach further
             return None
         # Errors decrease with the square of the mesh.
-        return max(mesh / min(max(1.2 * math.sqrt(worst), 2.0), 8.0), finest)
+        following = max(mesh / min(max(1.2 * math.sqrt(worst), 2.0), 8.0), finest)
+        return following if used(following) < used(mesh) else finer(following, worst)
 
     return max(min(max(scale / 10, widest / 8192), widest / 1024), finest), make, finer
 

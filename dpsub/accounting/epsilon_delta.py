@@ -93,8 +93,7 @@ def epsilon(
             epoch. "epochs" needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "pld" is dp-accounting's privacy loss distribution, which certifies no δ ≤ 1e-11. "prv" is
-            prv-accountant, the paper's; its interval leaves out floating-point errors, which are too large for a δ of
-            1e-11 or less.
+            prv-accountant, the paper's, which certifies no δ ≤ 1e-15 times the number of steps.
         eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:

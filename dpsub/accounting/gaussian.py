@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import erfcx, exprel, ndtr, ndtri
 
 from dpsub._core import checks
+
+BEYOND = Fraction(10**150)  # standard deviations; larger numbers are cut to this
+PRECISELY = {"xtol": 1e-323, "rtol": 1e-15, "maxiter": 2000}  # of a root
+_points, _weights = np.polynomial.legendre.leggauss(20)
+NODES = (2.5 * (1 + _points) + 5 * np.arange(8.0)[:, None]).ravel()  # from 0 to 40
+NODE_WEIGHTS = np.tile(2.5 * _weights, 8)
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -32,15 +39,40 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     """
     mu = checks.real("mu", mu, at_least=0)
     epsilon = checks.real("epsilon", epsilon, at_least=0)
-    return _delta(mu, epsilon)
+    return math.exp(_log_delta(mu, epsilon)) if mu else 0.0
 
 
-def _delta(mu: float, epsilon: float) -> float:
-    if mu == 0:
-        return 0.0
-    log_p = log_ndtr(-epsilon / mu + mu / 2)
-    log_q = log_ndtr(-epsilon / mu - mu / 2)
-    return float(-math.exp(log_p) * math.expm1(min(epsilon + log_q - log_p, 0.0)))
+def _log_delta(mu: float, epsilon: float) -> float:
+    """log δ(ε) for μ > 0, to an absolute error of about 1e-13."""
+    low = _standardised(mu, epsilon)
+    unit = max(low, 1.0)
+    # With φ the density and R(x) = Φ(-x)/φ(x) the Mills ratio, δ = φ(low) (R(low) - R(low + μ)).
+    if mu > 0.1 * unit and low < 0:
+        return math.log(float(ndtr(-low)) - math.exp(-low * low / 2) * _scaled_tail(low + mu))
+    if mu > 0.1 * unit:
+        return -low * low / 2 + math.log(_scaled_tail(low) - _scaled_tail(low + mu))
+    # There the two ratios nearly cancel. Their difference is the integral of exp(-s·low - s²/2) (1 - exp(-s·μ)), s > 0.
+    integrand = np.exp(-NODES * (low / unit) - (NODES / unit) ** 2 / 2) * NODES * exprel(-NODES * (mu / unit))
+    return -low * low / 2 + math.log(mu) + math.log(integrand @ NODE_WEIGHTS / unit / unit / math.sqrt(2 * math.pi))
+
+
+def _excess(mu: float, epsilon: float, delta: float) -> float:
+    """Increases with δ(ε), and is 0 where δ(ε) is `delta`. It is accurate for δ close to 0 and for δ close to 1."""
+    if delta < 0.5:
+        return _log_delta(mu, epsilon) - math.log(delta)
+    low = _standardised(mu, epsilon)
+    return (1 - delta) - float(ndtr(low) + math.exp(-low * low / 2) * _scaled_tail(low + mu))
+
+
+def _standardised(mu: float, epsilon: float) -> float:
+    """ε/μ - μ/2, correctly rounded: both terms can be large and close to each other."""
+    exact = (2 * Fraction(epsilon) - Fraction(mu) ** 2) / (2 * Fraction(mu))
+    return float(max(min(exact, BEYOND), -BEYOND))
+
+
+def _scaled_tail(x: float) -> float:
+    """Φ(-x) exp(x²/2), for x > 0."""
+    return float(erfcx(x / math.sqrt(2)) / 2)
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
@@ -60,11 +92,13 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     """
     mu = checks.real("mu", mu, at_least=0)
     delta = checks.probability("delta", delta)
-    if _delta(mu, 0.0) <= delta:
+    if mu == 0 or _excess(mu, 0.0, delta) <= 0:
         return 0.0
     # δ(ε) < Φ(-ε/μ + μ/2), which equals δ at the upper end of the bracket.
-    most = mu**2 / 2 - mu * float(ndtri(delta))
-    return float(brentq(lambda epsilon: _delta(mu, epsilon) - delta, 0.0, most, xtol=1e-13, rtol=1e-14))
+    most = mu * (mu / 2 - float(ndtri(delta))) * (1 + 1e-12)
+    if math.isinf(most):
+        raise ValueError(f"mu must be at most about 1.8e154 for ε to be a floating-point number, got {mu:g}")
+    return float(brentq(lambda epsilon: _excess(mu, epsilon, delta), 0.0, most, **PRECISELY))
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -84,10 +118,14 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     """
     epsilon = checks.real("epsilon", epsilon, at_least=0)
     delta = checks.probability("delta", delta)
-    most = 1.0
-    while _delta(most, epsilon) < delta:
-        most *= 2
-    return float(brentq(lambda mu: _delta(mu, epsilon) - delta, 0.0, most, xtol=1e-14, rtol=1e-14))
+    # δ(ε) < Φ(-ε/μ + μ/2) and δ(ε) ≤ δ(0) < μ/√(2π): each gives a lower end.
+    low = -float(ndtri(delta))
+    root = math.hypot(low, math.sqrt(2) * math.sqrt(epsilon))
+    least = (1 - 1e-12) * max(delta, root - low if low < 0 else epsilon / ((low + root) / 2))
+    most = 2 * least
+    while _excess(most, epsilon, delta) < 0:
+        least, most = most, 2 * most
+    return float(brentq(lambda mu: _excess(mu, epsilon, delta), least, most, **PRECISELY))
 
 
 @dataclass(frozen=True)

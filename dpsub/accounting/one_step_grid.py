@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtri
 
+from dpsub.accounting.borrowed_mass import borrow
 from dpsub.accounting.dominating_pairs import Array, Pair
 
 LARGEST_LOSS = 600.0  # of one step: its exponential must be a floating-point number
@@ -114,8 +115,8 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
         edges[-2] = _balanced_edge(pair, math.inf, edges[-2], high * mesh)
     p, q = pair.masses(edges, "P"), pair.masses(edges, "Q")
     ratio = np.exp(index * mesh)
-    p, q = _borrow(p, q, ratio)
-    p, q = (-part[::-1] for part in _borrow(-p[::-1], -q[::-1], ratio[::-1]))
+    p, q = borrow(p, q, ratio)
+    p, q = (-part[::-1] for part in borrow(-p[::-1], -q[::-1], ratio[::-1]))
 
     # Mass that found no neighbour to merge with is rounded down.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,21 +141,3 @@ def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
     if excess(edge) * excess(far) >= 0:
         return edge
     return float(brentq(excess, far, edge, xtol=1e-15, rtol=1e-14))
-
-
-def _borrow(p: Array, q: Array, ratio: Array) -> tuple[Array, Array]:
-    """Raise each cell with p < ratio * q to equality with the mass that this takes from the cells after it."""
-    raised_p, raised_q = np.zeros_like(p), np.zeros_like(q)
-    rows = zip(p.tolist(), q.tolist(), ratio.tolist(), strict=True)
-    have_p, have_q, target = next(rows)
-    at = 0
-    for i, (next_p, next_q, next_ratio) in enumerate(rows, start=1):
-        missing, offered = target * have_q - have_p, next_p - target * next_q
-        if 0 < missing >= offered:
-            have_p, have_q = have_p + next_p, have_q + next_q
-            continue
-        part = missing / offered if missing > 0 else 0.0
-        raised_p[at], raised_q[at] = have_p + part * next_p, have_q + part * next_q
-        have_p, have_q, target, at = (1 - part) * next_p, (1 - part) * next_q, next_ratio, i
-    raised_p[at], raised_q[at] = have_p, have_q
-    return raised_p, raised_q

@@ -11,11 +11,13 @@ from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtri, xlog1py, xlogy
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp, xlog1py, xlogy
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
+from dpsub.accounting.phases import LEAST_NOISE, MOST_NOISE
 
+MOST_STEPS = 10**6  # of `worst_case_epsilon`: a few seconds
 TERMS = 2**18  # of the sum, computed at once
 
 
@@ -74,15 +76,17 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     agree; elsewhere they differ by what the threat model hides, not by what a finite number of runs fails to show.
 
     The likelihood ratio increases in the sum x, so the best event at ε is the half-line from the x whose log-ratio is
-    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`; `steps` is one number.
+    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`; `steps` is one number, at
+    most 1e6.
 
     Source: *Beyond Membership*, section 3.1, equation 3.
 
     >>> round(worst_case_epsilon(noise_multiplier=1.6772842407, sample_rate=0.0625, steps=500, delta=1e-5), 4)
     7.9237
     """
-    sigma, q = checks.mechanism(noise_multiplier, sample_rate)
-    steps = checks.whole("steps", steps)
+    _, q = checks.mechanism(noise_multiplier, sample_rate)
+    sigma = checks.real("noise_multiplier", noise_multiplier, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
     delta = checks.probability("delta", delta)
     log_ratio = partial(log_likelihood_ratio, noise_multiplier=sigma, sample_rate=q, steps=steps)
     log_tail = partial(log_above, noise_multiplier=sigma, sample_rate=q, steps=steps)
@@ -96,5 +100,7 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
 
     if excess(0.0) <= 0:
         return 0.0
-    farthest = steps - math.sqrt(steps) * sigma * float(ndtri(delta / 2))  # less than δ lies beyond, in either world
+    farthest = steps - math.sqrt(steps) * sigma * float(
+        ndtri_exp(math.log(delta) - math.log(2))
+    )  # less than δ lies beyond, in either world
     return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))

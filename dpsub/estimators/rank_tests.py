@@ -55,19 +55,28 @@ def smallest_parameter(
     claim: Claim, positives: Array, negatives: Array, ranks: dict[int, float], alpha: float
 ) -> tuple[float, float | None]:
     """The largest parameter refuted at any of the ranks, and the score at that rank. Both samples must be sorted."""
-    best, threshold = 0.0, None
+    scores = {rank: float(negatives[-rank]) for rank in ranks}
+    missed = {rank: int(np.searchsorted(positives, score, side="right")) for rank, score in scores.items()}
+    best, decided = largest_refuted(claim, missed, len(negatives), len(positives), ranks, alpha)
+    return best, None if decided is None else scores[decided]
+
+
+def largest_refuted(
+    claim: Claim, false_negatives: dict[int, int], negatives: int, positives: int, ranks: dict[int, float], alpha: float
+) -> tuple[float, int | None]:
+    """The largest parameter refuted by the false negatives at any of the ranks, and that rank."""
+    best, decided = 0.0, None
     for rank, share in ranks.items():
-        score = float(negatives[-rank])
         counts = {
             "rank": rank,
-            "negatives": len(negatives),
-            "false_negatives": int(np.searchsorted(positives, score, side="right")),
-            "positives": len(positives),
+            "negatives": negatives,
+            "false_negatives": false_negatives[rank],
+            "positives": positives,
         }
 
         def excess(parameter: float, counts: dict[str, int] = counts, share: float = share) -> float:
             return p_value(claim, parameter, **counts) - share * alpha
 
         if excess(best) < 0:
-            best, threshold = crossing(excess, best, claim.most), score
-    return best, threshold
+            best, decided = crossing(excess, best, claim.most), rank
+    return best, decided

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import checks
 from dpsub.estimators.claims import Array
 
+LARGEST_EXACT = 2.0**53  # integers up to here are exact in float64
+
 
 def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:
     """The scores as (runs, steps); which runs were trained with z; and whether the scores came with steps."""
@@ -45,7 +47,21 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
         )
     if len(np.unique(worlds)) < 2:
         raise ValueError(f"bits must hold runs of both worlds, got {worlds[0]} only: run more, or check the coin")
-    return columns.reshape(len(columns), -1).astype(np.float64), worlds == 0, columns.ndim == 2
+    several = columns.ndim == 2
+    columns = columns.reshape(len(columns), -1)
+    with np.errstate(over="ignore"):
+        floats = columns.astype(np.float64)
+    if np.abs(floats).max() >= LARGEST_EXACT or columns.dtype.itemsize > floats.dtype.itemsize:
+        # NumPy has already rounded the integers of a list that also holds floats.
+        exact = columns if hasattr(scores, "dtype") else np.array(scores, dtype=object).reshape(columns.shape)
+        for before, after in zip(exact.T, floats.T, strict=True):
+            distinct, kept = len(np.unique(before)), len(np.unique(after))
+            if kept < distinct:
+                raise ValueError(
+                    f"scores must differ as float64 where they differ, got {distinct} different scores of which {kept} "
+                    "remain: subtract a constant from all of them, or give their ranks"
+                )
+    return floats, worlds == 0, several
 
 
 def _runs_first(scores: Any, bits: Any) -> Any:

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.one_threshold import Errors, ThresholdTest, rates_upper
-from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, smallest_parameter
+from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, largest_refuted, smallest_parameter
+
+MOST_RUNS = 10**9  # of the rank test: with more, its integral loses digits
+MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
 
 
 class Decision(NamedTuple):
@@ -72,17 +75,20 @@ class Ranks:
     def decide(
         self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
     ) -> Decision:
-        return self._decide(*_sorted_worlds(scores, in_z), claim, alpha)
-
-    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
-        negatives, positives = _worlds(runs)
-        return self._decide(np.ones(positives), np.zeros(negatives), claim, alpha).parameter
-
-    def _decide(self, positives: Array, negatives: Array, claim: Claim, alpha: float) -> Decision:
+        positives, negatives = _sorted_worlds(scores, in_z)
         if self.too_few(len(negatives)):
             return Decision(0.0, None)
         ranks = fixed_ranks(claim, len(negatives))
         return Decision(*smallest_parameter(claim, positives, negatives, ranks, alpha))
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        if runs > MOST_RUNS:
+            raise ValueError(f"runs must be at most {MOST_RUNS:g} for threshold 'ranks', got {runs}: give 'split'")
+        negatives, positives = _worlds(runs)
+        if self.too_few(negatives):
+            return 0.0
+        ranks = fixed_ranks(claim, negatives)
+        return largest_refuted(claim, dict.fromkeys(ranks, 0), negatives, positives, ranks, alpha)[0]
 
     def too_few(self, negatives: int) -> str:
         return "" if negatives >= LEAST_RUNS else f"the rank test needs {LEAST_RUNS} runs with z_prime, got {negatives}"
@@ -111,7 +117,7 @@ class OneThreshold(ABC):
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
         """The ceiling at the best threshold that could have been chosen: no errors, or errors of one kind only."""
         negatives, positives = _worlds(runs // self.parts)
-        of_either = np.arange(1 if test.monotone else negatives)
+        of_either = np.arange(1 if test.monotone else min(negatives, MOST_ERRORS))
         none = np.zeros_like(of_either)
         errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
         most = 0 if test.monotone else test.strongest(errors, alpha)
