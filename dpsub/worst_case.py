@@ -10,6 +10,7 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting.worst_case_law import log_likelihood_ratio
 
 BLOCK = 8192
+MOST_RUNS = 10**9  # they take 20 GiB
 LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-15, 1e15, 10**7  # scores are stored as float32
 
 
@@ -30,7 +31,7 @@ def audit_worst_case(
         noise_multiplier: σ, from 1e-15 to 1e15.
         sample_rate: 0 < q ≤ 1.
         steps: T, from 1 to 1e7.
-        runs: the number of runs in both worlds together; a fair coin draws the world of each run.
+        runs: the number of runs in both worlds together, up to 1e9; a fair coin draws the world of each run.
         adjacency: "substitute", "add_remove" or "zero_out".
         seed: ≥ 0; each block of 8,192 runs has its own stream of randomness.
 
@@ -45,7 +46,7 @@ def audit_worst_case(
     _, q = checks.mechanism(noise_multiplier, sample_rate)
     sigma = checks.real("noise_multiplier", noise_multiplier, at_least=LEAST_NOISE, at_most=MOST_NOISE)
     steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
-    runs = checks.whole("runs", runs)
+    runs = checks.whole("runs", runs, at_most=MOST_RUNS)
     checks.adjacency(adjacency)
     seed = checks.whole("seed", seed, at_least=0)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,33 @@ def adjacency(value: object) -> str:
 
 
 def text(name: str, value: object) -> str:
-    if isinstance(value, str) and value.strip():
-        return value
-    raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+    if not drawable(value):
+        raise ValueError(f"{name} must be a text without NUL and halves of characters, got {value!r}")
+    return value
+
+
+def drawable(text: str) -> bool:
+    """Whether a text can be drawn and written to a file. Python's texts may hold halves of characters (surrogates)."""
+    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
+
+
+def path(name: str, value: object) -> Path:
+    """The value as a path, with the user's home for "~"."""
+    try:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        if isinstance(text, str) and text and "\0" not in text:
+            return Path(text).expanduser()
+    except (TypeError, RuntimeError):  # what is no path, or begins with "~" and the name of no user
+        pass
+    raise ValueError(f"{name} must be a path in the file system, got {value!r}")
+
+
+def flag(name: str, value: object) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def real(
@@ -42,15 +68,15 @@ def real(
     """The value as a float, if it is a finite number within the given bounds."""
     signs = {">": above, ">=": at_least, "<": below, "<=": at_most}
     bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None]
-    expected = " and ".join(bounds)
+    expected, told = " and ".join(bounds), _told(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be {f'a number {expected}' if bounds else 'a finite number'}, got {value!r}")
+        raise ValueError(f"{name} must be {f'a number {expected}' if bounds else 'a finite number'}, got {told}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {value!r}")
+        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {told}")
     inside = (
         (above is None or number > above)
         and (at_least is None or number >= at_least)
@@ -58,7 +84,7 @@ def real(
         and (at_most is None or number <= at_most)
     )
     if not inside:
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
+        raise ValueError(f"{name} must be {expected}, got {told}")
     return number
 
 
@@ -66,13 +92,24 @@ def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = Non
     """The value as an int, if it is a whole number within the given bounds."""
     expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a whole number {expected}, got {value!r}")
-    if not isinstance(value, numbers.Integral) and not float(value).is_integer():
-        raise ValueError(f"{name} must be a whole number {expected}, got {value!r}")
-    number = int(value) if isinstance(value, numbers.Integral) else int(float(value))
+        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}")
+    try:
+        number = int(value) if isinstance(value, numbers.Integral) else int(float(value))
+        exact = number == value
+    except (OverflowError, ValueError):  # of infinity, NaN, and fractions beyond the largest float
+        exact = False
+    if not exact:
+        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}")
     if number < at_least or (at_most is not None and number > at_most):
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
+        raise ValueError(f"{name} must be {expected}, got {_told(value)}")
     return number
+
+
+def _told(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
+        return "a whole number of too many digits to print"
 
 
 def no_mask(name: str, values: object) -> None:
@@ -95,20 +132,31 @@ def rates(name: str, values: Any) -> NDArray[np.float64]:
     """An array of probabilities, 0 and 1 included."""
     no_mask(name, values)
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        given = np.asarray(values)
+        if given.dtype.kind == "c":
+            raise TypeError
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"{name} must be numbers from 0 to 1, got {values!r}") from None
     if not ((array >= 0) & (array <= 1)).all():
         raise ValueError(f"{name} must be from 0 to 1, got {array[~((array >= 0) & (array <= 1))][0]:g}")
     return array
 
 
+def several(expected: str, value: Any) -> list[Any]:
+    """The entries of a sequence. Texts and mappings are none, nor are arrays without dimensions."""
+    try:
+        if not isinstance(value, str | bytes | Mapping):
+            return list(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{expected}, got {value!r}")
+
+
 def history(value: Any) -> list[tuple[float, float, int]]:
     """Phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
     expected = "history must be a sequence of (noise_multiplier, sample_rate, steps), one or more"
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise ValueError(f"{expected}, got {value!r}")
-    phases = list(value)
+    phases = several(expected, value)
     if not phases:
         raise ValueError(f"{expected}, got none: no step has been taken yet")
     checked = []

@@ -205,7 +205,8 @@ def delta(
     9.8e-06
     """
     training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
-    several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and np.ndim(epsilon) else None
+    scalar = isinstance(epsilon, str | bytes) or (isinstance(epsilon, np.ndarray) and not epsilon.ndim)
+    several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and not scalar else None
     wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
     if not wanted:
         raise ValueError("epsilon must be a number or a non-empty sequence of numbers, got an empty one")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
 from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.plans import Plan
-from dpsub.data import Task, check_task
+from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import COORDINATES, devices
 
@@ -30,7 +30,6 @@ def plan_of(
     matmul_precision: str,
 ) -> Plan:
     """The plan of an audit, from arguments that are checked here."""
-    check_task(task)
     check_fits(model, task)
     if not isinstance(spec, DPSGD):
         raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")

@@ -136,6 +136,8 @@ def audit(
         matmul_precision=matmul_precision,
     )
     checks.choice("device", device, devices.NAMES)
+    for name, value in (("repair", repair), ("allow_mix", allow_mix), ("progress", progress)):
+        checks.flag(name, value)
     place: Place = Memory(plan)
     if store is not None:
         from dpsub.audits.storage.store import Store  # zarr takes a quarter of a second to import

@@ -6,7 +6,7 @@ To record something else, write a subclass of `Observer`: `audit(metrics=[MyObse
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -166,10 +166,10 @@ RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "shards", "can
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
     """The observers that `metrics` names or holds, in the order of their names."""
-    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
-        raise ValueError(f'metrics must be a sequence of names or observers, got {metrics!r}: write ("accuracy",)')
     found: dict[str, Observer] = {}
-    for one in metrics:
+    for one in checks.several('metrics must be a sequence of names or observers, such as ("accuracy",)', metrics):
+        if isinstance(one, Observer):
+            _check_declared(one)
         observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
         if found.setdefault(observer.name, observer) is not observer:
             raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
@@ -185,6 +185,18 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
                 f"of {observer.name!r}"
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def _check_declared(observer: Observer) -> None:
+    kind, dims = type(observer).__name__, observer.dims
+    for name in ("name", "long_name"):
+        checks.text(f"metrics: {kind}.{name}", getattr(observer, name, None))
+    if not isinstance(dims, tuple) or not all(isinstance(name, str) for name in dims):
+        raise ValueError(f"metrics: {kind}.dims must be a tuple of names, got {dims!r}")
+    if observer.most_runs is not None:
+        checks.whole(f"metrics: {kind}.most_runs", observer.most_runs)
+    checks.whole(f"metrics: {kind}.copies", observer.copies, at_least=0)
+    checks.flag(f"metrics: {kind}.all_coordinates", observer.all_coordinates)
 
 
 def _check_name(observer: Observer) -> None:

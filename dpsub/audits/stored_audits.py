@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import xarray as xr
 
+from dpsub._core import checks
 from dpsub.audits.shard_provenance import joined
 
 
@@ -162,10 +163,11 @@ def pack(store: str | os.PathLike[str]) -> Path:
 
 def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store: its folder, or its packed file if there is one."""
-    if not isinstance(store, str | os.PathLike) or not os.fspath(store) or "://" in os.fspath(store):
+    given = checks.path("store", store)
+    if "://" in os.fspath(store):
         raise ValueError(f"store must be a path in the file system, got {store!r}")
     try:
-        path = Path(store).expanduser().resolve()
+        path = given.resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"store must be a path in the file system, got {store!r}: {error}") from None
     if not path.name:

@@ -11,7 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from dpsub._core import DPSGD, CanaryPair
+from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub.audits.many_runs import audit
 from dpsub.audits.stored_audits import load
 from dpsub.crafters import BY_SCENARIO
@@ -60,7 +60,7 @@ def sweep(
     for label, spec in specs.items():
         if not isinstance(spec, DPSGD):
             raise ValueError(f"specs must be DPSGD by label, got {spec!r} for {label!r}")
-    stores = {} if results is None else _stores(Path(results), specs, scenarios)
+    stores = {} if results is None else _stores(checks.path("results", results), specs, scenarios)
     found = {}
     for label, spec in specs.items():
         for scenario, craft in scenarios.items():
@@ -97,11 +97,10 @@ def load_all(
         FileNotFoundError: if the folder holds no audits.
         ValueError: if one is damaged or not complete, or if two have the same label and scenario.
     """
-    for argument, given, kinds in (("folder", folder, str | os.PathLike), ("label", label, str)):
-        if not isinstance(given, kinds):
-            raise ValueError(f"{argument} must be a {'path' if argument == 'folder' else 'text'}, got {given!r}")
+    place = checks.path("folder", folder)
+    if not isinstance(label, str):
+        raise ValueError(f"label must be a text, got {label!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
-    place = Path(folder).expanduser()
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
         one = load(path)
         key = _label(label, path, one), one.attrs["scenario"]

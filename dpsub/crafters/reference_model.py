@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from dpsub._core import DPSGD, Record, checks
 from dpsub._core.random_streams import torch_seed
-from dpsub.data import Task, check_task
+from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision
@@ -76,7 +76,6 @@ def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
     Raises:
         ValueError: if an argument is out of range, or model and task do not fit.
     """
-    check_task(task)
     check_fits(model, task)
     if not isinstance(spec, DPSGD):
         raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")

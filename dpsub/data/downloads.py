@@ -18,6 +18,8 @@ import pooch
 import requests
 from numpy.typing import NDArray
 
+from dpsub._core import checks
+
 Array = NDArray[np.generic]
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, BadZipFile, zlib.error, MemoryError,
@@ -53,7 +55,7 @@ def cache(kind: str) -> Path:
 
 def local(path: str | os.PathLike[str]) -> Path:
     """The file at this path, or else at this path in the data folder."""
-    given = Path(path).expanduser()
+    given = checks.path("path", path)
     found = given if given.is_file() else folder() / given
     if not found.is_file():
         raise FileNotFoundError(

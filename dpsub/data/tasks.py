@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +46,7 @@ class Task(Frozen):
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), np.ndarray):
                 object.__setattr__(self, field.name, read_only(value))
+        check_task(self)
 
     def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
         """Records (k, …) as images: (k, height, width), or (k, height, width, 3) in colour.
@@ -52,7 +54,7 @@ class Task(Frozen):
         Raises:
             ValueError: if the records are not shaped like the task's, or its records are not images.
         """
-        records = np.asarray(x, dtype=np.float32)
+        records = _features("x", x, None)
         if records.ndim == 4 and records.shape[1] in (1, 3) and records.shape[1:] == self.x_train.shape[1:]:
             shown = np.moveaxis(records, 1, -1)
             return shown[..., 0] if shown.shape[-1] == 1 else shown
@@ -106,6 +108,7 @@ def from_arrays(
     Raises:
         ValueError: if shapes do not match, a feature is not finite, or a label is not in 0 … num_classes − 1.
     """
+    _check_name(name)
     x = _features("x_train", x_train, None)
     if len(x) < 2:
         raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
@@ -123,15 +126,15 @@ def from_arrays(
 
 
 def check_task(task: Task) -> None:
-    """Check the arrays of a task that was made or changed by hand, before long work starts.
+    """Check the arrays of a task. A task is checked when it is made, too.
 
     Raises:
         ValueError: if a shape, dtype, feature or label is one that `from_arrays` does not make.
     """
     if not isinstance(task, Task):
         raise ValueError(f"task must be a dpsub.data.Task, got a {type(task).__name__}: make one with from_arrays")
-    if not isinstance(task.name, str):
-        raise ValueError(f"name must be a string, got {task.name!r}")
+    _check_name(task.name)
+    checks.whole("num_classes", task.num_classes, at_least=2)
     for part in ("train", "aux", "test"):
         x, y = getattr(task, f"x_{part}"), getattr(task, f"y_{part}")
         for name, values, dtype in ((f"x_{part}", x, np.float32), (f"y_{part}", y, np.int64)):
@@ -146,15 +149,26 @@ def check_task(task: Task) -> None:
             raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
         if y.max(initial=0) >= task.num_classes:
             raise ValueError(f"y_{part} must be labels from 0 to {task.num_classes - 1}, got {y.max()}")
+    if (shown := task.pixels) is not None:
+        image = isinstance(shown, np.ndarray) and shown.ndim == 2 and shown.dtype == bool
+        if not image or (int(shown.sum()),) != task.x_train.shape[1:]:
+            raise ValueError(
+                "pixels must be an array of bool (height, width), with True for each of a record's features, "
+                f"or None, got {getattr(shown, 'shape', shown)} for records of shape {task.x_train.shape[1:]}"
+            )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not checks.drawable(name):
+        raise ValueError(f"name must be a text without NUL and halves of characters, got {name!r}")
 
 
 def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> NDArray[np.float32]:
-    checks.no_mask(name, values)
-    x = np.asarray(values)
+    x = _array(name, values)
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
         raise ValueError(f"{name} must be real numbers, got dtype {x.dtype}")
     with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
+        x = x.astype(np.float32, copy=False)
     if x.ndim < 2:
         raise ValueError(f"{name} must have shape (records, features), got {x.shape}")
     if shape is not None and x.shape[1:] != shape:
@@ -164,16 +178,23 @@ def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> ND
     return x
 
 
-def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+def _array(name: str, values: ArrayLike) -> NDArray[Any]:
     checks.no_mask(name, values)
-    y = np.asarray(values)
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
+        raise ValueError(f"{name} must be an array of numbers, got a {type(values).__name__}") from None
+
+
+def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+    y = _array(name, values)
     if y.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), one label a record, got {y.shape}")
     if y.size and not np.issubdtype(y.dtype, np.integer) and not np.issubdtype(y.dtype, np.floating):
         raise ValueError(f"{name} must be whole numbers from 0, got dtype {y.dtype}")
     if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0 or y.max() > MOST_CLASSES):
         raise ValueError(f"{name} must be whole numbers from 0 to {MOST_CLASSES}, got {y.min()} to {y.max()}")
-    return y.astype(np.int64)
+    return y.astype(np.int64, copy=False)
 
 
 def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
@@ -198,7 +219,7 @@ def drawn(
     order = stream(checks.whole("seed", seed, at_least=0), "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
     private = set(features_of(x[train]))
-    aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), n_aux))
+    aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), min(n_aux, len(y))))
     if n_train > len(y) or len(aux) < n_aux:
         raise ValueError(
             f"n_train and n_aux must together be no more than the {len(y)} records of {name}, not counting duplicates "

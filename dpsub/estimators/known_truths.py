@@ -30,7 +30,7 @@ class Gaussian:
         return accounting.gdp_epsilon(self.mu, delta)
 
     def tradeoff(self, fpr: Array) -> Array:
-        return np.asarray(ndtr(-ndtri(fpr) - self.mu))
+        return np.asarray(ndtr(-ndtri(checks.rates("fpr", fpr)) - self.mu))
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,12 @@ class RandomizedResponse:
         checks.real("loss", self.loss, above=0)
 
     def epsilon(self, delta: float) -> float:
+        delta = checks.probability("delta", delta)
         return float(np.log(max(np.exp(self.loss) * (1 - delta) - delta, 1.0)))
 
     def tradeoff(self, fpr: Array) -> Array:
-        return np.asarray(np.maximum(1 - np.exp(self.loss) * fpr, np.exp(-self.loss) * (1 - fpr)))
+        rates = checks.rates("fpr", fpr)
+        return np.asarray(np.maximum(1 - np.exp(self.loss) * rates, np.exp(-self.loss) * (1 - rates)))
 
 
 Truth = Gaussian | SampledGaussian | RandomizedResponse
@@ -84,7 +86,10 @@ def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) ->
         raise ValueError(f"truth must be Gaussian, SampledGaussian or RandomizedResponse, got {type(truth).__name__}")
     if not isinstance(rng, np.random.Generator):
         raise ValueError(f"rng must be a NumPy generator, as np.random.default_rng makes, got {type(rng).__name__}")
-    worlds = np.array(None) if isinstance(bits, Mapping) else np.asarray(bits)
+    try:
+        worlds = np.array(None) if isinstance(bits, Mapping) else np.asarray(bits)
+    except (TypeError, ValueError, RuntimeError):
+        worlds = np.array(None)
     if worlds.ndim != 1 or worlds.dtype.kind not in "iub" or not np.isin(worlds, (0, 1)).all():
         raise ValueError("bits must have shape (runs,) and be 0 (trained with z) or 1 (with z_prime)")
     negative = ndtri(rng.random(len(worlds)))

@@ -112,8 +112,7 @@ def epsilon_lower_bound(
     (True, True)
     """
     columns, in_z, several = scores_and_bits(scores, bits)
-    if not isinstance(simultaneous, bool | np.bool_):
-        raise ValueError(f"simultaneous must be True or False, got {simultaneous!r}")
+    simultaneous = checks.flag("simultaneous", simultaneous)
     how, rule = _chosen(method, threshold)
     alpha = _alpha(alpha)
     claims = how.claims(checks.probability("delta", delta), mechanism, columns.shape[1])

@@ -75,7 +75,10 @@ def _mechanisms(delta: float, sampling: Sampling, columns: int) -> list[Claim]:
     q = checks.real("sample_rate", sampling["sample_rate"], above=0, at_most=1)
     adjacency = checks.adjacency(sampling["adjacency"])
     checks.no_mask("steps", sampling["steps"])
-    steps = np.atleast_1d(np.asarray(sampling["steps"])).tolist()
+    try:
+        steps = np.atleast_1d(np.asarray(sampling["steps"])).tolist()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"steps must be whole numbers, got {sampling['steps']!r}") from None
     if len(steps) != columns:
         raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
     return [MechanismDP(delta, q, checks.whole("steps", count, at_most=MOST_STEPS), adjacency) for count in steps]

@@ -55,13 +55,17 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
         if any(repeat.dtype.kind not in "iuf" for repeat in found):
             raise TypeError
         stacked = np.stack(found).astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{expected}, got none, repeats of different shapes, or something else") from None
-    if stacked.size == 0 or stacked.ndim > 2 or np.isnan(stacked).any():
-        raise ValueError(f"{expected}, got shape {stacked.shape} with {int(np.isnan(stacked).sum())} NaN")
+    if stacked.size == 0 or stacked.ndim > 2 or not np.isfinite(stacked).all():
+        many = int((~np.isfinite(stacked)).sum())
+        raise ValueError(f"{expected}, got shape {stacked.shape} with {many} numbers that are not finite")
     error = np.full(stacked.shape[1:], np.nan)
     if len(stacked) > 1:
-        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+        with np.errstate(over="ignore"):
+            error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+        if not np.isfinite(error).all():
+            raise ValueError(f"{expected}, got numbers up to {np.abs(stacked).max():g}, too large for their error")
     mean = stacked.mean(axis=0)
     return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
 

@@ -20,7 +20,7 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     scores = _runs_first(scores, bits)
     try:
         columns = np.asarray(scores)
-    except TypeError:
+    except (TypeError, RuntimeError):  # torch raises the second for tensors that require gradients
         raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
     except ValueError:
         raise ValueError(
@@ -34,8 +34,10 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
     try:
         worlds = np.asarray(bits)
+        if worlds.dtype.kind not in "biuf":
+            raise TypeError
         known = bool(np.isin(worlds, (0, 1)).all())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError("bits must be 0 (trained with z) or 1 (with z_prime), one for each run") from None
     if worlds.shape != columns.shape[:1]:
         raise ValueError(f"bits must have shape {columns.shape[:1]}, one for each run, got {worlds.shape}")

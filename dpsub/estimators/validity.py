@@ -154,12 +154,11 @@ def key(cell: Cell) -> dict[str, Any]:
 
 def measured(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The contents of a file: where and when it was made, and one row for each cell."""
-    if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"path must be a file of measurements, got {path!r}")
-    if not Path(path).exists():
+    file = checks.path("path", path)
+    if not file.exists():
         raise FileNotFoundError(f"no measurements at {path}: make them with python -m dpsub.estimators.validity {path}")
     try:
-        found = json.loads(Path(path).read_text())
+        found = json.loads(file.read_text())
         return {"made": dict(found["made"]), "rows": list(found["rows"])}
     except (OSError, ValueError, TypeError, KeyError):
         raise ValueError(
@@ -170,6 +169,8 @@ def measured(path: str | os.PathLike[str]) -> dict[str, Any]:
 def entries(rows: Mapping[str, Iterable[float]]) -> list[str]:
     """For a table: the percentage of audits that were wrong, and the mean bound divided by the truth."""
     try:
+        if not isinstance(rows, Mapping):
+            raise TypeError
         both = list(zip(rows["share"], rows["mean"], strict=True))
         return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in both]
     except (LookupError, TypeError, ValueError):

@@ -23,8 +23,8 @@ def on_axes(**given: Any) -> None:
 
 
 def text(argument: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{argument} must be a text, got {_told(value)}")
+    if not isinstance(value, str) or not checks.drawable(value):
+        raise ValueError(f"{argument} must be a text without NUL and halves of characters, got {_told(value)}")
     return value
 
 
@@ -42,7 +42,7 @@ def numbers(argument: str, values: Any, *, finite: bool = True) -> Array:
     checks.no_mask(argument, values)
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
         array = np.array(None)
     if array.size and array.dtype.kind not in "iuf":
         raise ValueError(f"{argument} must be numbers, got {_told(values)}")
@@ -59,7 +59,7 @@ def named(argument: str, values: Any, *, taken: Collection[str] = ()) -> Mapping
     if not values:
         raise ValueError(f"{argument} must have one entry or more, by name, got none")
     for name in values:
-        if not str(name).strip() or name in taken:
+        if not str(name).strip() or not checks.drawable(str(name)) or name in taken:
             others = f", and not {', '.join(map(repr, taken))}" if taken else ""
             raise ValueError(f"{argument} must have names that are not empty{others}, got {name!r}")
     return values
@@ -75,6 +75,9 @@ def audits(argument: str, audited: Any, count: int, *, taken: Collection[str]) -
         for repeat in repeats:
             if not isinstance(repeat, Sequence) or not all(isinstance(bound, LowerBound) for bound in repeat):
                 raise ValueError(f"{of} must hold lists of bounds, one list for each repeat, got {_told(repeat)}")
+            for bound in repeat:
+                if numbers(of, bound.epsilon).ndim or bound.epsilon < 0:
+                    raise ValueError(f"{of} must hold bounds with an epsilon >= 0, got {_told(bound.epsilon)}")
             if len(repeat) != count:
                 raise ValueError(f"{of} must have {count} bounds in each repeat, one for each point, got {len(repeat)}")
         found[name] = [list(repeat) for repeat in repeats]

@@ -50,6 +50,7 @@ def epsilon_against_step(
         The artists by name, to put into a legend or to change.
     """
     on_axes(ax=ax)
+    legend = checks.flag("legend", legend)
     x = points("steps", steps)
     found = audits("audited", audited, len(x), taken=DRAWN)
     most = None if ceiling is None else _ceiling("ceiling", ceiling, len(x))
@@ -130,6 +131,7 @@ def against_runs(
     Source: *Beyond Membership*, Figure 5.
     """
     on_axes(ax=ax)
+    legend = checks.flag("legend", legend)
     x = np.array([checks.whole("runs", count) for count in points("runs", runs).tolist()])
     most = points("ceiling", ceiling, len(x))
     substitute, add_remove = checks.real("substitute", substitute), checks.real("add_remove", add_remove)

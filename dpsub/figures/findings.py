@@ -191,6 +191,8 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     found = result.accuracy.expand_dims([name for name in dims if name not in result.accuracy.dims]).transpose(*dims)
     if missing := int(found.isnull().sum()):
         raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
+    if not found.size:
+        raise ValueError(f"result must have accuracies of one model and step or more, got sizes {dict(found.sizes)}")
     models = found.values.reshape(-1, found.sizes["step"])
     if bit is None:
         return np.asarray(models)

@@ -65,7 +65,10 @@ def steps(argument: str, result: xr.Dataset) -> np.ndarray:
     """(steps,) the observed steps: a selection of one step has one."""
     if "step" not in result.coords:
         raise ValueError(f"{argument} must have the coordinate step, which says when scores were observed")
-    return np.atleast_1d(result.step.values)
+    found = np.atleast_1d(result.step.values)
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iuf" or not (found >= 1).all():
+        raise ValueError(f"{argument} must have steps >= 1, one or more, got the coordinate step {found.tolist()}")
+    return found
 
 
 def attribute(argument: str, result: xr.Dataset, name: str) -> Any:

@@ -72,7 +72,8 @@ def literal(label: object) -> str:
 
 def looks(name: str, **changes: Any) -> dict[str, Any]:
     """The look of `name`, as arguments of any matplotlib call that draws lines."""
-    return {**LOOKS.get(name, {**OWN, "label": literal(name)}), **changes}
+    known = LOOKS.get(name) if isinstance(name, str) else None
+    return {**(known or {**OWN, "label": literal(name)}), **changes}
 
 
 def tag(ax: Axes, name: str) -> Annotation:

@@ -26,6 +26,7 @@ __all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "page", "play"]
 DELTA, ALPHA = 1e-5, 0.05
 RUNS = (125, 1_250, 12_500)  # in each world
 MU = (0.5, 1.0, 2.0)
+MOST_RUNS = 10**8
 TEMPLATE = "game.html"
 
 
@@ -62,11 +63,11 @@ def play(*, runs: int, mu: float, seed: int = 0) -> Round:
     """Simulate one audit.
 
     Args:
-        runs: ≥ 1; models in each world.
+        runs: from 1 to 1e8; models in each world.
         mu: ≥ 0; the distance between the worlds.
         seed: each seed gives another audit.
     """
-    runs, mu = checks.whole("runs", runs), checks.real("mu", mu, at_least=0)
+    runs, mu = checks.whole("runs", runs, at_most=MOST_RUNS), checks.real("mu", mu, at_least=0)
     rng = stream(checks.whole("seed", seed, at_least=0), "game")
     return Round(rng.normal(mu, 1, runs), rng.normal(0, 1, runs), gdp_epsilon(mu, DELTA))
 

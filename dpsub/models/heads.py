@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from dpsub.data import Task
+from dpsub.data import Task, check_task
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_parameters
 
 
@@ -58,7 +58,8 @@ class Linear:
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Linear`, with the parameters given or zeros."""
-        module = nn.Linear(self.features, self.classes)
+        with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
+            module = nn.Linear(self.features, self.classes)
         vector = np.zeros(self.parameters) if parameters is None else parameters
         theta = flat_parameters("parameters", vector, self.parameters).view(self.shape)
         module.load_state_dict({"weight": theta[:-1].T, "bias": theta[-1]})
@@ -159,6 +160,7 @@ def linear(task: Task) -> Linear:
 
     Source: *Beyond Membership*, section 5, "fine-tuning the last layer".
     """
+    check_task(task)
     if task.x_train.ndim != 2:
         raise ValueError(f"task must have flat features (n, d) for a linear head, got x_train {task.x_train.shape}")
     return Linear(features=task.x_train.shape[1], classes=task.num_classes)

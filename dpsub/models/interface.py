@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from dpsub.data import Task
+from dpsub.data import Task, check_task
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
 # Sums over records run in parts. Their size depends on shapes alone, because parts of another size round differently.
@@ -130,12 +130,13 @@ class Model(Protocol):
 
 
 def check_fits(model: Model, task: Task) -> None:
-    """Check that a model fits a task, before long work starts.
+    """Check a task, and that a model fits it, before long work starts.
 
     Raises:
-        ValueError: if it is no `Model`, has another input shape or number of classes, or torch's default dtype is not
-            float32.
+        ValueError: as in `dpsub.data.check_task`; if the model is no `Model` or has another input shape or number of
+            classes; or if torch's default dtype is not float32.
     """
+    check_task(task)
     if torch.get_default_dtype() != torch.float32:
         raise ValueError(
             f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: call "
@@ -153,12 +154,19 @@ def check_fits(model: Model, task: Task) -> None:
 def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
     """Flat parameters (count,) as float32: a copy, since a module's parameters may become views of it."""
     try:
-        vector = torch.tensor(np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, np.float32))
-    except (TypeError, ValueError, RuntimeError):
+        given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if np.iscomplexobj(given):
+            raise TypeError
+        with np.errstate(over="ignore"):
+            vector = torch.tensor(given.astype(np.float32))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(
             f"{name} must be a vector of {count} numbers, as torch.nn.utils.parameters_to_vector(module.parameters()) "
             f"makes one, got a {type(values).__name__}"
         ) from None
     if vector.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), got {tuple(vector.shape)}")
+    if not torch.isfinite(vector).all():
+        many = int((~torch.isfinite(vector)).sum())
+        raise ValueError(f"{name} must be finite, got {many} numbers that are not, in float32")
     return vector

@@ -8,9 +8,12 @@ from itertools import pairwise
 import numpy as np
 
 from dpsub._core import checks
-from dpsub.data import Task
+from dpsub.data import Task, check_task
 from dpsub.models.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
 from dpsub.models.networks import Network
+
+
+MOST_WIDTH = 2**31
 
 
 def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
@@ -31,11 +34,13 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
 
     Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
     """
-    if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not (hidden := tuple(hidden)):
-        raise ValueError(f"hidden must be the hidden layers' widths, one or more, got {hidden!r}: use linear for none")
+    check_task(task)
+    expected = "hidden must be the hidden layers' widths, one or more"
+    if not (hidden := tuple(checks.several(expected, hidden))):
+        raise ValueError(f"{expected}, got none: use linear for none")
     checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
-    widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
+    widths = [int(np.prod(shape)), *(checks.whole("hidden", width, at_most=MOST_WIDTH) for width in hidden)]
     layers: list[Layer] = [Flatten()] if len(shape) > 1 else []
     for inputs, outputs in pairwise(widths):
         layers += [Dense(inputs, outputs), Activation(activation)]
@@ -69,6 +74,7 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
     Source: Dörmann et al. (2021), *Not all noise is accounted equally*. Annamalai and De Cristofaro (2024) audit these
     networks, and so does the adversarial-sample paper (section 5.1).
     """
+    check_task(task)
     shape = task.x_train.shape[1:]
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ValueError(f"task must have square images (n, channels, height, width), got x_train {task.x_train.shape}")

@@ -83,10 +83,7 @@ class Network(Frozen):
         Raises:
             ValueError: if the shape differs, or a number is not finite.
         """
-        start = flat_parameters("theta_0", theta_0, self.parameters).numpy()
-        if not np.isfinite(start).all():
-            raise ValueError(f"theta_0 must be finite, got {int((~np.isfinite(start)).sum())} numbers that are not")
-        return replace(self, theta_0=start)
+        return replace(self, theta_0=flat_parameters("theta_0", theta_0, self.parameters).numpy())
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         """(runs, parameters): the fixed start, or PyTorch's default: weights and biases U(−1/√fan_in, 1/√fan_in)."""
@@ -111,10 +108,12 @@ class Network(Frozen):
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Sequential`, with the flat parameters given or random ones."""
-        module = nn.Sequential(*(layer.module() for layer in self.layers))
-        if parameters is not None:
-            vector = flat_parameters("parameters", parameters, self.parameters)
-            nn.utils.vector_to_parameters(vector, module.parameters())
+        if parameters is None:
+            return nn.Sequential(*(layer.module() for layer in self.layers))
+        vector = flat_parameters("parameters", parameters, self.parameters)
+        with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
+            module = nn.Sequential(*(layer.module() for layer in self.layers))
+        nn.utils.vector_to_parameters(vector, module.parameters())
         return module
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:

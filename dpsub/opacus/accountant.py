@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from opacus.accountants import PRVAccountant, register_accountant
@@ -89,6 +89,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     def check_sampling(self, sampling: str) -> None:
         """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out."""
+        checks.choice("sampling", sampling, SAMPLINGS)
         if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
             raise ValueError(
                 f"sampling must be 'epochs' for batches that are not Poisson's, got 'poisson', and {reason}: set "
@@ -97,7 +98,9 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
 
     def state_dict(self, destination: Any = None) -> Any:
-        """A checkpoint: what Opacus's accountants keep, and the sampling."""
+        """A checkpoint: what Opacus's accountants keep, and the sampling; in `destination`, a dictionary, if given."""
+        if destination is not None and not isinstance(destination, MutableMapping):
+            raise ValueError(f"destination must be a dictionary, got {type(destination).__name__}")
         state = super().state_dict(destination)
         state["sampling"] = self.sampling
         return state
@@ -108,16 +111,20 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a checkpoint of this accountant. A checkpoint of another accountant raises ValueError."""
-        recorded = (state_dict or {}).get("mechanism")
-        if recorded not in (None, self.mechanism()):
+        if not isinstance(state_dict, Mapping) or not state_dict:
+            raise ValueError(f"state_dict must be a checkpoint, as state_dict() makes one, got {state_dict!r}")
+        recorded = state_dict.get("mechanism")
+        if recorded is not None and not (isinstance(recorded, str) and recorded == self.mechanism()):
             raise ValueError(
                 f"state_dict must be of the accountant {self.mechanism()!r}, got one of {recorded!r}: its ε is for "
                 f"add/remove adjacency; to continue from its steps, assign accountant.history = state_dict['history']"
             )
-        if state_dict and not _is_empty(history := state_dict.get("history", [])):
-            checks.history(history)
-        super().load_state_dict(state_dict)
-        self.sampling = state_dict.get("sampling", self.sampling)
+        if missing := [name for name in ("history", "mechanism") if name not in state_dict]:
+            raise ValueError(f"state_dict must hold history and mechanism, got none of {', '.join(missing)}")
+        history = [] if _is_empty(state_dict["history"]) else checks.history(state_dict["history"])
+        sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
+        super().load_state_dict({**state_dict, "history": history})
+        self.sampling = sampling
 
 
 def _is_empty(history: object) -> bool:

@@ -1,4 +1,7 @@
 import math
+import re
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +38,8 @@ def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
         (11, {"at_most": 10}, "steps must be >= 1 and <= 10, got 11"),
         (2.5, {}, "steps must be a whole number >= 1, got 2.5"),
         (math.inf, {}, "steps must be a whole number >= 1, got inf"),
+        (math.nan, {}, "steps must be a whole number >= 1, got nan"),
+        (Fraction(10**400), {}, "steps must be a whole number >= 1, got Fraction"),
         (True, {}, "steps must be a whole number >= 1, got True"),
     ],
 )
@@ -54,3 +59,45 @@ def test_numbers_at_their_bounds_pass_as_what_they_are():
 
 def test_each_phase_of_a_history_keeps_its_place():
     assert checks.history([(1, 0.1, 30.0), [2.0, 1, 5]]) == [(1.0, 0.1, 30), (2.0, 1.0, 5)]
+
+
+@pytest.mark.parametrize("value", [None, 0, "", b"file", "a\0b", "~nobody-of-this-name/a", ["file"]])
+def test_what_is_no_path_is_named(value):
+    with pytest.raises(ValueError, match=re.escape(f"store must be a path in the file system, got {value!r}")):
+        checks.path("store", value)
+
+
+def test_paths_begin_at_home_where_they_say_so():
+    assert checks.path("store", "~/a") == Path.home() / "a"
+    assert checks.path("store", Path("b/c")) == Path("b/c")
+
+
+def test_only_true_and_false_are_flags():
+    assert checks.flag("repair", np.True_) is True
+    for value in (0, 1, "False", None, np.ones(2)):
+        with pytest.raises(ValueError, match="repair must be True or False"):
+            checks.flag("repair", value)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_texts_that_cannot_be_drawn_are_refused(text):
+    with pytest.raises(ValueError, match="scenario must be a text without NUL and halves of characters"):
+        checks.text("scenario", text)
+
+
+@pytest.mark.parametrize("values", [1 + 0j, [1j], "a", 10**400, None])
+def test_rates_are_real_numbers(values):
+    with pytest.raises(ValueError, match="fpr must be "):
+        checks.rates("fpr", values)
+
+
+@pytest.mark.parametrize("value", [np.array(1.0), 1, "abc", {"a": 1}, None])
+def test_what_has_no_entries_is_no_sequence(value):
+    with pytest.raises(ValueError, match="hidden must be widths, got"):
+        checks.several("hidden must be widths", value)
+
+
+def test_numbers_of_too_many_digits_to_print_are_refused_by_name():
+    for check in (checks.real, checks.whole):
+        with pytest.raises(ValueError, match=r"steps must be .*, got a whole number of too many digits to print"):
+            check("steps", -(10**5_000))

@@ -16,13 +16,17 @@ from dpsub import CanaryPair, audit, crafters, data, models
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
         ({"model": models.Linear(3, 10)}, "model must fit the task"),
-        ({"metrics": "accuracy"}, "metrics must be a sequence of names or observers, got 'accuracy': write "),
-        ({"metrics": None}, "metrics must be a sequence of names or observers, got None"),
+        ({"metrics": "accuracy"}, r"observers, such as \(\"accuracy\",\), got 'accuracy'"),
+        ({"metrics": None}, "metrics must be a sequence of names or observers, such as .* got None"),
         ({"task": None}, "task must be a dpsub.data.Task, got a NoneType: make one with from_arrays"),
         ({"model": torch.nn.Linear(2, 2)}, "model must be made by dpsub.models, .* got a Linear"),
         ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
         ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
         ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
+        ({"metrics": np.array(1.0)}, "metrics must be a sequence of names or observers"),
+        ({"repair": "False"}, "repair must be True or False, got 'False'"),
+        ({"allow_mix": 1}, "allow_mix must be True or False, got 1"),
+        ({"progress": None}, "progress must be True or False, got None"),
         ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
         ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
     ],
@@ -43,31 +47,28 @@ def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, cana
 
 
 def test_a_task_that_was_changed_is_refused_before_training(task, model, canary, spec):
-    def changed(**parts):
-        return replace(task, **parts)
-
     broken = task.x_train.copy()
     broken[5, 2] = np.nan
     labels = np.where(np.arange(30) == 4, 10, task.y_train)
-    for bad, message in (
-        (changed(x_train=broken), "x_train must be finite, got 1 values that are not"),
-        (changed(y_train=labels), "y_train must be labels from 0 to 9, got 10"),
-        (changed(y_train=np.where(labels == 10, -1, task.y_train)), "y_train must be whole numbers from 0 to"),
-        (changed(x_test=task.x_test[:, :5]), "x_test must have records of shape"),
-        (changed(x_train=task.x_train.astype(np.float64)), "x_train must be an array of float32, got float64"),
-        (changed(y_train=task.y_train.tolist()), "y_train must be an array of int64, got list"),
-        (changed(x_train=task.x_train[:1], y_train=task.y_train[:1]), "x_train must hold at least 2 records, got 1"),
-        (changed(x_train=task.x_train + 1), "canary must be crafted for this task"),
-        (changed(y_train=task.y_train[::-1].copy()), "canary must be crafted for this task"),
+    for parts, message in (
+        ({"x_train": broken}, "x_train must be finite, got 1 values that are not"),
+        ({"y_train": labels}, "y_train must be labels from 0 to 9, got 10"),
+        ({"y_train": np.where(labels == 10, -1, task.y_train)}, "y_train must be whole numbers from 0 to"),
+        ({"x_test": task.x_test[:, :5]}, "x_test must have records of shape"),
+        ({"x_train": task.x_train.astype(np.float64)}, "x_train must be an array of float32, got float64"),
+        ({"y_train": task.y_train.tolist()}, "y_train must be an array of int64, got list"),
+        ({"x_train": task.x_train[:1], "y_train": task.y_train[:1]}, "x_train must hold at least 2 records, got 1"),
+        ({"x_train": task.x_train + 1}, "canary must be crafted for this task"),
+        ({"y_train": task.y_train[::-1].copy()}, "canary must be crafted for this task"),
     ):
         with pytest.raises(ValueError, match=message):
-            audit(bad, model, canary, spec, runs=4, progress=False)
-    edited = changed(x_train=task.x_train.copy())
+            audit(replace(task, **parts), model, canary, spec, runs=4, progress=False)
+    edited = replace(task, x_train=task.x_train.copy())
     edited.x_train.flags.writeable = True
     edited.x_train[3, 0] += 1
     with pytest.raises(ValueError, match="canary must be crafted for this task"):
         audit(edited, model, canary, spec, runs=1, progress=False)
-    none_to_test = changed(x_test=task.x_test[:0], y_test=task.y_test[:0])
+    none_to_test = replace(task, x_test=task.x_test[:0], y_test=task.y_test[:0])
     with pytest.raises(ValueError, match='metrics must not name "accuracy" for a task without test records'):
         audit(none_to_test, model, canary, spec, runs=4, metrics=("accuracy",), progress=False)
     for record in ((task.x_train[0, :5], 1), (task.x_train[0], 10)):

@@ -277,6 +277,28 @@ def test_observers_whose_names_meet_others_are_refused_before_training(run, monk
     assert not trained
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": None},
+        {"name": 3},
+        {"long_name": "\ud800"},
+        {"dims": ["run", "step"]},
+        {"dims": (1, 2)},
+        {"most_runs": 1.5},
+        {"most_runs": 0},
+        {"copies": "one"},
+        {"all_coordinates": None},
+    ],
+    ids=str,
+)
+def test_what_an_observer_declares_is_checked_before_training(run, forbid_training, change):
+    forbid_training()
+    declared = type("Declared", (Displacement,), change)()
+    with pytest.raises(ValueError, match=rf"metrics: Declared\.{next(iter(change))} must be"):
+        run(metrics=[declared])
+
+
 @pytest.mark.parametrize("name", ["scenario", "task"])
 def test_an_observers_attributes_do_not_replace_the_audits(run, task, name):
     class Own(Confidence):

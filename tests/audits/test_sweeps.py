@@ -107,7 +107,7 @@ def test_a_label_that_does_not_fit_the_attributes_is_named(task, model, spec, sc
         audits.load_all(tmp_path, label=label)
     with pytest.raises(ValueError, match="label must be a text, got None"):
         audits.load_all(tmp_path, label=None)
-    with pytest.raises(ValueError, match="folder must be a path, got None"):
+    with pytest.raises(ValueError, match="folder must be a path in the file system, got None"):
         audits.load_all(None)
 
 
@@ -118,3 +118,9 @@ def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec
     flip(tmp_path / "q=1-S4.zarr/bit/c/0", 3)
     with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.zarr.*bit/c/0 is not what was written"):
         audits.load_all(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [None, "~nobody-of-this-name/a", b"results", "a\0b"])
+def test_what_is_no_folder_is_named(folder):
+    with pytest.raises(ValueError, match="folder must be a path in the file system"):
+        audits.load_all(folder)

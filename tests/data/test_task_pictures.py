@@ -26,3 +26,10 @@ def test_other_records_are_no_pictures():
     for x, of in ((flat.x_train, flat), (np.zeros((2, 3)), digits)):
         with pytest.raises(ValueError, match=r"x must be records of a task of .*, got .*\(2, 3\)"):
             of.pictures(x)
+
+
+def test_what_is_no_array_of_numbers_is_no_picture():
+    digits = data.digits(n_train=60)
+    for x in ("a", None, ..., np.full((1, digits.x_train.shape[1]), 1e300), 1 + 0j):
+        with pytest.raises(ValueError, match="x must be "):
+            digits.pictures(x)

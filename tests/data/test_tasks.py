@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from dpsub.data import from_arrays
+from dpsub.data import from_arrays, load_features
 
 
 def test_from_arrays_converts_and_counts_classes():
@@ -48,8 +49,39 @@ def test_fingerprints_change_with_what_they_are_of():
         (lambda: from_arrays(X, ["a"] * 4), "y_train must be whole numbers from 0, got dtype"),
         (lambda: from_arrays(X + 1j, Y), "x_train must be real numbers, got dtype complex128"),
         (lambda: from_arrays(np.ma.masked_less(X, 1), Y), "x_train must not be masked"),
+        (lambda: from_arrays(X, Y, name=3), "name must be a text without NUL and halves of characters, got 3"),
+        (lambda: from_arrays(X, Y, name="\ud800"), r"name must be a text .*, got '\\ud800'"),
+        (lambda: from_arrays([[1], [1, 2]], Y), "x_train must be an array of numbers, got a list"),
+        (lambda: from_arrays(torch.ones(4, 3, requires_grad=True), Y), "x_train must be an array of numbers"),
+        (lambda: load_features("~nobody-of-this-name/a"), "path must be a path in the file system"),
+        (lambda: load_features(None), "path must be a path in the file system, got None"),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_train": None}, "x_train must be an array of float32, got NoneType"),
+        ({"x_train": np.full((4, 3), np.inf, dtype=np.float32)}, "x_train must be finite"),
+        ({"y_test": np.zeros(2, dtype=np.int64)}, r"y_test must have shape \(0,\)"),
+        ({"num_classes": 1.5}, "num_classes must be a whole number >= 2"),
+        ({"num_classes": ...}, "num_classes must be a whole number >= 2"),
+        ({"name": None}, "name must be a text"),
+        ({"pixels": np.ones((2, 2), dtype=bool)}, r"pixels must be .*, got \(2, 2\) for records of shape \(3,\)"),
+        ({"pixels": [[1, 1, 1]]}, "pixels must be an array of bool"),
+    ],
+)
+def test_a_task_is_checked_when_it_is_made_by_hand(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(from_arrays(X, Y), **change)
+
+
+def test_more_auxiliary_records_than_can_be_counted_are_refused(tmp_path):
+    file = tmp_path / "few.npz"
+    np.savez(file, x_train=np.eye(9), y_train=np.arange(9) % 2, x_test=np.eye(9), y_test=np.arange(9) % 2)
+    with pytest.raises(ValueError, match="n_train and n_aux must together be no more than the 9 records"):
+        load_features(file, n_train=2, n_aux=2**63)

@@ -28,6 +28,8 @@ def test_repeats_of_several_steps_are_averaged_step_by_step():
         [],
         [[1.0, 2.0], [1.0]],
         [[], []],
+        [math.inf, -math.inf],
+        [1e300, -1e300],
         [None, 3.0],
         "345",
         bound(1.0),

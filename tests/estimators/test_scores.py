@@ -1,5 +1,8 @@
+from decimal import Decimal
+
 import numpy as np
 import pytest
+import torch
 
 from dpsub.estimators import epsilon_lower_bound
 
@@ -19,6 +22,8 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         (SCORES, [0, 1, 0], r"bits must have shape \(4,\), one for each run, got \(3,\)"),
         (SCORES, [0, 1, 2, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\), got \[0, 1, 2\]"),
         (SCORES, [0, 0, 0, 0], "bits must hold runs of both worlds, got 0 only"),
+        (SCORES, [Decimal("sNaN")] * 4, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
+        (torch.ones(4, requires_grad=True), [0, 1, 0, 1], "scores must be an array of numbers, got Tensor"),
         (SCORES, [None, 1, 0, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
         (SCORES, [[0], [1, 0], 0, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
     ],

@@ -31,6 +31,16 @@ def test_what_a_truth_is_at_delta():
     assert SampledGaussian(12.1148681640625, 0.25, 500).epsilon(1e-5) == pytest.approx(3.98683, abs=1e-3)
 
 
+@pytest.mark.parametrize("truth", [Gaussian(1.0), RandomizedResponse(1.0)], ids=lambda truth: type(truth).__name__)
+def test_truths_are_asked_at_rates_and_deltas(truth):
+    for fpr in (-1, 1.5, np.nan, "a", 1j):
+        with pytest.raises(ValueError, match="fpr must be "):
+            truth.tradeoff(fpr)
+    for delta in (0, 1, "a", [0.5], np.nan):
+        with pytest.raises(ValueError, match="delta must be "):
+            truth.epsilon(delta)
+
+
 def test_a_cell_is_measured_and_the_same_again():
     cell = Cell("gdp", "best", 1_000, Gaussian(1.0), audits=40)
     row = validity.measure(cell)
@@ -79,7 +89,7 @@ CELL = {"method": "gdp", "threshold": "best", "runs": 256, "truth": Gaussian(1.0
         (lambda: validity.scores(Gaussian(1.0), [0, 1], None), "rng must be a NumPy generator"),
         (lambda: validity.entries({"share": [0.1]}), "rows must hold numbers share and mean"),
         (lambda: validity.entries({"share": [0.1], "mean": [0.5, 0.6]}), "rows must hold numbers share and mean"),
-        (lambda: validity.measured(None), "path must be a file of measurements, got None"),
+        (lambda: validity.measured(None), "path must be a path in the file system, got None"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_named(made, message):

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -153,6 +154,11 @@ def test_what_cannot_be_drawn_is_named(axes, call, count, given):
         ({"ceiling": [1, 2, 3]}, r"ceiling must have shape \(2,\)"),
         ({"steps": np.ma.array([1, 2], mask=[1, 0])}, "steps must not be masked"),
         ({"steps": ["1", "2"]}, "steps must be numbers, got"),
+        ({"legend": "no"}, "legend must be True or False, got 'no'"),
+        ({"audited": {"\ud800": [[ONE, ONE]]}}, "audited must have names"),
+        ({"audited": {"S2": [[ONE, replace(ONE, epsilon="a")]]}}, r"audited\['S2'\] must be numbers, got 'a'"),
+        ({"audited": {"S2": [[ONE, replace(ONE, epsilon=-1.0)]]}}, r"audited\['S2'\] must hold bounds with an epsilon"),
+        ({"audited": {"S2": [[ONE, replace(ONE, epsilon=np.inf)]]}}, r"audited\['S2'\] must be finite"),
     ],
 )
 def test_numbers_that_do_not_fit_are_named(ax, change, message):
@@ -203,3 +209,14 @@ def test_a_value_in_a_page_cannot_end_its_script_or_ask_for_another():
     assert json.loads(data) == given
     with pytest.raises(ValueError, match="not JSON compliant"):
         pages.filled("explorer.html", grid=float("nan"))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_font_draws_are_refused(ax, name):
+    with pytest.raises(ValueError, match="name must be a text without NUL and halves of characters"):
+        figures.tag(ax, name)
+
+
+def test_any_name_has_a_look():
+    for name in ([None], np.ones(2), 0.5):
+        assert figures.looks(name)["label"]

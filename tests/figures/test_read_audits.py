@@ -115,6 +115,12 @@ def test_what_is_no_whole_audit_is_refused(audited, change, message):
         findings.bounds(change(audited()), delta=1e-5)
 
 
+@pytest.mark.parametrize("steps", [["a", "b"], [0, 1], [np.nan, 1.0]])
+def test_steps_that_are_none_are_refused(audited, steps):
+    with pytest.raises(ValueError, match="must have steps >= 1, one or more, got the coordinate step"):
+        findings.last_step([audited().assign_coords(step=steps)], delta=1e-5)
+
+
 def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):
     result = audited()
     there = xr.DataArray(np.arange(300) < 100, dims="run")

@@ -51,7 +51,10 @@ def test_the_page_asks_for_nothing_from_elsewhere():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"runs": 0, "mu": 1.0}, "runs must be >= 1, got 0"), ({"runs": 5, "mu": -1.0}, "mu must be >= 0, got -1.0")],
+    [
+        ({"runs": 0, "mu": 1.0}, "runs must be >= 1 and <= 100000000, got 0"),
+        ({"runs": 5, "mu": -1.0}, "mu must be >= 0, got -1.0"),
+    ],
 )
 def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -123,3 +123,26 @@ def test_parameters_may_come_as_anything_flat(bench_of, name):
 def test_a_task_of_another_shape_is_refused(bench):
     with pytest.raises(ValueError, match="model must fit the task"):
         models.check_fits(bench.model, data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))
+
+
+@pytest.mark.parametrize(
+    "make", [models.linear, models.mlp, models.convnet, lambda task: models.check_fits(LINEAR, task)]
+)
+def test_what_is_no_task_is_named(make):
+    with pytest.raises(ValueError, match="task must be a dpsub.data.Task, got a str"):
+        make("digits")
+
+
+LINEAR = models.Linear(3, 2)
+
+
+def test_a_module_with_given_parameters_draws_nothing(bench):
+    before = torch.random.get_rng_state()
+    bench.model.module(np.zeros(bench.model.parameters))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("value", [1e300, np.nan, 1j, 10**400])
+def test_parameters_that_float32_cannot_hold_are_refused(bench, value):
+    with pytest.raises(ValueError, match="parameters must be "):
+        bench.model.module([value] * bench.model.parameters)

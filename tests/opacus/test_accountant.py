@@ -162,3 +162,28 @@ def test_opacus_own_epsilon_is_our_add_remove(setting):
         warnings.simplefilter("ignore")
         assert theirs.get_epsilon(1e-5) == pytest.approx(ours.estimate, abs=0.03)
     assert ours.upper - ours.estimate < 1e-3 * ours.upper
+
+
+def test_a_checkpoint_is_loaded_whole_or_not_at_all(steps):
+    accountant = SubstitutePRVAccountant()
+    for change in ({"sampling": "shuffled"}, {"history": [(1.0, 2.0, 3)]}, {"mechanism": ["prv_substitute"]}):
+        with pytest.raises(ValueError, match=r"sampling|history|state_dict"):
+            accountant.load_state_dict({"mechanism": "prv_substitute", "history": steps, **change})
+        assert accountant.history == []
+    state = {"mechanism": "prv_substitute", "history": list(steps)}
+    accountant.load_state_dict(state)
+    accountant.step(noise_multiplier=9.0, sample_rate=0.5)
+    assert state["history"] == list(steps)
+
+
+@pytest.mark.parametrize("state", [0, "prv_substitute", [1], object()])
+def test_a_state_that_is_no_mapping_is_named(state):
+    with pytest.raises(ValueError, match="state_dict must be a checkpoint"):
+        SubstitutePRVAccountant().load_state_dict(state)
+    with pytest.raises(ValueError, match="destination must be a dictionary"):
+        SubstitutePRVAccountant().state_dict(state)
+
+
+def test_only_known_samplings_are_checked():
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs'"):
+        SubstitutePRVAccountant().check_sampling(["poisson"])

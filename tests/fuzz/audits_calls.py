@@ -1,0 +1,221 @@
+"""Calls of dpsub.audit and dpsub.audits. They run in a folder that `registry.prepare` has filled."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+
+import dpsub
+from dpsub import audits, crafters
+from fuzz import cast
+from fuzz.call import OMIT, Call
+from fuzz.cast import CANARIES, FLAT, HOSTILE, MODELS, OF_CANARY, OF_TASK, SPEC, SPECS
+from fuzz.checkers import is_audit, of
+from fuzz.hostile import ANY_PATH, LITTLE, among
+
+COUNT = itertools.count()
+
+
+class Twice(audits.Observer):
+    """An observer of one's own."""
+
+    name = "twice"
+    long_name = "twice the score"
+
+    def watch(self, bank, task, runs):
+        class Watching(audits.Watch):
+            def after_step(self):
+                return 2 * bank.scores()
+
+        return Watching()
+
+
+def spoiled_observer(**attributes):
+    return type("Spoiled", (Twice,), attributes)()
+
+
+OBSERVERS = [
+    spoiled_observer(**{name: value})
+    for name, values in {
+        "name": ("score", "", "a b", None, 1, "\ud800", "shards", "accuracy"),
+        "long_name": (None, 1, "\ud800"),
+        "dims": ((), None, "run", ("run",), ("step", "run"), ("a", "step"), (1, 2)),
+        "most_runs": (0, -1, "a", 2, 1.5, True),
+        "copies": (None, -1, "a"),
+        "watch": (None, lambda *_: None, lambda *_: 1),
+        "check": (None,),
+        "attributes": (None, lambda *_: None, lambda *_: {"seed": "a"}, lambda *_: {1: object()}),
+    }.items()
+    for value in values
+]
+
+
+def audited(result, /, *, runs, repeats=1, **_):
+    is_audit(result)
+    assert result.sizes["run"] == runs
+    assert result.sizes.get("repeat", 1) == repeats
+    assert all(np.isfinite(values).all() for values in result.data_vars.values())
+
+
+def seeds(result, /, *, seed, repeats, **_):
+    assert len(result) == len(set(result)) == repeats
+    assert result[0] == seed
+
+
+def all_audits(result, /, **_):
+    assert result
+    for one in result.values():
+        is_audit(one)
+
+
+def status(result, /, **_):
+    assert 0 <= result.stored <= result.models
+    assert str(result)
+
+
+def packed(store):
+    """Pack a copy, since the folder is removed."""
+    if isinstance(store, str | Path) and Path(store) == Path("whole.zarr"):
+        store = shutil.copytree(store, f"copy-{next(COUNT)}.zarr")
+    return audits.pack(store)
+
+
+def sweep(**arguments):
+    if arguments.get("results") == "results":
+        arguments["results"] = f"results-{next(COUNT)}"
+    return audits.sweep(**arguments)
+
+
+def audit(**arguments):
+    if arguments.get("store") == "new":
+        arguments["store"] = f"new-{next(COUNT)}.zarr"
+    return dpsub.audit(**arguments)
+
+
+ANY_STORE = st.one_of(ANY_PATH, among(["half.zarr", "damaged.zarr", "foreign", "packed.zarr"]))
+OPTIONS = {
+    "runs": [1, 2, 4, np.int8(3), 5.0],
+    "observe_every": [OMIT, 1],
+    "metrics": [OMIT, (), ("accuracy",), ["distance", "gradient"], ("weights",), (Twice(),), {"accuracy"}],
+    "coordinates": [OMIT, "auto", "all", "span"],
+    "device": [OMIT, "cpu", "auto"],
+    "matmul_precision": [OMIT, "highest", "high", "medium"],
+    "progress": [False],
+}
+SWITCHES = {"repair": [OMIT, False, True], "allow_mix": [OMIT, False, True]}
+ANY_METRICS = st.one_of(
+    LITTLE, among(OBSERVERS).map(lambda one: [one]), st.lists(among([*OBSERVERS, "weights", "distance"]), max_size=2)
+)
+MANY_HOSTILE = HOSTILE | {"runs": LITTLE, "repeats": LITTLE, "metrics": ANY_METRICS, "store": ANY_STORE}
+NAMES = (*OF_TASK, *OF_CANARY, "store", "result", "canary")
+
+CALLS = [
+    *(
+        Call(
+            f"dpsub{room}.audit",
+            audit,
+            {
+                "task": [FLAT],
+                "model": MODELS,
+                "canary": CANARIES,
+                "spec": SPECS,
+                "seed": [OMIT, 0, 7],
+                "repeats": [OMIT, OMIT, 1, 2],
+                "store": [OMIT, OMIT, OMIT, "new"],
+                "client": [OMIT, None],
+                **OPTIONS,
+                **SWITCHES,
+            },
+            audited,
+            hostile=MANY_HOSTILE | {"client": among([0, 1.5, object(), b"tcp", [], {}, True, len])},
+            raises=(OSError,),
+            names=NAMES,
+        )
+        for room in ("", ".audits")
+    ),
+    Call(
+        "dpsub.audits.repeat_seeds",
+        audits.repeat_seeds,
+        {"seed": [0, 5, np.uint64(2**63)], "repeats": [1, 2, np.int8(3)]},
+        seeds,
+        hostile={"repeats": LITTLE},
+    ),
+    *(
+        Call(
+            f"dpsub.audits.{name}",
+            function,
+            {"store": ["whole.zarr", Path("whole.zarr")]},
+            fine,
+            hostile={"store": ANY_STORE},
+            raises=(OSError,),
+        )
+        for name, function, fine in (
+            ("load", audits.load, is_audit),
+            ("status", audits.status, status),
+            ("pack", packed, of(Path)),
+        )
+    ),
+    Call(
+        "dpsub.audits.load_all",
+        audits.load_all,
+        {"folder": ["audits", Path("audits")], "label": [OMIT, "{scenario}", "q = {sample_rate:g}", "{steps} steps"]},
+        all_audits,
+        hostile={"folder": ANY_PATH},
+        raises=(OSError,),
+    ),
+    Call(
+        "dpsub.audits.sweep",
+        sweep,
+        {
+            "task": [FLAT],
+            "model": MODELS,
+            "specs": [{"q = 0.5": SPEC}, {"a": SPECS[1], "b": SPECS[3]}],
+            "scenarios": [{"S2": crafters.gradient}, {"S4": crafters.mislabeled}],
+            "seed": [OMIT, 0, 3],
+            "results": [OMIT, None, "results"],
+            **OPTIONS,
+        },
+        all_audits,
+        hostile=MANY_HOSTILE
+        | {
+            "results": ANY_PATH,
+            "specs": st.one_of(LITTLE, among([{"a/b": SPEC}, {"..": SPEC}, {"\ud800": SPEC}, {1: SPEC}, {"q": None}])),
+            "scenarios": st.one_of(
+                LITTLE,
+                among(
+                    [{"S2": None}, {"../S2": crafters.gradient}, {1: crafters.gradient}, {"S2": lambda *_, **__: None}]
+                ),
+            ),
+        },
+        raises=(OSError,),
+        names=NAMES,
+    ),
+]
+
+
+def prepare(folder):
+    """Fill a folder with stores: whole, in part, damaged, packed; and a folder of audits."""
+    folder = Path(folder)
+    options = {"runs": 4, "device": "cpu", "progress": False}
+    for name in ("whole", "half", "damaged", "packed"):
+        dpsub.audit(FLAT, cast.LINEAR, cast.MISLABELED, SPEC, **options, store=folder / f"{name}.zarr")
+    shutil.rmtree(folder / "half.zarr/shards/0")
+    (folder / "damaged.zarr/score/c/0/0").write_bytes(b"damaged")
+    audits.pack(folder / "packed.zarr")
+    (folder / "audits").mkdir()
+    shutil.copytree(folder / "whole.zarr", folder / "audits/one.zarr")
+    for name in ("folder", "foreign"):
+        (folder / name).mkdir()
+    (folder / "foreign/file").write_text("text")
+    (folder / "file").write_text("text")
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.random((9, 3)),
+        "y_train": np.arange(9) % 2,
+        "x_test": rng.random((2, 3)),
+        "y_test": [0, 1],
+    }
+    np.savez(folder / "features.npz", **arrays)
+    (folder / "study.json").write_text('{"rows": []}')

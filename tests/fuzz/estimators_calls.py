@@ -1,0 +1,189 @@
+"""Calls of dpsub.estimators, dpsub.validity and the audit game."""
+
+from numbers import Real
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from hypothesis import strategies as st
+
+from dpsub import estimators, game, validity
+from fuzz.accounting_calls import DELTAS, EPSILONS, NOISE, RATES, STEPS
+from fuzz.call import OMIT, Call
+from fuzz.checkers import ADJACENCIES, anything, is_bound, number, of
+from fuzz.hostile import ANY_PATH, LITTLE
+
+RNG = np.random.default_rng(0)
+BITS = (np.arange(40) // 2) % 2
+SCORES = RNG.normal(size=40) - 2.0 * BITS
+ALL_SCORES = [
+    SCORES, SCORES.tolist(), SCORES.astype("f4"), SCORES[:, None], np.stack([SCORES, -SCORES], axis=1), BITS,
+    np.round(SCORES), np.where(BITS, -np.inf, np.inf), np.zeros(40), pd.Series(SCORES), SCORES * 1e300,
+    xr.DataArray(np.stack([SCORES, SCORES]), dims=("step", "run")).transpose("run", "step"),
+]  # fmt: skip
+ALL_BITS = [BITS, BITS.tolist(), BITS.astype(bool), BITS.astype("f8"), pd.Series(BITS), xr.DataArray(BITS, dims="run")]
+METHODS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
+THRESHOLDS = [OMIT, "ranks", "split", "best", 0.0, np.float32(1), -3, 1e300]
+ALPHAS = [OMIT, 0.05, 1e-6, 0.49]
+OF_BOUND = {"delta": DELTAS, "threshold": THRESHOLDS, "alpha": ALPHAS}
+PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
+# Other rates than 1 take grids for hundreds of noise multipliers.
+NO_RATE = LITTLE.filter(lambda rate: not isinstance(rate, Real) or not 0 < rate < 1)
+SEEDS = [OMIT, 0, 5, np.int32(3)]
+TRUTHS = [validity.Gaussian(1.0), validity.Gaussian(3), validity.RandomizedResponse(1.0)]
+TRUTHS += [validity.SampledGaussian(2.0, 1.0, 3)]
+FPR = [0.1, np.linspace(0, 1, 5), [0.0, 1.0], np.float32(0.5)]
+
+
+def bounds(result, /, **_):
+    for bound in result if isinstance(result, list) else [result]:
+        is_bound(bound)
+
+
+def over_repeats(result, /, **_):
+    assert np.isfinite(result.mean).all()
+    assert result.repeats == 1 or (np.asarray(result.error) >= 0).all()
+
+
+def measure(result, /, *, cell, **_):
+    assert 0 <= result["wrong"] <= result["audits"] == cell.audits
+    assert np.isfinite(result["mean"])
+    assert result["mean"] >= 0
+
+
+def scores(result, /, *, bits, **_):
+    assert result.shape == np.shape(bits)
+    assert not np.isnan(result).any()
+
+
+def played(result, /, *, runs, **_):
+    assert len(result.with_z) == len(result.with_z_prime) == runs
+    assert np.isfinite([*result.with_z, *result.with_z_prime, result.truth]).all()
+
+
+def counted(result, /, **_):
+    assert 0 <= min(result.best, result.ranks) <= max(result.best, result.ranks) <= result.games
+
+
+def two_rates(result, /, **_):
+    assert all(0 <= rate <= 1 for rate in result)
+
+
+ROUND = game.play(runs=20, mu=1.0)
+RUNS = [4, 50, 1_000, np.int64(7), 30.0]
+CELLS = [
+    validity.Cell(method, threshold, 20, truth, audits=2)
+    for method in ("gdp", "dp", "katz")
+    for threshold in ("best", 0.5, "fixed")
+    for truth in TRUTHS
+]
+
+CALLS = [
+    Call(
+        "dpsub.estimators.epsilon_lower_bound",
+        estimators.epsilon_lower_bound,
+        {"scores": ALL_SCORES, "bits": ALL_BITS, "method": METHODS, **OF_BOUND, "simultaneous": [OMIT, True, False]},
+        bounds,
+    ),
+    Call(
+        "dpsub.estimators.epsilon_lower_bound of the mechanism",
+        estimators.epsilon_lower_bound,
+        {
+            "scores": ALL_SCORES[:4],
+            "bits": ALL_BITS,
+            **PLD,
+            **OF_BOUND,
+            "steps": [3, [3], np.array([2])],
+            "simultaneous": [OMIT, False],
+        },
+        bounds,
+        hostile={"sample_rate": NO_RATE},
+    ),
+    Call(
+        "dpsub.estimators.max_certifiable_epsilon",
+        estimators.max_certifiable_epsilon,
+        {"runs": RUNS, "method": METHODS, **OF_BOUND},
+        number(0),
+        hostile={"runs": LITTLE},
+    ),
+    Call(
+        "dpsub.estimators.max_certifiable_epsilon of the mechanism",
+        estimators.max_certifiable_epsilon,
+        {"runs": RUNS, **PLD, **OF_BOUND, "steps": [3, np.int64(2)]},
+        number(0),
+        hostile={"runs": LITTLE, "sample_rate": NO_RATE},
+    ),
+    Call(
+        "dpsub.estimators.over_repeats",
+        estimators.over_repeats,
+        {"bounds": [[1.0], [1.0, 2.0], [[1, 2], [3, 4]], np.ones((3, 2)), (0.0, 5), *ALL_SCORES]},
+        over_repeats,
+    ),
+    Call("dpsub.validity.Gaussian", validity.Gaussian, {"mu": EPSILONS}, anything),
+    Call("dpsub.validity.RandomizedResponse", validity.RandomizedResponse, {"loss": EPSILONS}, anything),
+    Call(
+        "dpsub.validity.SampledGaussian",
+        validity.SampledGaussian,
+        {"noise_multiplier": NOISE, "sample_rate": RATES, "steps": STEPS},
+        anything,
+    ),
+    *(
+        Call(
+            f"dpsub.validity.{type(truth).__name__}.{name}",
+            getattr(truth, name),
+            {argument: good},
+            fine,
+        )
+        for truth in TRUTHS[1:]
+        for name, argument, good, fine in (
+            ("epsilon", "delta", DELTAS, number(0)),
+            ("tradeoff", "fpr", FPR, number(0, 1)),
+        )
+    ),
+    Call(
+        "dpsub.validity.Cell",
+        validity.Cell,
+        {
+            "method": ["gdp", "katz"],
+            "threshold": ["best", "fixed", 0.5],
+            "runs": RUNS,
+            "truth": TRUTHS,
+            "delta": DELTAS,
+            "audits": [OMIT, 2],
+            "alpha": ALPHAS,
+        },
+        anything,
+    ),
+    Call("dpsub.validity.measure", validity.measure, {"cell": CELLS, "seed": SEEDS}, measure, names=("threshold",)),
+    Call(
+        "dpsub.validity.scores",
+        validity.scores,
+        {"truth": TRUTHS, "bits": ALL_BITS, "rng": st.builds(np.random.default_rng, st.just(0))},
+        scores,
+    ),
+    Call(
+        "dpsub.validity.entries",
+        validity.entries,
+        {"rows": [{"share": [0.1, 0.2], "mean": [0.5, 0.6]}, {"share": np.ones(2), "mean": (1, 2)}]},
+        of(list),
+    ),
+    Call(
+        "dpsub.validity.measured",
+        validity.measured,
+        {"path": ["study.json"]},
+        of(dict),
+        hostile={"path": ANY_PATH},
+        raises=(OSError,),
+    ),
+    Call("dpsub.game.play", game.play, {"runs": RUNS, "mu": EPSILONS, "seed": SEEDS}, played),
+    Call(
+        "dpsub.game.count_lies",
+        game.count_lies,
+        {"runs": RUNS[:2], "mu": [0, 1.0, 2], "games": [1, 2, np.int8(3)], "seed": SEEDS},
+        counted,
+        hostile={"games": LITTLE, "runs": LITTLE},
+    ),
+    Call("dpsub.game.page", game.page, {}, anything),
+    Call("dpsub.game.Round.rates", ROUND.rates, {"threshold": [0, 0.5, np.float32(1)]}, two_rates),
+    Call("dpsub.game.Round.bound", ROUND.bound, {"threshold": ["best", "ranks", 0.5]}, bounds),
+]

@@ -1,0 +1,180 @@
+"""Calls of dpsub.figures, dpsub.explorer and dpsub.widgets."""
+
+import ipywidgets
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import xarray as xr
+from hypothesis import strategies as st
+from matplotlib.artist import Artist
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+
+from dpsub import estimators, explorer, figures, game, widgets
+from fuzz.accounting_calls import DELTAS
+from fuzz.call import OMIT, Call
+from fuzz.checkers import of
+from fuzz.estimators_calls import ROUND
+from fuzz.hostile import ANYTHING, LITTLE, among
+
+AXES = st.builds(lambda: Figure().add_subplot())
+POINTS = [[1, 2], np.array([1.0, 4.0]), (1, 3), pd.Series([2.0, 5.0]), xr.DataArray([1.0, 2.0], dims="step")]
+NAMES = ["S2", "a name", "a" * 100, "$x$", "_hidden", "ε"]
+
+
+def bound(epsilon, **changes):
+    fields = {"mu": None, "threshold": None, "fpr_upper": None, "fnr_upper": None, "method": "gdp", "assumes": "gdp"}
+    return estimators.LowerBound(epsilon=epsilon, **{**fields, "valid": True, **changes})
+
+
+BOUNDS = [bound(1.0), bound(0.0, assumes="none"), bound(2.5, valid=False)]
+REPEATS = [[[BOUNDS[0], BOUNDS[1]]], [[BOUNDS[0], BOUNDS[2]], [BOUNDS[1], BOUNDS[1]]], [[BOUNDS[0], BOUNDS[2]]] * 12]
+AUDITED = [{"S2": REPEATS[0]}, {"S2": REPEATS[1], "mine": REPEATS[2]}, {}]
+SPOILED_BOUNDS = [{"S2": [[bound(v), bound(1.0)]]} for v in (np.nan, np.inf, -1.0, None, "a")]
+SPOILED_BOUNDS += [{"S2": [[bound(1.0, assumes="luck"), bound(1.0)]]}, {"S2": [[bound(1.0)]]}, {"S2": [[1.0, 2.0]]}]
+SPOILED_BOUNDS += [{"S2": [[bound(1.0)] * 2, [bound(1.0)]]}, {1: REPEATS[0]}, {"\ud800": REPEATS[0]}, {"": REPEATS[0]}]
+ANY_BOUNDS = st.one_of(LITTLE, among(SPOILED_BOUNDS))
+PANEL = {"steps": [1, 2], "substitute": [1.0, 2.0], "add_remove": [0.5, 1.0], "audited": AUDITED[0], "ceiling": 5.0}
+
+
+def drawn(result, /, **_):
+    """The figure can be drawn, too."""
+    artists = list(result.values()) if isinstance(result, dict) else result
+    for artist in artists if isinstance(artists, list) else [artists]:
+        parts = artist if isinstance(artist, tuple | list) else [artist]
+        assert isinstance(artist, Artist | Container | tuple | list), type(artist)
+        for part in parts:
+            if isinstance(part, Artist) and part.figure is not None:
+                part.figure.draw_without_rendering()
+                return
+
+
+def panels_drawn(result, /, **_):
+    assert isinstance(result, Figure)
+    result.draw_without_rendering()
+
+
+def three(result, /, **_):
+    assert 0 <= result["add_remove"] <= result["substitute"] * 1.001 + 1e-3
+    assert result["group"] >= 0
+
+
+def styled(**arguments):
+    with mpl.rc_context():
+        return figures.use_style(**arguments)
+
+
+AX = {"ax": AXES}
+AUDITS = {"audited": AUDITED, "substitute": POINTS, "add_remove": POINTS, "ceiling": [OMIT, None, 2.0, 100.0]}
+MAPPING = {0.5: [1.0, 2.0], 1.0: [3.0]}
+
+CALLS = [
+    Call(
+        "dpsub.figures.against_noise",
+        figures.against_noise,
+        {
+            **AX,
+            "noise_multipliers": [MAPPING, {1: POINTS[0]}],
+            "values": [MAPPING, {1: POINTS[1]}],
+            "reference": [1.0, 2],
+        },
+        drawn,
+    ),
+    Call(
+        "dpsub.figures.against_runs",
+        figures.against_runs,
+        {
+            **AX,
+            "runs": [[10, 100], np.array([5, 7])],
+            "audited": AUDITED,
+            "substitute": [1.0, 2],
+            "add_remove": [0.5],
+            "ceiling": POINTS,
+            "legend": [OMIT, True, False],
+        },
+        drawn,
+        hostile={"audited": ANY_BOUNDS},
+    ),
+    Call(
+        "dpsub.figures.epsilon_against_step",
+        figures.epsilon_against_step,
+        {**AX, "steps": POINTS, **AUDITS, "group": [OMIT, None, *POINTS], "legend": [OMIT, False]},
+        drawn,
+        hostile={"audited": ANY_BOUNDS},
+    ),
+    Call(
+        "dpsub.figures.worst_case",
+        figures.worst_case,
+        {**AX, **AUDITS, "group": POINTS},
+        drawn,
+        hostile={"audited": ANY_BOUNDS},
+    ),
+    Call(
+        "dpsub.figures.epsilon_bars",
+        figures.epsilon_bars,
+        {**AX, "values": [{"substitute": 1.0, "group": np.inf}, {"add_remove": 0}, {"mine": np.float32(2)}]},
+        drawn,
+    ),
+    Call(
+        "dpsub.figures.epsilon_panels",
+        figures.epsilon_panels,
+        {"panels": [{"q = 1": PANEL}, {"a": PANEL, "b": PANEL}], "source": NAMES},
+        panels_drawn,
+        hostile={
+            "panels": st.one_of(
+                LITTLE,
+                LITTLE.map(lambda one: {"a": one}),
+                st.builds(lambda name, value: {"a": {**PANEL, name: value}}, among([*PANEL, "ax", "more"]), ANYTHING),
+            )
+        },
+        names=tuple(PANEL),
+    ),
+    Call(
+        "dpsub.figures.game",
+        figures.game,
+        {"left": AXES, "right": AXES, "audit": [ROUND, game.play(runs=50, mu=0)], "threshold": [0, 0.5, -1]},
+        drawn,
+    ),
+    Call(
+        "dpsub.figures.validity",
+        figures.validity,
+        {
+            "wrong": AXES,
+            "tight": AXES,
+            "runs": [[10, 100]],
+            "alpha": [0.05],
+            "measured": [{"a": ([0.1, 0.2], [0.5, 0.6], True)}, {"a": (np.zeros(2), np.ones(2), False)}],
+        },
+        drawn,
+    ),
+    Call("dpsub.figures.looks", figures.looks, {"name": NAMES, "color": [OMIT, "red"]}, of(dict)),
+    Call("dpsub.figures.name_source", figures.name_source, {"figure": st.builds(Figure), "source": NAMES}, drawn),
+    Call("dpsub.figures.tag", figures.tag, {**AX, "name": NAMES}, drawn),
+    Call(
+        "dpsub.figures.tradeoffs",
+        figures.tradeoffs,
+        {**AX, "fpr": [[0.0, 1.0], np.array([0, 0.5])], "fnr": [{"substitute": [1.0, 0.0]}, {"mine": (0.5, 0.5)}, {}]},
+        drawn,
+    ),
+    Call("dpsub.figures.use_style", styled, {}, of(type(None))),
+    Call("dpsub.figures.what_it_rests_on", figures.what_it_rests_on, {"bound": BOUNDS}, of(str)),
+    Call(
+        "dpsub.explorer.numbers",
+        explorer.numbers,
+        {"noise_multiplier": [1.0, 20], "sample_rate": [1, 1.0], "steps": [1, 5], "delta": DELTAS},
+        three,
+    ),
+    Call("dpsub.explorer.page", explorer.page, {}, of(object)),
+    Call(
+        "dpsub.widgets.epsilon_explorer",
+        widgets.epsilon_explorer,
+        {"noise_multiplier": [20, 1.0], "sample_rate": [1, 1.0], "steps": [1, 5], "log10_delta": [OMIT, -5, -9]},
+        of(ipywidgets.VBox),
+    ),
+    Call(
+        "dpsub.widgets.audit_game",
+        widgets.audit_game,
+        {"runs": [125], "mu": [0.5, 2, 1.0], "seed": [OMIT, 0, 5]},
+        of(ipywidgets.VBox),
+    ),
+]

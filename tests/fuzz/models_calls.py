@@ -1,0 +1,117 @@
+"""Calls of dpsub.models and dpsub.crafters."""
+
+import math
+
+import numpy as np
+import torch
+
+from dpsub import crafters, models
+from fuzz import cast
+from fuzz.call import OMIT, Call
+from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, SPECS, TASKS
+from fuzz.checkers import anything, is_pair, of
+from fuzz.hostile import LITTLE
+
+CRAFTER = {"task": [FLAT], "model": MODELS, "spec": SPECS, "seed": [0, 3, np.int64(5)]}
+TARGETS = [OMIT, None, 0, 5, np.int8(2)]
+
+
+def crafted(result, /, *, task, spec, **_):
+    is_pair(result)
+    assert 0 <= result.slot < len(task.y_train)
+    assert result.adjacency == "substitute"
+    assert all(isinstance(value, int) or math.isfinite(value) for value in result.details.values())
+    assert result.scenario != "S2" or np.isclose(np.linalg.norm(result.z), spec.max_grad_norm)
+
+
+def network(result, /, *, task, **_):
+    models.check_fits(result, task)
+    assert sum(p.numel() for p in result.module().parameters()) == result.parameters > 0
+
+
+def module(result, /, *, parameters=None, **_):
+    vector = torch.nn.utils.parameters_to_vector(result.parameters())
+    assert torch.isfinite(vector).all()
+
+
+def module_of(model):
+    """`model.module`; without parameters it draws random ones."""
+
+    def made(parameters=None):
+        with torch.random.fork_rng(enabled=parameters is None):
+            return model.module(parameters)
+
+    return made
+
+
+CALLS = [
+    Call("dpsub.models.linear", models.linear, {"task": TASKS}, network, hostile=HOSTILE, names=OF_TASK),
+    Call(
+        "dpsub.models.mlp",
+        models.mlp,
+        {
+            "task": TASKS,
+            "hidden": [OMIT, (2,), [3, 2], np.array([2]), range(1, 3)],
+            "activation": [OMIT, "tanh", "relu"],
+        },
+        network,
+        hostile=HOSTILE | {"hidden": LITTLE},
+        names=OF_TASK,
+    ),  # fmt: skip,
+    Call(
+        "dpsub.models.convnet",
+        models.convnet,
+        {"task": [cast.IMAGES], "size": [OMIT, "auto", "small"], "activation": [OMIT, "tanh", "relu"]},
+        network,
+        hostile=HOSTILE,
+        names=OF_TASK,
+    ),
+    Call(
+        "dpsub.models.check_fits",
+        models.check_fits,
+        {"model": MODELS, "task": [FLAT, cast.BARE]},
+        anything,
+        hostile=HOSTILE,
+        names=OF_TASK,
+    ),
+    Call("dpsub.models.Linear", models.Linear, {"features": [1, 3], "classes": [2, 3]}, anything),
+    *(
+        Call(
+            f"dpsub.models.{name}.module",
+            module_of(model),
+            {
+                "parameters": [
+                    OMIT,
+                    None,
+                    np.ones(model.parameters),
+                    torch.ones(model.parameters),
+                    [0.5] * model.parameters,
+                ]
+            },
+            module,
+        )
+        for name, model in (("Linear", cast.LINEAR), ("Network", cast.MLP))
+    ),  # fmt: skip,
+    Call(
+        "dpsub.models.Network.starting_from",
+        cast.MLP.starting_from,
+        {"theta_0": [np.ones(cast.MLP.parameters), torch.ones(cast.MLP.parameters), [1] * cast.MLP.parameters]},
+        of(models.Network),
+    ),
+    *(
+        Call(
+            f"dpsub.crafters.{name}",
+            getattr(crafters, name),
+            CRAFTER | more,
+            crafted,
+            hostile=HOSTILE | {"steps": LITTLE},
+            names=OF_TASK,
+        )
+        for name, more in (
+            ("gradient", {}),
+            ("crafted_input", {"target": TARGETS, "steps": [1, 3, np.int8(2)], "learning_rate": [OMIT, 0.1, 1]}),
+            ("mislabeled", {"target": TARGETS}),
+            ("natural", {"target": TARGETS}),
+        )
+    ),
+]

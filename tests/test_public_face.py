@@ -1,0 +1,82 @@
+"""Every public callable takes good arguments and refuses others by name: a seeded fuzz of the whole public face.
+
+`DPSUB_FUZZ_EXAMPLES=2000 pytest -m slow tests/test_public_face.py` tries more.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from fuzz import faces, registry
+from fuzz.call import Call
+from hypothesis import HealthCheck, given, settings
+
+TRIED = {}
+for call in registry.CALLS:
+    TRIED.setdefault(call.name.split()[0], set()).update(call.good)
+EXAMPLES = int(os.environ.get("DPSUB_FUZZ_EXAMPLES", "200"))
+
+
+def test_every_public_callable_is_tried_or_excused():
+    public, excused = set(faces.public()), set(faces.EXCUSED)
+    assert not public - set(TRIED) - excused, "neither tried nor excused"
+    assert not excused - public, "excused, but not public"
+    assert not excused & set(TRIED), "excused, but tried"
+
+
+def test_every_argument_is_tried():
+    for name, arguments in TRIED.items():
+        assert not faces.parameters(name) - arguments, name
+
+
+def test_names_of_calls_are_their_own():
+    assert len({call.name for call in registry.CALLS}) == len(registry.CALLS)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("public_face") / "inner"
+    folder.mkdir()
+    registry.prepare(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", registry.CALLS, ids=lambda call: call.name)
+def test_a_call_is_answered_or_refused_by_name(call, place, monkeypatch):
+    monkeypatch.chdir(place)
+    answered = []
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(call.arguments())
+    def tried(arguments):
+        answered.append(call.judge(arguments))
+
+    tried()
+    print(f"{call.name}: {sum(answered)} of {len(answered)} answered")
+    assert any(answered), "the arguments are never good"
+
+
+def test_the_judge_tells_good_from_bad():
+    def of(function):
+        return Call("f", function, {"steps": [1]}, lambda result, /, **_: None)
+
+    def fails(error):
+        def function(steps):
+            raise error
+
+        return of(function)
+
+    assert of(lambda steps: 1).judge({"steps": 1})
+    assert not fails(ValueError("steps must be >= 1, got 0")).judge({"steps": 0})
+    assert not of(lambda steps: 1).judge({})
+    for error in (ValueError("must be >= 1, got steps"), ValueError("footsteps must be 1")):
+        with pytest.raises(AssertionError, match="no argument is named"):
+            fails(error).judge({"steps": 0})
+    for error in (TypeError("steps is no number"), AttributeError("steps"), UserWarning("steps")):
+        with pytest.raises(type(error)):
+            fails(error).judge({"steps": 0})
+    with np.errstate(), pytest.raises(AssertionError, match="what belongs to the process"):
+        of(lambda steps: np.seterr(over="raise")).judge({"steps": 0})
