@@ -36,8 +36,8 @@ def _together(
     next_p, next_q = p[at + 1 :], q[at + 1 :]
     offered = next_p - target * next_q
     for _ in range(SWEEPS):
-        missing = target * left_q[:-1] - left_p[:-1]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
+            missing = target * left_q[:-1] - left_p[:-1]
             part = np.where(missing > 0, missing / offered, 0.0)
             new_p, new_q = (1 - part) * next_p, (1 - part) * next_q
         unsettled = (new_p != left_p[1:]) | (new_q != left_q[1:])

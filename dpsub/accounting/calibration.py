@@ -63,8 +63,8 @@ def noise_multiplier(
         [(_, [reached])] = epsilons(training(log_sigma), "auto", delta, TOLERANCE).intervals
         return min(float(reached), 10 * target + 10) - target
 
-    # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. A rough answer costs little and
-    # tells where to look for the precise one.
+    # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. A rough answer costs little,
+    # and tells where to look for the precise one.
     enough = _crossing(rough, math.log(full_batch) + 0.05, stride=0.5, xtol=1e-5, target=target)
     enough = _crossing(excess, enough, stride=1e-4, xtol=1e-6, target=target)
     while excess(enough) > 0:

@@ -67,7 +67,7 @@ class Composition:
         return min(max(answer, 0.0), 1.0)
 
     def deltas(self, *, rounding: int) -> Array:
-        """δ at every multiple of the mesh from 0 to the largest loss, or at 0 alone, with the rounding error as in `delta`.
+        """δ at 0 and at every multiple of the mesh up to the largest loss, with the rounding error as in `delta`.
 
         The error is not relative to δ here, but absolute: about 1e-15 for each step.
         """
@@ -75,7 +75,8 @@ class Composition:
         first = round(losses[0] / self.mesh)
         if first > WIDEST:
             raise TooWide
-        delta = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + rounding * math.exp(log_error)
+        error = math.exp(min(log_error, 1.0))
+        delta = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + rounding * error
         if first > 0:  # below the window all the mass lies above ε
             epsilon = np.arange(first) * self.mesh
             all_above = delta[0] + tail_under_q[0] * -np.expm1(epsilon - losses[0])
@@ -96,7 +97,7 @@ class Composition:
             while math.log(tilt) >= LEAST_TILT:
                 answer, log_error = self._solve(delta, tilt, rounding, precision)
                 best = min(best, answer) if rounding > 0 else max(best, answer)
-                if log_error <= math.log(NEGLIGIBLE * delta):
+                if log_error <= math.log(NEGLIGIBLE) + math.log(delta):
                     return best
                 if log_error > least_error:
                     break

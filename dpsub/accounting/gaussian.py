@@ -3,6 +3,7 @@ r"""Gaussian differential privacy in closed form (Dong, Roth and Su, 2022), in l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,7 +15,6 @@ from scipy.special import erfcx, exprel, ndtr, ndtri
 from dpsub._core import checks
 
 BEYOND = Fraction(10**150)  # standard deviations; larger numbers are cut to this
-PRECISELY = {"xtol": 1e-323, "rtol": 1e-15, "maxiter": 2000}  # of a root
 _points, _weights = np.polynomial.legendre.leggauss(20)
 NODES = (2.5 * (1 + _points) + 5 * np.arange(8.0)[:, None]).ravel()  # from 0 to 40
 NODE_WEIGHTS = np.tile(2.5 * _weights, 8)
@@ -83,7 +83,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         delta: 0 < δ < 1.
 
     Raises:
-        ValueError: if `mu` is negative or `delta` is outside (0, 1).
+        ValueError: if `mu` is negative, or so large that ε is not a floating-point number, or if `delta` is outside
+            (0, 1).
 
     Source: *Beyond Membership*, Theorem 5.1, equation 6, solved for ε.
 
@@ -98,7 +99,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     most = mu * (mu / 2 - float(ndtri(delta))) * (1 + 1e-12)
     if math.isinf(most):
         raise ValueError(f"mu must be at most about 1.8e154 for ε to be a floating-point number, got {mu:g}")
-    return float(brentq(lambda epsilon: _excess(mu, epsilon, delta), 0.0, most, **PRECISELY))
+    return _root(lambda epsilon: _excess(mu, epsilon, delta), 0.0, most)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -125,7 +126,12 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     most = 2 * least
     while _excess(most, epsilon, delta) < 0:
         least, most = most, 2 * most
-    return float(brentq(lambda mu: _excess(mu, epsilon, delta), least, most, **PRECISELY))
+    return _root(lambda mu: _excess(mu, epsilon, delta), least, most)
+
+
+def _root(excess: Callable[[float], float], low: float, high: float) -> float:
+    """Where the function is 0, to a relative error of 1e-15 however small the root is."""
+    return float(brentq(excess, low, high, xtol=1e-323, rtol=1e-15, maxiter=2000))
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     agree; elsewhere they differ by what the threat model hides, not by what a finite number of runs fails to show.
 
     The likelihood ratio increases in the sum x, so the best event at ε is the half-line from the x whose log-ratio is
-    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`; `steps` is one number, at
-    most 1e6.
+    ε, and δ(ε) follows from the tails of the two mixtures. The arguments are those of `epsilon`; `steps` is one number,
+    at most 1e6.
 
     Source: *Beyond Membership*, section 3.1, equation 3.
 
@@ -95,8 +95,11 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
         return float(log_ratio(np.array([x]), adjacency="substitute")[0])
 
     def excess(x: float) -> float:
-        above, mirrored = log_tail(x, 1), log_tail(x, -1)
-        return -math.exp(above) * math.expm1(min(ratio(x) + mirrored - above, 0.0)) - delta
+        """Increases with δ at the ratio of x, and is 0 where that is `delta`. It is accurate for δ close to 0 or 1."""
+        above, weighted = log_tail(x, 1), ratio(x) + log_tail(x, -1)
+        if delta < 0.5:
+            return above + math.log(max(-math.expm1(min(weighted - above, 0.0)), 1e-300)) - math.log(delta)
+        return (1 - delta) - math.exp(log_tail(-x, -1)) - math.exp(min(weighted, 0.0))
 
     if excess(0.0) <= 0:
         return 0.0

@@ -12,7 +12,6 @@ from dpsub.data import Task, check_task
 from dpsub.models.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
 from dpsub.models.networks import Network
 
-
 MOST_WIDTH = 2**31
 
 
