@@ -93,6 +93,9 @@ def test_figure_2(method, q):
     ("change", "message"),
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier must be > 0, got 0.0"),
+        ({"noise_multiplier": 1e-160}, "noise_multiplier must be >= 1e-15 and <= 1e.15, got 1e-160"),
+        ({"noise_multiplier": 1e160}, "noise_multiplier must be >= 1e-15 and <= 1e.15, got 1e.160"),
+        ({"steps": 10**9}, "steps must be .* <= 10000000, got 1000000000"),
         ({"sample_rate": 2}, "sample_rate must be > 0 and <= 1, got 2"),
         ({"steps": 0}, "steps must be >= 1, got 0"),
         ({"runs": 0}, "runs must be >= 1 and <= 1000000000, got 0"),
@@ -105,3 +108,11 @@ def test_figure_2(method, q):
 def test_bad_input_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         audit_worst_case(**{**SIXTEENTH, "runs": 10, "adjacency": "substitute", **change})
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_scores_at_next_to_no_noise_separate_the_worlds(adjacency):
+    data = audit_worst_case(noise_multiplier=1e-15, sample_rate=1, steps=10, runs=100, adjacency=adjacency)
+    score, bit = data.score.values[:, 0], data.bit.values
+    assert np.isfinite(score).all()
+    assert score[bit == 0].min() > 0 > score[bit == 1].max()

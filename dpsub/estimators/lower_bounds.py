@@ -16,6 +16,7 @@ from dpsub.estimators.one_threshold import Katz
 from dpsub.estimators.scores import scores_and_bits
 from dpsub.estimators.threshold_rules import RULES, Fixed, ThresholdRule
 
+MOST_RUNS = 10**18  # counts are 64-bit integers
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far below this
 
 
@@ -132,13 +133,13 @@ def max_certifiable_epsilon(
     """The ceiling: the largest ε that this many runs, half in each world, can show, however good the attack.
 
     Args:
-        runs: ≥ 4; the runs of both worlds together.
+        runs: ≥ 4; the runs of both worlds together, at most 1e9 for threshold "ranks" and 1e18 for the others.
         delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
     22.835
     """
-    runs = checks.whole("runs", runs, at_least=4)
+    runs = checks.whole("runs", checks.whole("runs", runs, at_least=4), at_least=4, at_most=MOST_RUNS)
     how, rule = _chosen(method, threshold)
     alpha = _alpha(alpha)
     [claim] = how.claims(checks.probability("delta", delta), mechanism, 1)

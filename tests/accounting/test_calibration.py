@@ -1,6 +1,9 @@
+import re
+
 import pytest
 
-from dpsub.accounting import epsilon, noise_multiplier
+from dpsub.accounting import calibration, epsilon, noise_multiplier
+from dpsub.accounting.engines import epsilons
 
 
 # Made by an independent implementation.
@@ -38,3 +41,39 @@ def test_calibration_says_when_no_noise_is_needed():
 def test_a_target_of_zero_is_refused():
     with pytest.raises(ValueError, match="target_epsilon must be > 0, got 0"):
         noise_multiplier(target_epsilon=0, sample_rate=1, steps=10, delta=1e-5, adjacency="substitute")
+
+
+@pytest.mark.parametrize("q", [1, 0.5])
+@pytest.mark.parametrize(("target", "wanted"), [(1e-13, "larger"), (1e-200, "larger"), (1e12, "smaller")])
+def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
+    with pytest.raises(
+        ValueError, match=f"target_epsilon must be {wanted} for a noise_multiplier .*, got {re.escape(f'{target:g}')}"
+    ):
+        noise_multiplier(target_epsilon=target, sample_rate=q, steps=10, delta=1e-30, adjacency="substitute")
+
+
+def test_more_steps_than_epsilon_takes_are_refused():
+    with pytest.raises(ValueError, match="steps must be .* <= 1000000000, got 1000000001"):
+        noise_multiplier(target_epsilon=1, sample_rate=1, steps=10**9 + 1, delta=1e-5, adjacency="substitute")
+
+
+def test_calibration_asks_for_few_precise_answers(monkeypatch):
+    asked = []
+
+    def counted(*arguments):
+        asked.append(arguments)
+        return epsilons(*arguments)
+
+    monkeypatch.setattr(calibration, "epsilons", counted)
+    for q, adjacency in ((0.25, "substitute"), (1e-3, "add_remove")):
+        asked.clear()
+        noise_multiplier(target_epsilon=9.5, sample_rate=q, steps=177, delta=1e-5, adjacency=adjacency)
+        assert len(asked) <= 8
+
+
+@pytest.mark.slow
+def test_calibration_where_a_grid_is_as_fine_as_it_gets():
+    asked = {"sample_rate": 3e-5, "steps": 177, "delta": 1e-5, "adjacency": "add_remove"}
+    sigma = noise_multiplier(target_epsilon=9.5, **asked)
+    assert epsilon(noise_multiplier=sigma, **asked) <= 9.5
+    assert epsilon(noise_multiplier=sigma * (1 - 2e-6), **asked) > 9.5

@@ -61,3 +61,15 @@ def test_tradeoff_is_not_rounded_up_near_one():
 def test_rates_that_are_none_are_refused(quarter, values, named):
     with pytest.raises(ValueError, match=f"fpr must be .*from 0 to 1, got {named}"):
         tradeoff(values, **quarter, steps=20, adjacency="substitute")
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps"),
+    [(0.01, 0.5, 3), (0.0205, 0.999, 100), pytest.param(0.00637, 0.74, 1_600_000, marks=pytest.mark.slow)],
+)
+def test_tradeoff_under_add_remove_at_little_noise(sigma, q, steps):
+    # With so little noise, only a record that was never sampled is hidden. Its curve is 1 - fpr with this probability,
+    # made symmetric and convex.
+    never = (1 - q) ** steps
+    found = tradeoff(0.01, noise_multiplier=sigma, sample_rate=q, steps=steps, adjacency="add_remove")
+    assert found == pytest.approx(max(never - 0.01, 0.0), abs=2.1e-5)

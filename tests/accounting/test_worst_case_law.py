@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from dpsub.accounting import epsilon, epsilon_interval, worst_case_epsilon
+from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, worst_case_epsilon
 from dpsub.accounting.worst_case_law import log_above, log_likelihood_ratio
 
 
@@ -67,3 +67,22 @@ def test_worst_case_epsilon_is_at_most_the_accountants(sigma):
 
 def test_worst_case_epsilon_is_zero_where_delta_alone_suffices():
     assert worst_case_epsilon(noise_multiplier=100.0, sample_rate=1e-4, steps=1, delta=0.1) == 0.0
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1 - 2**-53])
+def test_worst_case_epsilon_at_any_delta_is_that_of_the_full_batch(delta):
+    found = worst_case_epsilon(noise_multiplier=1.0, sample_rate=1.0, steps=100, delta=delta)
+    assert found == pytest.approx(gdp_epsilon(20.0, delta), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 1e-30}, "noise_multiplier must be >= 0.0001 and <= 1e.06, got 1e-30"),
+        ({"noise_multiplier": 1e160}, "noise_multiplier must be >= 0.0001 and <= 1e.06, got 1e.160"),
+        ({"steps": 10**7}, "steps must be .* <= 1000000, got 10000000"),
+    ],
+)
+def test_what_worst_case_epsilon_cannot_compute_is_refused(sixteenth, change, message):
+    with pytest.raises(ValueError, match=message):
+        worst_case_epsilon(**{**sixteenth, **change}, delta=1e-5)

@@ -31,3 +31,32 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
 def test_bad_scores_and_bits_are_named(scores, bits, message):
     with pytest.raises(ValueError, match=message):
         epsilon_lower_bound(scores, bits, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        2**62 + np.arange(40),
+        (2**62 + np.arange(40)).astype(np.uint64),
+        np.stack([np.arange(40), 2**62 + np.arange(40)], axis=1),
+        [2**62 + i for i in range(39)] + [0.5],
+        [2**63 + i for i in range(39)] + [-1],
+    ],
+)
+def test_scores_that_float64_cannot_tell_apart_are_refused(scores):
+    with pytest.raises(ValueError, match="scores must differ as float64 where they differ, got 40 different scores"):
+        epsilon_lower_bound(scores, np.arange(40) % 2, delta=1e-5)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps == np.finfo(float).eps, reason="there is no longer float here")
+def test_long_scores_that_float64_cannot_tell_apart_are_refused():
+    for scores in (1 + np.arange(40) * np.finfo(np.longdouble).eps, np.arange(40) * np.longdouble("1e4000")):
+        with pytest.raises(ValueError, match="scores must differ as float64 where they differ"):
+            epsilon_lower_bound(scores, np.arange(40) % 2, delta=1e-5)
+
+
+def test_large_scores_keep_their_order():
+    bits = np.arange(40) % 2
+    for scores in (2**62 - 2**20 * np.arange(40) * bits, np.where(bits, -np.inf, np.inf), 1e308 * (1 - 2.0 * bits)):
+        found = epsilon_lower_bound(scores, bits, delta=1e-5)
+        assert found.epsilon == epsilon_lower_bound(-bits, bits, delta=1e-5).epsilon > 0
