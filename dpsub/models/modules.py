@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
 from dpsub.models.dropout import Masked, draw, masked
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
+from dpsub.models.record_gradients import norms_of, record_gradients
 
 # About how many numbers the gradients of one part of a step hold. Constants, since parts of another size round
 # differently. The one of CUDA was not measured.
@@ -182,7 +183,7 @@ class ModuleBank:
         """(records, runs): the norms of the records' gradients before clipping."""
         norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
         for runs, part in self._parts_of([len(labels)] * len(theta)):
-            norms[part, runs] = _norms(self._gradients(theta[runs], inputs[part], labels[part])).T
+            norms[part, runs] = norms_of(self._gradients(theta[runs], inputs[part], labels[part])).T
         return norms
 
     def training(self, generator: torch.Generator) -> ModuleBank:
@@ -203,7 +204,7 @@ class ModuleBank:
         self, total: Tensor, theta: Tensor, inputs: Tensor, labels: Tensor, taken: Tensor | None, max_grad_norm: float
     ) -> None:
         gradients = self._gradients(theta, inputs, labels)
-        weights = (max_grad_norm / (_norms(gradients) + OPACUS_EPS)).clamp_(max=1.0)
+        weights = (max_grad_norm / (norms_of(gradients) + OPACUS_EPS)).clamp_(max=1.0)
         if taken is not None:
             weights *= taken
         for piece, gradient in zip(self._pieces(total), gradients, strict=True):
@@ -218,19 +219,17 @@ class ModuleBank:
             labels: (records,) or (runs, records).
         """
         rest = self._untrained(theta)
-
-        def loss(own: dict[str, Tensor], x: Tensor, y: Tensor, masks: list[list[Tensor]]) -> Tensor:
-            for layer, of_layer in zip(self._dropouts, masks, strict=True):
-                layer.masks = iter(of_layer)
-            return self.losses(functional_call(self._net, rest | own, (x[None],)), y[None])[0]
-
-        shared = labels.ndim == 1
         masks: list[list[Tensor]] = []
         if self.generator is not None:
             masks = draw(self._dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
-        of_records = vmap(grad(loss), in_dims=(None, 0, 0, 0))
-        of_runs = vmap(of_records, in_dims=(0, None, None, 0) if shared else (0, 0, 0, 0))
-        return list(of_runs(self._named(theta), inputs, labels, masks).values())
+
+        def outputs(own: dict[str, Tensor], x: Tensor, masks: list[list[Tensor]]) -> Tensor:
+            for layer, of_layer in zip(self._dropouts, masks, strict=True):
+                layer.masks = iter(of_layer)
+            found: Tensor = functional_call(self._net, rest | own, (x[None],))
+            return found[0]
+
+        return list(record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks).values())
 
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._names, self._pieces(theta), strict=True))
@@ -249,8 +248,3 @@ class ModuleBank:
     def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
         floats = self.parameters + int(np.prod(self.input_shape))
         return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)
-
-
-def _norms(gradients: Sequence[Tensor]) -> Tensor:
-    """(runs, records): the norms of gradients that are given parameter by parameter."""
-    return torch.stack([one.flatten(2).square().sum(dim=2) for one in gradients]).sum(dim=0).sqrt_()

@@ -145,6 +145,8 @@ def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
     if not isinstance(losses, Tensor) or losses.shape != y.shape:
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(f"loss must return one number a record, ({len(y)},), got {got}: do not reduce it")
+    if not torch.allclose(bank.losses(outputs[:1], y[:1])[0], losses[0], rtol=SAME):
+        raise ValueError("loss must be of each record by itself, got one that changes with the other records")
 
 
 def _check_records_apart(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
