@@ -65,22 +65,25 @@ def noise_multiplier(
 
     # Sampling only lowers ε, so the full batch's noise is enough, up to the grid's error. A rough answer costs little,
     # and tells where to look for the precise one.
-    enough = _crossing(rough, math.log(full_batch) + 0.05, stride=0.5, xtol=1e-5, target=target)
-    enough = _crossing(excess, enough, stride=1e-4, xtol=1e-6, target=target)
-    while excess(enough) > 0:
+    enough = _crossing(rough, math.log(full_batch) + 0.05, stride=0.5, xtol=1e-5)
+    enough = _crossing(excess, enough, stride=1e-4, xtol=1e-6)
+    while math.isfinite(enough) and excess(enough) > 0:
         enough += 1e-6
     return _computable(math.exp(enough), target)
 
 
-def _crossing(excess: Callable[[float], float], start: float, *, stride: float, xtol: float, target: float) -> float:
-    """The logarithm of the noise multiplier at which a decreasing function reaches 0, searched for from `start`."""
+def _crossing(excess: Callable[[float], float], start: float, *, stride: float, xtol: float) -> float:
+    """The logarithm of the noise multiplier at which a decreasing function reaches 0, searched for from `start`.
+
+    It is infinite if there is none in the range that `epsilon` takes.
+    """
     least, most = math.log(LEAST_NOISE), math.log(MOST_NOISE)
     one = min(max(start, least), most)
     lacking = excess(one) > 0
     while True:
         other = min(max(one + (stride if lacking else -stride), least), most)
         if other == one:
-            _computable(math.inf if lacking else 0.0, target)
+            return math.inf if lacking else -math.inf
         if (excess(other) > 0) != lacking:
             return float(brentq(excess, min(one, other), max(one, other), xtol=xtol))
         one, stride = other, 2 * stride
