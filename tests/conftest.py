@@ -35,6 +35,33 @@ def cast():
 
 
 @pytest.fixture(scope="session")
+def module_of(cast):
+    """Makes a task of 24 records and a torch module: of `modules_of_others`, or one model of the cast."""
+    from modules_of_others import MODULES
+
+    from dpsub import data
+
+    rows = np.random.default_rng(1).random((24, 8, 8))
+    task = data.from_arrays(rows, np.random.default_rng(2).integers(0, 10, 24), num_classes=10)
+
+    def make(name, **options):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return (task, MODULES[name](**options)) if name in MODULES else (cast[name][0], cast[name][1].module())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def banks_of_modules(module_of):
+    """Tasks, and banks of modules, by name."""
+    from dpsub import models
+
+    made = {name: module_of(name) for name in ("attention", "lstm", "gru", "residual", "linear", "mlp", "convnet")}
+    return {name: (task, models.from_module(module, task)) for name, (task, module) in made.items()}
+
+
+@pytest.fixture(scope="session")
 def canary_of(cast):
     """Makes a canary for one of the cast, or another task and model: a gradient, or a record with another label."""
     from dpsub import CanaryPair

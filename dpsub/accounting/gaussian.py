@@ -122,8 +122,8 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     # δ(ε) < Φ(-ε/μ + μ/2) and δ(ε) ≤ δ(0) < μ/√(2π): each gives a lower end.
     low = -float(ndtri(delta))
     root = math.hypot(low, math.sqrt(2) * math.sqrt(epsilon))
-    closed = 0.0 if epsilon == 0 <= low else root - low if low < 0 else epsilon / ((low + root) / 2)
-    least = (1 - 1e-12) * max(delta, closed)
+    end = root - low if low < 0 else epsilon / ((low + root) / 2) if epsilon else 0.0
+    least = (1 - 1e-12) * max(delta, end)
     most = 2 * least
     while _excess(most, epsilon, delta) < 0:
         least, most = most, 2 * most

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.func import functional_call, jvp
-from torch.nn import functional
 
 from dpsub.crafters.reference_model import Reference
+from dpsub.models import losses_of
 
 AT_ONCE = 4096  # records
 
@@ -48,7 +48,7 @@ def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geome
     model, module = reference.model, reference.module
     target = reference.gradient()
     norm = float(target.norm())
-    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    parameters = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
     pieces = torch.split(target, [value.numel() for value in parameters.values()])
     towards = {name: piece.view_as(parameters[name]) for name, piece in zip(parameters, pieces, strict=True)}
     products, norms = [], []
@@ -58,7 +58,7 @@ def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geome
         inputs = records.double()
 
         def losses(parameters: dict[str, Tensor], inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
-            return functional.cross_entropy(functional_call(module, parameters, (inputs,)), labels, reduction="none")
+            return losses_of(model)(functional_call(module, parameters, (inputs,)), labels)
 
         products.append(jvp(losses, (parameters,), (towards,))[1])
         norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])

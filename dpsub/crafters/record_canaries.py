@@ -11,7 +11,7 @@ from dpsub.crafters.gradient_geometry import compare_gradients
 from dpsub.crafters.reference_model import gradient_of, reference, snapshots
 from dpsub.data import Task, check_task
 from dpsub.data.tasks import features_of
-from dpsub.models import Model
+from dpsub.models import Model, losses_of
 
 SAME_DIRECTION = 1 - 1e-6  # two gradients with a larger cosine count as parallel
 
@@ -68,7 +68,7 @@ def crafted_input(
     seen = snapshots(steps)
     losses, moments = [], []
     for step in range(steps + 1):
-        got = gradient_of(module, x, found.z.y)
+        got = gradient_of(module, x, found.z.y, losses_of(model))
         length = got.norm()
         cosine = direction @ (got / length)
         mse = functional.mse_loss(got, wanted)

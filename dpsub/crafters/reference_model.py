@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dpsub._core import DPSGD, Record, checks
 from dpsub._core.random_streams import torch_seed
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
+from dpsub.models import Model, check_fits, losses_of
+from dpsub.models.interface import Losses
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision
 
@@ -52,7 +52,7 @@ class Reference(NamedTuple):
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        found = gradient_of(self.module, torch.tensor(self.z.x).double(), self.z.y)
+        found = gradient_of(self.module, torch.tensor(self.z.x).double(), self.z.y, losses_of(self.model))
         if not found.norm() > LEAST_NORM:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
@@ -118,8 +118,9 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
     )
 
 
-def gradient_of(module: nn.Module, x: Tensor, y: int) -> Tensor:
+def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
     """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
-    loss = functional.cross_entropy(module(x[None]), torch.tensor([y]))
-    parts = torch.autograd.grad(loss, list(module.parameters()), create_graph=x.requires_grad)
+    loss = losses(module(x[None]), torch.tensor([y]))[0]
+    trained = [one for one in module.parameters() if one.requires_grad]
+    parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad)
     return torch.cat([part.flatten() for part in parts])

@@ -169,8 +169,6 @@ def measured(path: str | os.PathLike[str]) -> dict[str, Any]:
 def entries(rows: Mapping[str, Iterable[float]]) -> list[str]:
     """For a table: the percentage of audits that were wrong, and the mean bound divided by the truth."""
     try:
-        if not isinstance(rows, Mapping):
-            raise TypeError
         both = list(zip(rows["share"], rows["mean"], strict=True))
         return [f"{100 * share:.1f} / {mean:.2f}" for share, mean in both]
     except (LookupError, TypeError, ValueError):

@@ -5,18 +5,22 @@ Implement `Model` to train your own architecture. Trainers, crafters and audits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dpsub.data import Task, check_task
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
 # Sums over records run in parts. Their size depends on shapes alone, because parts of another size round differently.
 RECORDS_AT_ONCE = 2**24
+
+Losses = Callable[[Tensor, Tensor], Tensor]  # from outputs (records, classes) and labels (records,) to (records,)
 
 
 class Span(NamedTuple):
@@ -38,8 +42,8 @@ class Model(Protocol):
     """An architecture. R models of it, a bank, train side by side on the same records.
 
     `theta` holds the parameters of all R models in one tensor, in a layout of the model's choice. `flat` views it as
-    (runs, parameters). The loss is cross-entropy. Stored audits identify a model by its `repr`: two models that train
-    differently need different ones.
+    (runs, parameters). The loss is cross-entropy, or the model's attribute `losses`. Stored audits identify a model by
+    its `repr`: two models that train differently need different ones.
     """
 
     @property
@@ -129,6 +133,25 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class Stochastic(Protocol):
+    """A model with randomness of its own while it trains, such as dropout. Implementing this is optional."""
+
+    def training(self, generator: torch.Generator) -> Model:
+        """The model whose `clipped_sum` trains, with randomness from the generator. Everything else is without."""
+        ...
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """(records,): the loss of each record."""
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def losses_of(model: Model) -> Losses:
+    """The loss that a model trains with: its attribute `losses`, or cross-entropy."""
+    return getattr(model, "losses", cross_entropy)
+
+
 def check_fits(model: Model, task: Task) -> None:
     """Check a task, and that a model fits it, before long work starts.
 
@@ -141,6 +164,11 @@ def check_fits(model: Model, task: Task) -> None:
         raise ValueError(
             f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: call "
             "torch.set_default_dtype(torch.float32)"
+        )
+    if isinstance(model, nn.Module):
+        raise ValueError(
+            f"model must be a bank, got a torch.nn.Module, {type(model).__name__}: make one with "
+            "dpsub.models.from_module(module, task)"
         )
     if not isinstance(model, Model):
         raise ValueError(

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from dpsub._core.frozen import Frozen, read_only
+from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
 
@@ -20,9 +21,6 @@ from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
 # GPU (not measured yet). These are constants, because parts of another size round differently. The free memory decides
 # only how many blocks train at once.
 ROOM = {"cpu": 2**20, "cuda": 2**28}
-# Below this sample rate each model computes its own batch only. From it on, each computes all records, and those not
-# sampled have weight 0.
-GATHER_BELOW = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +148,7 @@ class Network(Frozen):
         if sampled is not None and self.gather:
             counts = sampled.sum(dim=0)
             sizes = counts.tolist()
-            batches = _batches(sampled, counts, largest=max(sizes))
+            batches = own_batches(sampled, counts, largest=max(sizes))
             for runs, places in self._parts_of(sizes):
                 records = batches[places, runs]
                 taken: Tensor | None = (
@@ -223,28 +221,5 @@ class Network(Frozen):
         return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
 
     def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        """The runs and records of each part of a computation in which run i has `sizes[i]` records."""
         floats = sum(layer.floats for layer in self.layers)
-        batch = max(1, min(RECORDS_AT_ONCE // floats, max(sizes)))
-        models = max(1, self.room // (batch * floats))
-        for first in range(0, len(sizes), models):
-            runs = slice(first, first + models)
-            most = max(sizes[runs])
-            for start in range(0, most, batch):
-                yield runs, slice(start, min(start + batch, most))
-
-
-def _batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
-    """The indices of each model's sampled records, (largest, runs), padded with 0.
-
-    Args:
-        sampled: (n, runs) bool.
-        counts: (runs,) how many records each model sampled.
-        largest: the largest of `counts`.
-    """
-    pairs = sampled.T.nonzero()
-    ends = counts.cumsum(0)
-    place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
-    records = torch.zeros(largest, sampled.shape[1], dtype=torch.int64, device=sampled.device)
-    records[place, pairs[:, 0]] = pairs[:, 1]
-    return records
+        return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpsub._core import DPSGD
-from dpsub.models import Model
+from dpsub.models import Model, Stochastic
 from dpsub.trainers.coins import coins
 from dpsub.trainers.slot import Slot
 
@@ -49,6 +49,7 @@ class Bank:
         runs: int,
         generator: torch.Generator,
     ) -> None:
+        self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
         self.expected_batch_size = expected_batch_size
@@ -86,7 +87,7 @@ class Bank:
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:
             sampled = torch.cat([self._everyone if sampled is None else sampled, slot_rows])
-        total = self.model.clipped_sum(
+        total = self._training.clipped_sum(
             self.theta,
             self.inputs,
             self.labels,

@@ -2,6 +2,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binom, kstest
 
@@ -87,6 +88,7 @@ CELL = {"method": "gdp", "threshold": "best", "runs": 256, "truth": Gaussian(1.0
         (lambda: validity.scores(Gaussian(1.0), [0, 2], np.random.default_rng()), "bits must have shape"),
         (lambda: validity.scores(Gaussian(1.0), [[0, 1]], np.random.default_rng()), "bits must have shape"),
         (lambda: validity.scores(Gaussian(1.0), [0, 1], None), "rng must be a NumPy generator"),
+        (lambda: validity.entries([0.1]), "rows must hold numbers share and mean"),
         (lambda: validity.entries({"share": [0.1]}), "rows must hold numbers share and mean"),
         (lambda: validity.entries({"share": [0.1], "mean": [0.5, 0.6]}), "rows must hold numbers share and mean"),
         (lambda: validity.measured(None), "path must be a path in the file system, got None"),
@@ -173,3 +175,8 @@ def test_every_cell_that_claims_to_be_valid_keeps_its_promise(cell):
 @pytest.mark.parametrize("mu", [1.0, 2.0, 3.0])
 def test_the_rank_test_finds_most_of_the_truth(runs, least, mu):
     assert validity.measure(Cell("gdp", "ranks", runs, Gaussian(mu), audits=400), seed=2)["mean"] >= least
+
+
+def test_entries_are_those_of_a_mapping_or_a_table():
+    rows = {"share": [0.05, 0.2], "mean": [0.9, 1.1]}
+    assert validity.entries(rows) == validity.entries(pd.DataFrame(rows)) == ["5.0 / 0.90", "20.0 / 1.10"]

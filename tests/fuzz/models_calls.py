@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dpsub import crafters, models
+from dpsub.models.interface import cross_entropy
 from fuzz import cast
 from fuzz.call import OMIT, Call
 from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, SPECS, TASKS
@@ -71,6 +72,20 @@ CALLS = [
         models.check_fits,
         {"model": MODELS, "task": [FLAT, cast.BARE]},
         anything,
+        hostile=HOSTILE,
+        names=OF_TASK,
+    ),
+    Call(
+        "dpsub.models.from_module",
+        models.from_module,
+        {
+            "module": [torch.nn.Linear(cast.LINEAR.features, cast.LINEAR.classes)],
+            "task": [FLAT],
+            "start": [OMIT, "own", "fresh"],
+            "loss": [OMIT, None, cross_entropy],
+            "name": [OMIT, None, "mine"],
+        },
+        network,
         hostile=HOSTILE,
         names=OF_TASK,
     ),

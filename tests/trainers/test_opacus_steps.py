@@ -20,6 +20,7 @@ FROM_OPACUS = {"gradient": 1e-6, "record": 1e-9}
 # Full batches, batches out of all records, and batches gathered by themselves.
 RATES = (1.0, 0.7, 0.3)
 MODELS = ("linear", "mlp", "convnet", "large convnet")
+MODULES = ("attention", "lstm", "gru", "residual", "linear", "mlp", "convnet")
 every_model_and_rate = pytest.mark.parametrize(
     ("name", "q"), [(name, q) for name in MODELS for q in RATES if (name, q) != ("large convnet", 0.7)]
 )
@@ -43,12 +44,12 @@ class Draws:
     noise: Tensor
 
     @classmethod
-    def of(cls, bank: Bank):
-        """Random ones; where batches are drawn at all, the second step's are empty."""
+    def of(cls, bank: Bank, *, empty: bool):
+        """Random ones; where batches are drawn at all, the second step's are empty, if `empty`."""
         steps, q, generator = bank.spec.steps, bank.spec.sample_rate, bank.generator
         sampled = torch.rand(steps, bank.shared, bank.runs, generator=generator) < q
         slot_sampled = torch.rand(steps, bank.runs, generator=generator) < q
-        if q < 1:
+        if q < 1 and empty:
             sampled[1], slot_sampled[1] = False, False
         return cls(sampled, slot_sampled, torch.randn(steps, bank.runs, bank.model.parameters, generator=generator))
 
@@ -61,7 +62,7 @@ def opacus_path(monkeypatch):
     """One model by Opacus's own optimizer: its clipping, noise scale, division and step; parameters after each step."""
 
     def train(task, model, setting, pair, world, theta_0, draws):
-        dtype, module = theta_0.dtype, model.module()
+        dtype, module = theta_0.dtype, model.module().train()
         for parameter, start in zip(module.parameters(), as_parameters(model, theta_0), strict=True):
             parameter.data = start.clone()
         module = GradSampleModule(module)
@@ -99,13 +100,13 @@ def opacus_path(monkeypatch):
 def furthest_from_opacus(canary_of, opacus_path):
     """Over all steps and models, how far ours is from Opacus's parameters, relative to how far these have moved."""
 
-    def compare(task, model, kind, setting):
+    def compare(task, model, kind, setting, *, empty=True):
         pair, bits, dtype = canary_of((task, model), kind), np.array([0, 1, 1], np.int8), torch.get_default_dtype()
         bank = assemble(model, task, setting, bits=bits, generator=torch.Generator().manual_seed(0), canary=pair)
         bank.inputs = bank.inputs.to(dtype)
         if isinstance(bank.slot, GradientSlot):
             bank.slot = replace(bank.slot, gradients=bank.slot.gradients.to(dtype))
-        draws, path = Draws.of(bank), []
+        draws, path = Draws.of(bank, empty=empty), []
         for step in range(setting.steps):
             drawn = torch.empty_like(bank.theta)
             model.flat(drawn)[:] = draws.noise[step]
@@ -149,6 +150,17 @@ def test_every_step_is_the_step_that_opacus_takes(cast, spec, furthest_from_opac
         steps=STEPS if name != "large convnet" else 3 if q < 1 else 2,
     )
     assert furthest_from_opacus(*cast[name], kind, setting) < FROM_OPACUS[kind]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.usefixtures("banks_of_modules", "double")
+@pytest.mark.parametrize("kind", CANARIES)
+@pytest.mark.parametrize(("optimizer", "q"), [("sgd", 1.0), ("adam", 0.7), ("sgd", 0.3)])
+@pytest.mark.parametrize("name", MODULES)
+def test_banks_of_any_module_take_opacus_steps(banks_of_modules, spec, furthest_from_opacus, name, optimizer, q, kind):
+    setting = spec(sample_rate=q, optimizer=optimizer, learning_rate=0.1 if optimizer == "sgd" else 0.01, steps=4)
+    empty = name not in ("attention", "lstm", "gru")  # Opacus's own layers of these do not take an empty batch
+    assert furthest_from_opacus(*banks_of_modules[name], kind, setting, empty=empty) < FROM_OPACUS[kind]
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

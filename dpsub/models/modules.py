@@ -1,0 +1,250 @@
+"""Banks of any `torch.nn.Module` that can be differentiated record by record."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
+from dpsub.models.dropout import Masked, draw, masked
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
+from dpsub.models.record_gradients import norms_of, record_gradients
+
+# About how many numbers the gradients of one part of a step hold. Constants, since parts of another size round
+# differently. The one of CUDA was not measured.
+ROOM = {"cpu": 2**22, "cuda": 2**28}
+_GLOBAL_GENERATOR = threading.Lock()  # fresh starts draw from it, as torch's layers do
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleBank:
+    """A bank of any module. `dpsub.models.from_module` makes and checks it.
+
+    The parameters of R models are one tensor (runs, parameters): those that require a gradient, flattened, in the order
+    of `module().named_parameters()`. Everything else in the module is the same in all models, and is not trained.
+
+    Attributes:
+        name: what it is called in results. It is part of the `repr`, which is stored with every audit.
+        input_shape: the shape of one record.
+        classes: the number of classes.
+        template: the module; its parameters are the start of each model, unless `start` says otherwise.
+        losses: from outputs (records, classes) and labels (records,) to (records,) losses.
+        start: None: the template's parameters. "fresh": each model starts from its layers' `reset_parameters`. Or a
+            function that makes a new module.
+        room: about how many numbers one part of the computation may hold.
+        gather: whether each model computes its own batch only. This is faster for small batches.
+        generator: where dropout masks come from; None while models are evaluated, without dropout.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    template: nn.Module
+    losses: Losses
+    start: str | Callable[[], nn.Module] | None = None
+    room: int = ROOM["cpu"]
+    gather: bool = False
+    generator: torch.Generator | None = None
+    _net: nn.Module = field(init=False)
+    _dropouts: list[Masked] = field(init=False)
+    _names: tuple[str, ...] = field(init=False)
+    _shapes: tuple[torch.Size, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        trained = {name: one for name, one in self.template.named_parameters() if one.requires_grad}
+        net = copy.deepcopy(self.template).train(self.generator is not None)  # a thread of its own may use it
+        dropouts = masked(net) if self.generator is not None else []
+        if dropouts:
+            with torch.no_grad():
+                first = next(iter(trained.values()))
+                net(torch.zeros(1, *self.input_shape, dtype=first.dtype, device=first.device))
+        for name, value in (
+            ("_net", net),
+            ("_dropouts", dropouts),
+            ("_names", tuple(trained)),
+            ("_shapes", tuple(one.shape for one in trained.values())),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def parameters(self) -> int:
+        return sum(shape.numel() for shape in self._shapes)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.input_shape))
+        start = {None: "own", "fresh": "fresh"}.get(self.start, "made")  # type: ignore[arg-type]
+        return (
+            f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {start} start, {self._checksum:08x})"
+        )
+
+    @property
+    def _checksum(self) -> int:
+        """Of the module's structure, and of all its numbers that a model starts with."""
+        found = crc32(str(self.template).encode())
+        for name, value in self.template.state_dict().items():
+            if self.start is None or name not in self._names:
+                found = crc32(value.detach().cpu().contiguous().numpy().tobytes(), found)
+        return found
+
+    def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
+        """(runs, parameters): the template's own, or fresh ones that are drawn from the generator's stream."""
+        if self.start is None:
+            own = [value.detach().flatten() for value in self._trained_of(self.template)]
+            return torch.cat(own).to(generator.device, torch.get_default_dtype()).repeat(runs, 1)
+        seeds = torch.randint(2**63 - 1, (runs,), generator=generator, device=generator.device).tolist()
+        rows = []
+        for seed in seeds:
+            with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                rows.append(torch.cat([value.detach().flatten() for value in self._trained_of(self._fresh())]))
+        return torch.stack(rows).to(generator.device, torch.get_default_dtype())
+
+    def _fresh(self) -> nn.Module:
+        if callable(self.start):
+            return self.start()
+        module = copy.deepcopy(self.template)
+        for layer in module.modules():
+            if any(one.requires_grad for one in layer.parameters(recurse=False)):
+                layer.reset_parameters()  # type: ignore[operator]
+        return module
+
+    def _trained_of(self, module: nn.Module) -> list[nn.Parameter]:
+        return [dict(module.named_parameters())[name] for name in self._names]
+
+    def flat(self, theta: Tensor) -> Tensor:
+        """(runs, parameters), a view."""
+        return theta
+
+    def first(self, theta: Tensor, runs: int) -> Tensor:
+        return theta[:runs]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
+        """One model of the bank: a copy of the module as it is evaluated, with the flat parameters given or its own."""
+        module = copy.deepcopy(self.template).cpu().eval()
+        if parameters is not None:
+            vector = flat_parameters("parameters", parameters, self.parameters)
+            with torch.no_grad():
+                for value, part in zip(self._trained_of(module), self._pieces(vector), strict=True):
+                    value.copy_(part)
+        return module
+
+    def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """(records, classes, runs)."""
+        out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device, dtype=theta.dtype)
+        rest = self._untrained(theta)
+        for runs, records in self._parts_of([len(inputs)] * len(theta)):
+
+            def outputs(own: Tensor, x: Tensor = inputs[records]) -> Tensor:
+                found: Tensor = functional_call(self._net, rest | self._named(own), (x,))
+                return found
+
+            out[records, :, runs] = vmap(outputs, out_dims=2)(theta[runs])
+        return out
+
+    def clipped_sum(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        sampled: Tensor | None,
+        max_grad_norm: float,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The sum of the sampled records' clipped gradients, (runs, parameters)."""
+        total = torch.zeros_like(theta) if out is None else out.zero_()
+        if sampled is None or not self.gather:
+            for runs, part in self._parts_of([len(labels)] * len(theta)):
+                here = None if sampled is None else sampled[part, runs].T
+                self._add_clipped(total[runs], theta[runs], inputs[part], labels[part], here, max_grad_norm)
+            return total
+        counts = sampled.sum(dim=0)
+        sizes = counts.tolist()
+        batches = own_batches(sampled, counts, largest=max(sizes))
+        for runs, places in self._parts_of(sizes):
+            records = batches[places, runs].T
+            taken = torch.arange(places.start, places.stop, device=theta.device) < counts[runs, None]
+            self._add_clipped(total[runs], theta[runs], inputs[records], labels[records], taken, max_grad_norm)
+        return total
+
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients before clipping."""
+        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
+        for runs, part in self._parts_of([len(labels)] * len(theta)):
+            norms[part, runs] = norms_of(self._gradients(theta[runs], inputs[part], labels[part])).T
+        return norms
+
+    def training(self, generator: torch.Generator) -> ModuleBank:
+        """The bank as it trains: with dropout, whose masks are drawn from the generator."""
+        return replace(self, generator=generator)
+
+    def prepared(self, device: torch.device, sample_rate: float) -> ModuleBank:
+        template = copy.deepcopy(self.template).to(device)
+        return replace(self, template=template, room=ROOM[device.type], gather=sample_rate < GATHER_BELOW)
+
+    def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
+        return 16 * records[0] * runs + 6 * max(self.room, self.parameters)
+
+    def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
+        """None: modules train in all coordinates."""
+
+    def _add_clipped(
+        self, total: Tensor, theta: Tensor, inputs: Tensor, labels: Tensor, taken: Tensor | None, max_grad_norm: float
+    ) -> None:
+        gradients = self._gradients(theta, inputs, labels)
+        weights = (max_grad_norm / (norms_of(gradients) + OPACUS_EPS)).clamp_(max=1.0)
+        if taken is not None:
+            weights *= taken
+        for piece, gradient in zip(self._pieces(total), gradients, strict=True):
+            piece += (weights[:, None] @ gradient.flatten(2))[:, 0].view(piece.shape)
+
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> list[Tensor]:
+        """For each trained parameter the records' gradients, (runs, records, …).
+
+        Args:
+            theta: (runs, parameters).
+            inputs: (records, …), or (runs, records, …) if each run has its own.
+            labels: (records,) or (runs, records).
+        """
+        rest = self._untrained(theta)
+        masks: list[list[Tensor]] = []
+        if self.generator is not None:
+            masks = draw(self._dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
+
+        def outputs(own: dict[str, Tensor], x: Tensor, masks: list[list[Tensor]]) -> Tensor:
+            for layer, of_layer in zip(self._dropouts, masks, strict=True):
+                layer.masks = iter(of_layer)
+            found: Tensor = functional_call(self._net, rest | own, (x[None],))
+            return found[0]
+
+        return list(record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks).values())
+
+    def _named(self, theta: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._names, self._pieces(theta), strict=True))
+
+    def _pieces(self, theta: Tensor) -> Iterator[Tensor]:
+        """The parameters' own tensors, views of (…, parameters)."""
+        parts = torch.split(theta, [shape.numel() for shape in self._shapes], dim=-1)
+        return (part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, self._shapes, strict=True))
+
+    def _untrained(self, theta: Tensor) -> dict[str, Tensor]:
+        """Frozen parameters and buffers, in the precision of theta."""
+        state = {**dict(self._net.named_parameters()), **dict(self._net.named_buffers())}
+        rest = {name: value.detach() for name, value in state.items() if name not in self._names}
+        return {name: value.to(theta.dtype) if value.is_floating_point() else value for name, value in rest.items()}
+
+    def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        floats = self.parameters + int(np.prod(self.input_shape))
+        return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)

@@ -1,0 +1,176 @@
+"""From a `torch.nn.Module` to a bank of it, with what can be checked before any training."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dpsub._core import checks
+from dpsub.data import Task, check_task
+from dpsub.models.interface import Losses, cross_entropy
+from dpsub.models.modules import ModuleBank
+
+SAME = 1e-3  # relative: a record's gradient alone, and its part of a batch's gradient
+
+
+def from_module(
+    module: nn.Module,
+    task: Task,
+    *,
+    start: str | Callable[[], nn.Module] = "own",
+    loss: Losses | None = None,
+    name: str | None = None,
+) -> ModuleBank:
+    r"""A bank of any module that can be differentiated record by record.
+
+    Parameters that require a gradient are trained, clipped and noised. All others, and buffers, stay as they are, so
+    heads, adapters and frozen backbones can be written as usual. Layers that Opacus knows how to replace (batch norm,
+    `nn.LSTM`, `nn.MultiheadAttention`) are refused in Opacus's words; `opacus.validators.ModuleValidator.fix` replaces
+    them. Dropout is drawn for each model from its bank's stream. Scores, accuracy and canaries' own gradients are
+    computed without it.
+
+    Args:
+        module: takes records (n, *shape of the task's) as float32 and returns outputs (n, num_classes). It is copied.
+        task: the task; its shape and number of classes are checked.
+        start: "own": all models start from the module's parameters. "fresh": each model draws its own, by its layers'
+            `reset_parameters`. Or a function without arguments that makes a new module, whose parameters are taken.
+        loss: from outputs (n, num_classes) and labels (n,) to losses (n,). By default cross-entropy.
+        name: what the bank is called in results. Stores tell banks apart by it, the module's structure, its start and
+            everything that is frozen; code that differs in none of these needs another name. By default the class's.
+
+    Returns:
+        A bank, which `audit` and the crafters take as they take `mlp(task)`.
+
+    Raises:
+        ValueError: if the module has no trainable parameter, cannot be differentiated record by record, mixes records,
+            draws randomness outside `nn.Dropout`, or does not fit the task; if the loss is not one number a record.
+
+    >>> from torch import nn
+    >>> from dpsub import data, models
+    >>> task = data.digits(n_train=100)
+    >>> models.from_module(nn.Sequential(nn.Linear(53, 8), nn.LayerNorm(8), nn.Linear(8, 10)), task).parameters
+    538
+    """
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
+    check_task(task)
+    if not (start in ("own", "fresh") if isinstance(start, str) else callable(start)):
+        raise ValueError(f"start must be 'own', 'fresh' or a function that makes a module, got {start!r}")
+    if loss is not None and not callable(loss):
+        raise ValueError(f"loss must be a function of outputs and labels, got {loss!r}")
+    name = type(module).__name__ if name is None else checks.text("name", name)
+    module = copy.deepcopy(module).train()
+    _check_parameters(module)
+    _check_by_opacus(module)
+    bank = ModuleBank(
+        name=name if loss is None else f"{name} by {getattr(loss, '__qualname__', type(loss).__name__)}",
+        input_shape=task.x_train.shape[1:],
+        classes=task.num_classes,
+        template=module,
+        losses=cross_entropy if loss is None else loss,
+        start=None if start == "own" else start,
+    )
+    x, y = torch.tensor(task.x_train[:2]), torch.tensor(task.y_train[:2])
+    _check_start(bank)
+    _check_outputs(bank, x, y)
+    _check_records_apart(bank, x, y)
+    return bank
+
+
+def _check_parameters(module: nn.Module) -> None:
+    trained = [one for one in module.parameters() if one.requires_grad]
+    if not trained:
+        raise ValueError("module must have a parameter that requires a gradient, got none: nothing would be trained")
+    for one in trained:
+        if one.dtype != torch.float32 or one.device.type != "cpu":
+            raise ValueError(
+                f"module must have float32 parameters on the CPU, got {one.dtype} on {one.device}: "
+                "use module.float().cpu()"
+            )
+
+
+def _check_by_opacus(module: nn.Module) -> None:
+    from opacus.validators import ModuleValidator  # its import takes as long as all of dpsub.models
+
+    if errors := ModuleValidator.validate(module, strict=False):
+        reasons = "".join(f"\n  {error}" for error in errors)
+        raise ValueError(
+            f"module must be one that Opacus can differentiate record by record, got one of which it says:{reasons}\n"
+            "opacus.validators.ModuleValidator.fix(module) replaces such layers"
+        )
+
+
+def _check_start(bank: ModuleBank) -> None:
+    generator = torch.Generator().manual_seed(0)
+    if bank.start == "fresh":
+        for path, layer in bank.template.named_modules():
+            own = [one for one in layer.parameters(recurse=False) if one.requires_grad]
+            if own and not callable(getattr(layer, "reset_parameters", None)):
+                raise ValueError(
+                    f"start must be a function that makes a module where layers have no reset_parameters, got 'fresh' "
+                    f"for a {type(layer).__name__}{f' ({path})' if path else ''}"
+                )
+    elif bank.start is not None:
+        made = bank.start()  # type: ignore[operator]
+        expected = {name: value.shape for name, value in bank.template.named_parameters()}
+        got = {name: value.shape for name, value in made.named_parameters()} if isinstance(made, nn.Module) else None
+        if got != expected:
+            raise ValueError(f"start must make modules with the parameters of {bank.name}, got {made!r:.200}")
+    if not torch.isfinite(bank.initial_parameters(2, generator)).all():
+        raise ValueError("module must start with finite parameters, got some that are not")
+
+
+def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
+    module = bank.module()
+    try:
+        with torch.no_grad():
+            outputs = module(x)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+        raise ValueError(f"module must take records {tuple(x.shape)}, got from it: {error}") from error
+    if not isinstance(outputs, Tensor) or outputs.shape != (len(x), bank.classes):
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"module must return outputs ({len(x)}, {bank.classes}), a number for each record and class of the task, "
+            f"got {got}"
+        )
+    try:
+        losses = bank.losses(outputs, y)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"loss must take outputs {tuple(outputs.shape)} and labels {tuple(y.shape)}: {error}"
+        ) from error
+    if not isinstance(losses, Tensor) or losses.shape != y.shape:
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(f"loss must return one number a record, ({len(y)},), got {got}: do not reduce it")
+    if not torch.allclose(bank.losses(outputs[:1], y[:1])[0], losses[0], rtol=SAME):
+        raise ValueError("loss must be of each record by itself, got one that changes with the other records")
+
+
+def _check_records_apart(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
+    """Check that records can be differentiated one by one, and do not see each other."""
+    theta = bank.initial_parameters(1, torch.Generator().manual_seed(0))
+    try:
+        ours = bank.clipped_sum(theta, x, y, None, torch.inf)[0]
+        bank.training(torch.Generator().manual_seed(0)).clipped_sum(theta, x, y, None, torch.inf)
+    except (RuntimeError, NotImplementedError, StopIteration) as error:
+        words = str(error).splitlines()[0]
+        if "random" in words:
+            raise ValueError(
+                "module must draw randomness in nn.Dropout layers only, so that each model has its own stream, got "
+                f"one that draws it elsewhere: {words}"
+            ) from error
+        raise ValueError(
+            f"module must be one that torch.func.vmap can differentiate record by record, got from it: {words}"
+        ) from error
+    module = bank.module(theta[0])
+    trained = [one for one in module.parameters() if one.requires_grad]
+    parts = torch.autograd.grad(bank.losses(module(x), y).sum(), trained, materialize_grads=True)
+    whole = torch.cat([part.flatten() for part in parts])
+    if not torch.allclose(ours, whole, rtol=SAME, atol=SAME * float(whole.abs().max())):
+        raise ValueError(
+            "module must treat each record by itself, got one in which the gradients of two records change when they "
+            "are in one batch: no clipping of records bounds what one of them does"
+        )
