@@ -180,6 +180,7 @@ def test_images_that_do_not_fit_are_named(axes):
         ([["a"]], ["a", "b"], "images must be numbers"),
         (np.full((2, 2, 2), np.nan), ["a", "b"], "images must be finite"),
         (np.zeros((2, 2, 2)), "ab", "names must be a list"),
+        (np.zeros((2, 2, 2)), np.array(1.0), "names must be a list"),
         (np.zeros((2, 2, 2)), ["a"], "axes and names must be one for each of 2 images, got 2 and 1"),
         (np.zeros((2, 2, 2)), ["a", None], "names must be a text"),
     ):
