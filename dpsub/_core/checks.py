@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
 
 
@@ -69,7 +70,7 @@ def real(
     signs = {">": above, ">=": at_least, "<": below, "<=": at_most}
     bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None]
     expected, told = " and ".join(bounds), _told(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be {f'a number {expected}' if bounds else 'a finite number'}, got {told}")
     try:
         number = float(value)
@@ -91,7 +92,7 @@ def real(
 def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
     """The value as an int, if it is a whole number within the given bounds."""
     expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}")
     try:
         number = int(value) if isinstance(value, numbers.Integral) else int(float(value))

@@ -80,7 +80,7 @@ def epsilon(
 
     Args:
         noise_multiplier: σ, from 1e-4 to 1e6; the noise's standard deviation divided by max_grad_norm.
-        sample_rate: 0 < q ≤ 1; each record enters each batch with this probability, independently. With
+        sample_rate: q, from 1e-300 to 1; each record enters each batch with this probability, independently. With
             `sampling="epochs"` it is 1 / (steps an epoch).
         steps: from 1 to 1e9; one number, or a sequence of numbers, whose values of ε share one discretisation.
         history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants

@@ -71,7 +71,7 @@ def _smallest_group_epsilon(curve: Curve, end: int, *, delta: float, largest: fl
     def lacking(current: float) -> float:
         """The ε that add/remove accounting needs minus `current`; `current` is a solution if this is at most 0."""
         needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
-        return min(needed, 2 * largest) - current
+        return min(needed, max(2 * largest, 1.0)) - current  # 1 where `largest` is negative, and only 0 can be found
 
     enough, stride, lack = 0.0, 0.0, lacking(0.0)
     while lack > 0:

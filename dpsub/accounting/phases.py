@@ -39,7 +39,7 @@ class Training:
         return max(self.counts, key=sum)
 
 
-LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-4, 1e6, 10**9  # the range that floating point covers
+LEAST_NOISE, MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e-4, 1e6, 1e-300, 10**9  # the range that floating point covers
 
 
 def of_arguments(
@@ -79,8 +79,9 @@ def _training(rows: list[list[tuple[float, float, int]]], adjacency: str, sampli
 
 
 def _computable(training: Training) -> Training:
-    for sigma, _ in training.mechanisms:
+    for sigma, q in training.mechanisms:
         checks.real("noise_multiplier", sigma, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+        checks.real("sample_rate", q, at_least=LEAST_RATE, at_most=1)
     checks.whole("steps", sum(training.most), at_most=MOST_STEPS)
     return training
 

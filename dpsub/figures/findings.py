@@ -165,7 +165,8 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
 
 
 def _several(audited: Iterable[xr.Dataset]) -> list[xr.Dataset]:
-    if isinstance(audited, xr.Dataset | Mapping | str) or not isinstance(audited, Iterable):
+    single = isinstance(audited, xr.Dataset | Mapping | str) or getattr(audited, "shape", None) == ()
+    if single or not isinstance(audited, Iterable):
         raise ValueError(f"audited must be a sequence of audits, got {type(audited).__name__}")
     if not (found := list(audited)):
         raise ValueError("audited must be one audit or more, got none")

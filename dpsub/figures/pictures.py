@@ -152,7 +152,11 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
     if shown.ndim not in (3, 4) or not shown.size or shown.shape[3:] not in ((), (3,)):
         raise ValueError(f"images must have shape (k, height, width) or (k, height, width, 3), got {shown.shape}")
     for argument, listed in (("axes", axes), ("names", names)):
-        if not isinstance(listed, Sequence | np.ndarray) or isinstance(listed, str):
+        if (
+            not isinstance(listed, Sequence | np.ndarray)
+            or isinstance(listed, str)
+            or getattr(listed, "shape", None) == ()
+        ):
             raise ValueError(f"{argument} must be a list, one for each image, got {type(listed).__name__}")
     if not len(axes) == len(shown) == len(names):
         raise ValueError(

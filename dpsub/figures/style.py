@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.text import Annotation, Text
 
+from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures.arguments import on_axes, text
 
@@ -50,6 +51,7 @@ def what_it_rests_on(bound: LowerBound) -> str:
     """A note for legends: what a bound assumes, and "not valid" if it is not."""
     if not isinstance(bound, LowerBound):
         raise ValueError(f"bound must be a LowerBound, got {type(bound).__name__}")
+    checks.choice("bound: assumes", bound.assumes, tuple(ASSUMES))
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 

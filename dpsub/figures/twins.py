@@ -49,6 +49,8 @@ def separation(result: xr.Dataset, exchanged: xr.Dataset, *, delta: float) -> pd
             raise ValueError(
                 f"{argument} must have the dimensions run, of 4 or more, and step, got {dict(audited.score.sizes)}"
             )
+        if audited.score.dtype.kind not in "iuf":
+            raise ValueError(f"{argument} must have scores that are real numbers, got dtype {audited.score.dtype}")
         steps(argument, audited)
         if "canary_fingerprint" not in audited.attrs:
             raise ValueError(

@@ -23,6 +23,7 @@ from dpsub._core import checks
         (10**400, {"above": 0}, "σ must be finite and > 0, got 10"),
         (True, {"above": 0}, "σ must be a number > 0, got True"),
         ("1", {}, "σ must be a finite number, got '1'"),
+        (np.timedelta64(1), {}, "σ must be a finite number, got np.timedelta64"),
     ],
 )
 def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
@@ -39,6 +40,7 @@ def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
         (2.5, {}, "steps must be a whole number >= 1, got 2.5"),
         (math.inf, {}, "steps must be a whole number >= 1, got inf"),
         (math.nan, {}, "steps must be a whole number >= 1, got nan"),
+        (np.timedelta64(1), {}, "steps must be a whole number >= 1, got np.timedelta64"),
         (Fraction(10**400), {}, "steps must be a whole number >= 1, got Fraction"),
         (True, {}, "steps must be a whole number >= 1, got True"),
     ],

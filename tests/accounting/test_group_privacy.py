@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsub.accounting import gdp_delta, group_privacy_epsilon
+from dpsub.accounting import epsilon, gdp_delta, group_privacy_epsilon
 
 
 @pytest.mark.parametrize(("mechanism", "expected"), [("full", 4.108), ("quarter", 4.13576627)])
@@ -27,3 +27,13 @@ def test_group_privacy_is_the_smallest_solution_although_the_left_side_is_not_mo
     found = group_privacy_epsilon(noise_multiplier=1.0, sample_rate=1, steps=9, delta=0.01) / 2
     assert all(gdp_delta(3.0, e) * (1 + math.exp(e)) > 0.01 for e in np.linspace(0, found - 1e-6, 2_000))
     assert gdp_delta(3.0, found) * (1 + math.exp(found)) == pytest.approx(0.01, rel=1e-5)
+
+
+@pytest.mark.parametrize("delta", [1e-59, 1e-61, 1e-100, 1e-300, 1e-323])
+def test_group_privacy_is_never_below_the_epsilon_that_it_bounds(delta):
+    training = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "delta": delta}
+    assert group_privacy_epsilon(**training) >= epsilon(**training, adjacency="substitute")
+
+
+def test_where_the_record_is_hardly_sampled_group_privacy_is_0_at_any_delta():
+    assert group_privacy_epsilon(noise_multiplier=1.0, sample_rate=1e-100, steps=2, delta=1e-61) == 0

@@ -54,3 +54,12 @@ MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
 def test_what_is_no_history_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         epsilon(delta=1e-5, adjacency="substitute", **change)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-310])
+def test_sample_rates_without_an_inverse_are_refused(rate):
+    for question in (epsilon, epsilon_interval):
+        with pytest.raises(ValueError, match="sample_rate must be >= 1e-300 and <= 1"):
+            question(history=[(1.0, rate, 5)], delta=1e-5, adjacency="substitute")
+    with pytest.raises(ValueError, match="sample_rate must be >= 1e-300 and <= 1"):
+        group_privacy_epsilon(history=[(1.0, rate, 5)], delta=1e-5)

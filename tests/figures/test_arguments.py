@@ -157,6 +157,7 @@ def test_what_cannot_be_drawn_is_named(axes, call, count, given):
         ({"legend": "no"}, "legend must be True or False, got 'no'"),
         ({"audited": {"\ud800": [[ONE, ONE]]}}, "audited must have names"),
         ({"audited": {"S2": [[ONE, replace(ONE, epsilon="a")]]}}, r"audited\['S2'\] must be numbers, got 'a'"),
+        ({"audited": {"S2": [[ONE, replace(ONE, assumes="luck")]]}}, r"audited\['S2'\]: assumes must be one of"),
         ({"audited": {"S2": [[ONE, replace(ONE, epsilon=-1.0)]]}}, r"audited\['S2'\] must hold bounds with an epsilon"),
         ({"audited": {"S2": [[ONE, replace(ONE, epsilon=np.inf)]]}}, r"audited\['S2'\] must be finite"),
     ],
@@ -179,6 +180,7 @@ def test_images_that_do_not_fit_are_named(axes):
         ([["a"]], ["a", "b"], "images must be numbers"),
         (np.full((2, 2, 2), np.nan), ["a", "b"], "images must be finite"),
         (np.zeros((2, 2, 2)), "ab", "names must be a list"),
+        (np.zeros((2, 2, 2)), np.array(1.0), "names must be a list"),
         (np.zeros((2, 2, 2)), ["a"], "axes and names must be one for each of 2 images, got 2 and 1"),
         (np.zeros((2, 2, 2)), ["a", None], "names must be a text"),
     ):

@@ -135,6 +135,8 @@ def test_a_panel_by_the_mechanism_has_its_bounds_and_its_ceiling_at_each_step(au
 def test_nothing_to_draw_or_to_name_is_an_error():
     with pytest.raises(ValueError, match="audited must be one audit or more, by scenario, got none"):
         findings.panel({}, delta=1e-5)
+    with pytest.raises(ValueError, match="audited must be a sequence of audits, got ndarray"):
+        findings.last_step(np.array(1.0), delta=1e-5)
     with pytest.raises(ValueError, match="audited must be one audit or more, got none"):
         findings.source()
 
@@ -323,3 +325,11 @@ def test_twins_may_differ_in_when_and_how_exactly_they_were_made():
     other = other.assign_attrs(noise_multiplier=3.0 + 1e-9, files={"a": "b"}, version_scipy="2", commit="c")
     plain = findings.separation(*twins(), delta=1e-5)
     assert findings.separation(one, other.transpose(), delta=1e-5).equals(plain)
+
+
+def test_scores_and_noise_that_are_no_numbers_of_twins_are_refused():
+    one, other = twins(noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="result must have scores that are real numbers, got dtype complex"):
+        findings.separation(one.assign(score=one.score.astype(complex)), other, delta=1e-5)
+    with pytest.raises(ValueError, match="exchanged must be the same audit .* noise_multiplier"):
+        findings.separation(one, other.assign_attrs(noise_multiplier=10**400), delta=1e-5)

@@ -218,4 +218,4 @@ def prepare(folder):
         "y_test": [0, 1],
     }
     np.savez(folder / "features.npz", **arrays)
-    (folder / "study.json").write_text('{"rows": []}')
+    (folder / "study.json").write_text('{"made": {}, "rows": []}')
