@@ -114,7 +114,12 @@ def _check_start(bank: ModuleBank) -> None:
                     f"for a {type(layer).__name__}{f' ({path})' if path else ''}"
                 )
     elif bank.start is not None:
-        made = bank.start()  # type: ignore[operator]
+        try:
+            made = bank.start()  # type: ignore[operator]
+        except Exception as error:  # it is the user's
+            raise ValueError(
+                f"start must be a function that makes a module without being given anything, got {error!r} from it"
+            ) from error
         expected = {name: value.shape for name, value in bank.template.named_parameters()}
         got = {name: value.shape for name, value in made.named_parameters()} if isinstance(made, nn.Module) else None
         if got != expected:

@@ -80,6 +80,7 @@ def test_losses_of_something_else_are_refused(task, loss, message):
         ("random", "start must be 'own', 'fresh' or a function that makes a module, got 'random'"),
         (3, "start must be 'own', 'fresh' or a function"),
         (lambda: nn.Linear(3, 2), "start must make modules with the parameters of Of, got Linear"),
+        (len, r"start must be a function that makes a module without .*, got TypeError"),
         (lambda: None, "start must make modules with the parameters of Of, got None"),
         ("fresh", r"start must be a function .* no reset_parameters, got 'fresh' for a Of"),
     ],
