@@ -51,8 +51,8 @@ def from_module(
     >>> from torch import nn
     >>> from dpsub import data, models
     >>> task = data.digits(n_train=100)
-    >>> models.from_module(nn.Sequential(nn.Linear(53, 8), nn.LayerNorm(8), nn.Linear(8, 10)), task).parameters
-    538
+    >>> models.from_module(nn.Sequential(nn.Linear(55, 8), nn.LayerNorm(8), nn.Linear(8, 10)), task).parameters
+    554
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module, got a {type(module).__name__}")

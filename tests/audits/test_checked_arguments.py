@@ -19,7 +19,10 @@ from dpsub import CanaryPair, audit, crafters, data, models
         ({"metrics": "accuracy"}, r"observers, such as \(\"accuracy\",\), got 'accuracy'"),
         ({"metrics": None}, "metrics must be a sequence of names or observers, such as .* got None"),
         ({"task": None}, "task must be a dpsub.data.Task, got a NoneType: make one with from_arrays"),
-        ({"model": torch.nn.Linear(2, 2)}, "model must be made by dpsub.models, .* got a Linear"),
+        (
+            {"model": torch.nn.Linear(2, 2)},
+            "model must be a bank, got a torch.nn.Module, Linear: make one with dpsub.models.from_module",
+        ),
         ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
         ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
         ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
