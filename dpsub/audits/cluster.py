@@ -59,6 +59,7 @@ def kinds(client: Any, device: str) -> list[Made]:
 def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
     """Yield shards as workers finish them. If a worker dies, others train the shards that it had not finished."""
     import distributed
+    from distributed.comm.core import CommClosedError
 
     as_completed: Any = distributed.as_completed
     with warnings.catch_warnings():
@@ -76,7 +77,7 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
                     f"client: several workers died while they trained {shard}, the last of them at "
                     f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"
                 ) from None
-            except CancelledError:
+            except (CancelledError, CommClosedError):  # the second while results are fetched
                 raise ConnectionError(
                     "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call "
                     "again, with a new client if necessary, to go on from what is stored"

@@ -163,6 +163,7 @@ CALLS = [
         {"folder": ["audits", Path("audits")], "label": [OMIT, "{scenario}", "q = {sample_rate:g}", "{steps} steps"]},
         all_audits,
         hostile={"folder": ANY_PATH},
+        names=("store",),
         raises=(OSError,),
     ),
     Call(
