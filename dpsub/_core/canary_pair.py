@@ -155,7 +155,7 @@ def _array(name: str, value: Any) -> NDArray[np.float32]:
         wide = np.asarray(value)
         finite = np.isfinite(wide).all() and not np.iscomplexobj(wide)
         with np.errstate(over="ignore"):
-            array = wide.astype(np.float32) if finite else wide
+            array = wide.astype(np.float32, copy=False) if finite else wide
     except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
         raise ValueError(f"{name} must be real numbers; a record is a tuple (x, y); got {value!r}") from None
     if not finite or not np.isfinite(array).all():

@@ -18,6 +18,7 @@ from dpsub.accounting.revealed_batches import RevealedCurve
 NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
 MOST_POINTS = 2**20  # of a grid: less than 2 GiB and 10 s
+ROUGH_POINTS = 2**16  # of a grid for `rough_epsilon`
 
 Interval = tuple[Array, Array]  # the lower and the upper ends, one for each value asked for
 
@@ -100,14 +101,11 @@ def epsilons(training: Training, engine: str, delta: float, eps_error: float) ->
 
 def rough_epsilon(training: Training, delta: float) -> float:
     """An upper bound on the ε of one curve, from a grid of a few thousand points: cheap, but it can be loose."""
-    adjacency, mechanisms, counts = training.adjacency, training.mechanisms, training.counts
     reach = deviations(sum(training.most), delta)
-    scale = grid_engine.scale(adjacency, mechanisms, training.most)
-    widest = grid_engine.widest(adjacency, mechanisms, reach)
-    finest = (widest + 20 * math.sqrt(sum(training.most)) * scale) / 2**16
-    mesh = max(min(scale / 10, widest / 1024), widest / 8192, finest)
-    [curve] = grid_engine.curves(adjacency, mechanisms, counts, mesh, reach)
-    revealed = RevealedCurve(distance(adjacency), *training.harshest, sum(training.most))
+    scale, widest, span = _extent(training, reach)
+    mesh = max(min(scale / 10, widest / 1024), widest / 8192, span / ROUGH_POINTS)
+    [curve] = grid_engine.curves(training.adjacency, training.mechanisms, training.counts, mesh, reach)
+    revealed = RevealedCurve(distance(training.adjacency), *training.harshest, sum(training.most))
     return min(curve.epsilon(delta)[1], revealed.epsilon(delta)[1])
 
 
@@ -141,11 +139,9 @@ def _precision(
             lambda error: prv_engine.curves(adjacency, mechanisms, counts, error, (delta or 1e-5) / 1000),
             lambda error, worst: None if error == target else target,
         )
-    steps = sum(training.most)
-    reach = REACH if delta is None or engine == "pld" else deviations(steps, delta)
-    scale = grid_engine.scale(adjacency, mechanisms, training.most)
-    widest = grid_engine.widest(adjacency, mechanisms, reach)
-    finest = (widest + 20 * math.sqrt(steps) * scale) / MOST_POINTS
+    reach = REACH if delta is None or engine == "pld" else deviations(sum(training.most), delta)
+    scale, widest, span = _extent(training, reach)
+    finest = span / MOST_POINTS
 
     def used(mesh: float) -> float:
         return mesh if engine == "pld" else max(grid_engine.aligned(mesh, training), finest)
@@ -165,6 +161,13 @@ def _precision(
         return following if used(following) < used(mesh) else finer(following, worst)
 
     return max(min(max(scale / 10, widest / 8192), widest / 1024), finest), make, finer
+
+
+def _extent(training: Training, reach: float) -> tuple[float, float, float]:
+    """The scale of a step's losses, their width, and the width of all steps' losses together."""
+    scale = grid_engine.scale(training.adjacency, training.mechanisms, training.most)
+    widest = grid_engine.widest(training.adjacency, training.mechanisms, reach)
+    return scale, widest, widest + 20 * math.sqrt(sum(training.most)) * scale
 
 
 def any_bound(low: Array, high: Array) -> float:

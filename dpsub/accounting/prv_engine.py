@@ -24,9 +24,8 @@ from scipy.special import logsumexp
 from dpsub.accounting.dominating_pairs import Array, Mechanisms, Pair, pairs
 
 MOST_POINTS = 2**22  # prv-accountant works in long double: about 5 s and 600 MB
-ROUNDING = (
-    1e-15  # for each step: bounds the floating-point error of δ(ε), which was at most 2e-16 a step in 30 measurements
-)
+# For each step: bounds the floating-point error of δ(ε), which was at most 2e-16 a step in 30 measurements.
+ROUNDING = 1e-15
 
 
 class PairPRV(PrivacyRandomVariable):  # type: ignore[misc]

@@ -103,7 +103,6 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
 
     if excess(0.0) <= 0:
         return 0.0
-    farthest = steps - math.sqrt(steps) * sigma * float(
-        ndtri_exp(math.log(delta) - math.log(2))
-    )  # less than δ lies beyond, in either world
+    beyond = float(ndtri_exp(math.log(delta) - math.log(2)))
+    farthest = steps - math.sqrt(steps) * sigma * beyond  # less than δ lies beyond, in either world
     return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))

@@ -164,6 +164,14 @@ BY_NAME: dict[str, Observer] = {one.name: one for one in (Accuracy(), Distance()
 RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "shards", "canary")
 
 
+OF_ALL_RUNS = (("run", "step"), ("run", "parameter"))  # the dims of observers of all runs
+
+
+def are_of_some_runs(dims: tuple[str, ...]) -> bool:
+    """Whether an observer of only some runs may have these dims."""
+    return len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
+
+
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
     """The observers that `metrics` names or holds, in the order of their names."""
     found: dict[str, Observer] = {}
@@ -211,10 +219,8 @@ def _check_name(observer: Observer) -> None:
 
 
 def _check_dims(observer: Observer) -> None:
-    dims, own = observer.dims, observer.most_runs is not None
-    of_all = dims in (("run", "step"), ("run", "parameter"))
-    of_some = len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
-    if not (of_some if own else of_all):
+    dims = observer.dims
+    if not (dims in OF_ALL_RUNS if observer.most_runs is None else are_of_some_runs(dims)):
         raise ValueError(
             'metrics must have the dims ("run", "step") or ("run", "parameter") or, with most_runs, one of their own '
             f'and "step", got {dims!r} of {observer.name!r}'

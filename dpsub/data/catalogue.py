@@ -92,9 +92,8 @@ def cifar10(
         seed: decides which records are private and which are auxiliary.
         encoder: a vision transformer on the Hugging Face hub, or a folder that holds one. The paper uses `data.VIT`,
             ViT-B/16 pretrained on ImageNet-21k, with 768 features. Encoders need `pip install dpsub[embeddings]`.
-            Weights are read from *.safetensors only, and a folder with code or other weights is refused. Embeddings are
-            computed once and kept in the data folder, or in the user's cache if that is read-only. None: the images
-            themselves.
+            Weights are read from *.safetensors only, and a folder with code is refused. Embeddings are computed once
+            and kept in the data folder, or in the user's cache if that is read-only. None: the images themselves.
         n_test: how many test images to keep, from the first on; all by default. An encoder embeds these too.
         device: where the encoder runs.
 
@@ -132,8 +131,8 @@ def sst2(
         seed: decides which records are private and which are auxiliary.
         encoder: a Sentence-BERT model on the Hugging Face hub, or a folder that holds one. The default is the paper's:
             all-MiniLM-L6-v2, with 384 features of unit norm. Encoders need `pip install dpsub[embeddings]`. Weights are
-            read from *.safetensors only, and a folder with code or other weights is refused. Embeddings are computed
-            once and kept in the data folder, or in the user's cache if that is read-only.
+            read from *.safetensors only, and a folder with code is refused. Embeddings are computed once and kept in
+            the data folder, or in the user's cache if that is read-only.
         device: where the encoder runs.
 
     Raises:

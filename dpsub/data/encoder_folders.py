@@ -1,4 +1,4 @@
-"""What a folder with an encoder may hold: no code, no pickles, and no names of code outside the encoders' libraries."""
+"""What a folder with an encoder may hold: no code, no weights that can run code, no names of foreign code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CODE = {".py", ".pyc", ".pyd", ".so", ".dll", ".dylib"}
-PICKLES = {".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
+CAN_RUN_CODE = {".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pkl", ".pt", ".pth"}
 # Keys of configurations whose values name classes to import. A class of the libraries' own begins with a capital.
 CLASSES = ("activation_function", "activation_fn", "tokenizer_class", "type", "types")
 OWN = re.compile(r"(sentence_transformers|torch\.nn)(\.[A-Za-z_]\w*)*\.[A-Z]\w*")
@@ -19,7 +19,8 @@ def check_encoder_folder(folder: str) -> None:
     """Check that loading an encoder from this folder runs no code of the folder's own.
 
     Raises:
-        ValueError: if the folder holds code or pickled weights, or a configuration that asks for code.
+        ValueError: if the folder holds code, or weights that can run code and none that cannot, or a configuration
+            that asks for code.
     """
     for path in sorted(Path(folder).rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -29,7 +30,7 @@ def check_encoder_folder(folder: str) -> None:
             raise ValueError(f"encoder must be a folder of regular files, got {folder} with {name}: remove it")
         if path.suffix.lower() in CODE:
             raise ValueError(f"encoder must be a folder without code, got {folder} with {name}: remove it")
-        if path.suffix.lower() in PICKLES and not any(path.parent.glob("*.safetensors")):
+        if path.suffix.lower() in CAN_RUN_CODE and not any(path.parent.glob("*.safetensors")):
             raise ValueError(
                 f"encoder must be a folder with weights as *.safetensors, got {folder} with {name}, a format that can "
                 "run code: convert it"

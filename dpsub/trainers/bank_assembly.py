@@ -53,7 +53,7 @@ def assemble(
     shared = len(y)
     x = np.concatenate([x, *(record.x[None] for record in records)])
     y = np.concatenate([y, np.array([record.y for record in records], dtype=np.int64)])
-    inputs, labels = model.inputs(torch.as_tensor(x, device=device)), torch.as_tensor(y, device=device)
+    inputs, labels = model.inputs(torch.tensor(x, device=device)), torch.tensor(y, device=device)
     if coordinates == "span" and spec.optimizer == "sgd":
         span = model.within_span(inputs, vectors)
         if span is not None:

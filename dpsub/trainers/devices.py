@@ -29,7 +29,25 @@ _turn, _claiming = Condition(), Lock()
 _inside: list[tuple[str, list[object]]] = []
 _taken: list[object] = []
 NAMES = ("auto", "cpu", "cuda")
+ON_VECTORS = (
+    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
 PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA and on a CPU
+
+
+def call_each_function_once() -> None:
+    """Call torch's functions of vectors once, while there is one thread.
+
+    MKL chooses the kernel of each function at its first call. Where two threads make that call at once, one of them may
+    be given a kernel that is right to 12 bits only (pytorch issue 188792, MKL before 2025.0).
+    """
+    for name in ON_VECTORS:
+        for dtype in (torch.float32, torch.float64):
+            getattr(torch, name)(torch.full((1,), 0.5, dtype=dtype))
+
+
+call_each_function_once()
 
 
 def device(name: str) -> torch.device:

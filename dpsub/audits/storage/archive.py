@@ -16,8 +16,6 @@ PACKED = ".zip"
 # A packed store ends with these bytes and 64 digits, the checksum of everything before the digits.
 SIGNED = b"dpsub sha256 "
 DIGITS = 64
-
-
 BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OverflowError, struct.error)
 
 

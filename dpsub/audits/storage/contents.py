@@ -21,8 +21,6 @@ from dpsub.audits.storage.recorded import text
 
 FORMAT = 1
 ADVICE = "copy it again from an undamaged original, or give another path"
-
-
 # What a root document says beside what the audit is.
 WHERE_FROM = {
     "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from dpsub.audits.observers import BY_NAME, RESERVED, Observer, Score
+from dpsub.audits.observers import BY_NAME, OF_ALL_RUNS, RESERVED, Observer, Score, are_of_some_runs
 from dpsub.audits.plans import Cut
 from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
@@ -166,9 +166,7 @@ def _is_of(name: str, dims: tuple[str, ...]) -> bool:
     known: dict[str, Observer] = {"score": Score(), **BY_NAME}
     if name in known:
         return dims == known[name].dims
-    if dims in (("run", "step"), ("run", "parameter")):
-        return True
-    return len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
+    return dims in OF_ALL_RUNS or are_of_some_runs(dims)
 
 
 def _index(name: str, size: int, arrays: dict[str, Array]) -> Array:

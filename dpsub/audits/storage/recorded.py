@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from reprlib import repr as short
 from typing import Any
 
@@ -11,7 +11,7 @@ from dpsub._core import DPSGD, checks, random_streams
 from dpsub.audits.storage.documents import MOST, Json
 from dpsub.trainers import COORDINATES, devices
 
-SPEC = ("noise_multiplier", "max_grad_norm", "sample_rate", "steps", "learning_rate", "optimizer")
+SPEC = tuple(field.name for field in fields(DPSGD))
 TEXTS = ("scenario", "task", "task_fingerprint", "model", "metrics")
 ORIGIN = ("device", "cpu_capability", "commit", "last_written")  # written once there are shards
 BLOCKS = [2**power for power in range(8)]
@@ -95,5 +95,5 @@ def text(name: str, value: object) -> str:
 def _is_plain(value: Any) -> bool:
     """Whether this is a number or a text that can be encoded."""
     if isinstance(value, str):
-        return not re.search("[\ud800-\udfff]", value)
+        return checks.drawable(value)
     return isinstance(value, bool | int | float)
