@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +27,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpsub
 from dpsub.models import Model
 from dpsub.models.layers import Conv, Dense
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from modules_of_others import MODULES
 
 
 def random_task(n: int, shape: tuple[int, ...], classes: int) -> dpsub.data.Task:
@@ -39,7 +44,7 @@ def optimizer_for(module: nn.Module, spec: dpsub.DPSGD) -> torch.optim.Optimizer
 
 def published(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, steps: int, device: torch.device) -> None:
     data = TensorDataset(torch.as_tensor(task.x_train, device=device), torch.as_tensor(task.y_train, device=device))
-    module = model.module().to(device)
+    module = model.module().to(device).train()
     module, optimizer, loader = PrivacyEngine().make_private(
         module=module,
         optimizer=optimizer_for(module, spec),
@@ -61,7 +66,7 @@ def published(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, steps: int
 
 def lean(task: dpsub.data.Task, model: Model, spec: dpsub.DPSGD, steps: int, device: torch.device) -> None:
     x, y = torch.as_tensor(task.x_train, device=device), torch.as_tensor(task.y_train, device=device)
-    module = GradSampleModule(model.module().to(device))
+    module = GradSampleModule(model.module().to(device).train())
     optimizer = DPOptimizer(
         optimizer_for(module, spec),
         noise_multiplier=spec.noise_multiplier,
@@ -90,8 +95,10 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def flop_a_record(model) -> int:
-    """Forward, the gradient by the weights, and by the inputs of all layers but the first."""
+def flop_a_record(model) -> float:
+    """Forward, the gradient by the weights, and by the inputs of all layers but the first. NaN for modules."""
+    if isinstance(model, dpsub.models.ModuleBank):
+        return float("nan")
     if isinstance(model, dpsub.models.Linear):
         return 4 * (model.features + 1) * model.classes
     layers = [layer for layer in model.layers if isinstance(layer, Dense | Conv)]
@@ -124,6 +131,12 @@ def cases() -> Iterator[tuple[str, dpsub.data.Task, Model, dpsub.DPSGD]]:
     task = random_task(500, (1, 28, 28), 10)
     for q in (1.0, 0.25):
         yield f"MNIST ConvNet, n = 500, q = {q:g}", task, dpsub.models.convnet(task), dpsub.DPSGD(5, 1, q, 4, 0.5)
+    task = random_task(500, (8, 8), 10)
+    for name, make in MODULES.items():
+        torch.manual_seed(0)
+        model = dpsub.models.from_module(make(), task)
+        for q in (1.0, 0.25):
+            yield f"module: {name}, n = 500, q = {q:g}", task, model, dpsub.DPSGD(5, 1, q, 20, 0.5)
 
 
 def main() -> None:
@@ -131,7 +144,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="measure the cases whose name contains this")
+    parser.add_argument("--threads", type=int, help="of torch; 1 compares the bank with one lean loop on each core")
     arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     warnings.filterwarnings("ignore")
     gemm, normal = rates(device)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from dpsub.models.dropout import Masked, draw, masked
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
 from dpsub.models.record_gradients import norms_of, record_gradients
 
-# About how many numbers the gradients of one part of a step hold. Constants, since parts of another size round
-# differently. The one of CUDA was not measured.
+# About how many numbers activations and gradients of one part of a step hold. Constants, since parts of another size
+# round differently. The one of CUDA was not measured.
 ROOM = {"cpu": 2**22, "cuda": 2**28}
 _GLOBAL_GENERATOR = threading.Lock()  # fresh starts draw from it, as torch's layers do
 
@@ -40,6 +40,7 @@ class ModuleBank:
         losses: from outputs (records, classes) and labels (records,) to (records,) losses.
         start: None: the template's parameters. "fresh": each model starts from its layers' `reset_parameters`. Or a
             function that makes a new module.
+        activations: how many numbers a record's forward pass holds for its gradient.
         room: about how many numbers one part of the computation may hold.
         gather: whether each model computes its own batch only. This is faster for small batches.
         generator: where dropout masks come from; None while models are evaluated, without dropout.
@@ -51,6 +52,7 @@ class ModuleBank:
     template: nn.Module
     losses: Losses
     start: str | Callable[[], nn.Module] | None = None
+    activations: int = 0
     room: int = ROOM["cpu"]
     gather: bool = False
     generator: torch.Generator | None = None
@@ -195,7 +197,7 @@ class ModuleBank:
         return replace(self, template=template, room=ROOM[device.type], gather=sample_rate < GATHER_BELOW)
 
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
-        return 16 * records[0] * runs + 6 * max(self.room, self.parameters)
+        return 2 * math.prod(records) + 16 * records[0] * runs + 4 * max(self.room, RECORDS_AT_ONCE, self._floats)
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
         """None: modules train in all coordinates."""
@@ -246,5 +248,9 @@ class ModuleBank:
         return {name: value.to(theta.dtype) if value.is_floating_point() else value for name, value in rest.items()}
 
     def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        floats = self.parameters + int(np.prod(self.input_shape))
-        return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)
+        return parts_of(sizes, floats=self._floats, room=self.room, most_floats=RECORDS_AT_ONCE)
+
+    @property
+    def _floats(self) -> int:
+        """About how many numbers one record takes in one model."""
+        return self.parameters + math.prod(self.input_shape) + self.activations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -76,8 +77,23 @@ def from_module(
     x, y = torch.tensor(task.x_train[:2]), torch.tensor(task.y_train[:2])
     _check_start(bank)
     _check_outputs(bank, x, y)
+    bank = replace(bank, activations=_activations(bank.module(), x[:1]))
     _check_records_apart(bank, x, y)
     return bank
+
+
+def _activations(module: nn.Module, x: Tensor) -> int:
+    """How many numbers a forward pass keeps for the backward pass, its parameters left out."""
+    own, kept = {one.data_ptr() for one in module.parameters()}, 0
+
+    def keep(value: Tensor) -> Tensor:
+        nonlocal kept
+        kept += 0 if value.data_ptr() in own else value.numel()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        module(x)
+    return kept
 
 
 def _check_parameters(module: nn.Module) -> None:

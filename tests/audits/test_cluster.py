@@ -14,6 +14,7 @@ import pytest
 import torch
 from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
+from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.audits import cluster
@@ -190,6 +191,16 @@ def test_a_worker_that_is_killed_costs_its_shards_and_nothing_else(arguments, tm
         assert victim not in client.run(os.getpid).values()
     assert found.equals(expected)
     assert not audits.status(store).damaged
+
+
+@pytest.mark.slow
+def test_workers_train_modules_as_this_process_does(task, tmp_path):
+    module = nn.Sequential(nn.Linear(task.x_train.shape[1], 8), nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 10))
+    model = models.from_module(module, task, start="fresh")
+    arguments = task, model, crafters.mislabeled(task, model, SPEC, seed=0), SPEC
+    with LocalCluster(n_workers=2, threads_per_worker=1, **LOCAL) as cluster, Client(cluster) as client:
+        found = audit(*arguments, client=client, store=tmp_path / "a.zarr", **OPTIONS)
+    assert found.equals(audit(*arguments, **OPTIONS))
 
 
 @pytest.mark.slow

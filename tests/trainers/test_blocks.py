@@ -45,6 +45,12 @@ print(used / block_bytes(model, task, spec, device, {runs}, spare=spare))
 """
 
 
+CONVOLVED = (
+    "torch.nn.Sequential(torch.nn.Unflatten(1, (1, 28, 28)), torch.nn.Conv2d(1, 8, 5), torch.nn.Tanh(), "
+    "torch.nn.Flatten(), torch.nn.Linear(8 * 24 * 24, 100))"
+)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux keeps them")
 @pytest.mark.parametrize(
     "case",
@@ -76,6 +82,9 @@ print(used / block_bytes(model, task, spec, device, {runs}, spare=spare))
             {"model": "convnet(task)", "shape": (2_000, 1, 28, 28), "q": 0.02, "runs": 16},
             id="convnet",
             marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16}, id="module"
         ),
     ],
 )
