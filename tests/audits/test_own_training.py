@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import trainings_of_others as others
@@ -18,9 +19,8 @@ from distributed import Client, LocalCluster
 from scipy.stats import ks_2samp
 
 import dpsub
-from dpsub import audit_training, audits, estimators
+from dpsub import accounting, audit_training, audits, estimators
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.storage import locks
 
 TESTS = Path(others.__file__).parent
 OPTIONS = {"runs": 60, "adjacency": "substitute", "name": "one normal", "seed": 3, "progress": False}
@@ -74,9 +74,11 @@ def test_coins_and_seeds_are_the_audits_own():
 
 
 def test_estimators_take_the_result():
+    # ±1 and noise of 1: the Gaussian mechanism at twice the sensitivity
+    truth = accounting.epsilon(noise_multiplier=1.0, sample_rate=1, steps=1, delta=1e-5, adjacency="substitute")
     found = audit_training(others.one_normal, **OPTIONS | {"runs": 500})
     bound = estimators.epsilon_lower_bound(found.score.isel(step=-1), found.bit, delta=1e-5)
-    assert 0.2 < bound.epsilon < 5
+    assert truth / 3 < bound.epsilon < truth
 
 
 def test_processes_find_the_same_numbers(tmp_path):
@@ -331,44 +333,61 @@ if __name__ == "__main__":
 """
 
 
-def killed(tmp_path, kills, processes, rng):
-    """Kill an audit so many times at random moments, go on in between, and return how many runs were stored."""
-    script, store, stored = tmp_path / "script.py", tmp_path / "a.zarr", []
+def begun(tmp_path, processes):
+    """A process that audits into a store, and a function that counts the runs stored there."""
+    script, store = tmp_path / "script.py", tmp_path / "a.zarr"
     script.write_text(KILLED)
     path = os.pathsep.join([str(TESTS), str(Path(dpsub.__file__).parents[1])])
-    for _ in range(kills):
-        process = subprocess.Popen(
-            [sys.executable, script, store, str(processes)], env={**os.environ, "PYTHONPATH": path}
-        )
-        while process.poll() is None and not locks.is_taken(store):
+    command, environment = [sys.executable, script, store, str(processes)], {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return process, lambda: len(list(store.glob("shards/*/zarr.json")))
+
+
+def stopped(tmp_path, how, moments, processes=1):
+    """End an audit by a signal when it has stored so many more runs, each time; return what was stored then."""
+    rng, stored = np.random.default_rng(), []
+    for more in moments:
+        process, count = begun(tmp_path, processes)
+        before = count()
+        while process.poll() is None and count() < before + more:
             time.sleep(0.001)
-        time.sleep(rng.uniform(0, 3 / kills + 3 * (processes > 1)))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if (store / "zarr.json").exists():
-            status = audits.status(store)
-            assert not status.damaged
-            stored.append(status.stored)
-    return store, stored
+        time.sleep(rng.uniform(0, 0.05))
+        workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(how)
+        told = process.communicate(timeout=60)[1]
+        assert not psutil.wait_procs(workers, timeout=20)[1], "workers outlive the audit"
+        assert how == signal.SIGKILL or re.search(r"KeyboardInterrupt: \d+ of 60 runs are in .*a\.zarr; the same", told)
+        status = audits.status(tmp_path / "a.zarr")
+        assert not status.damaged
+        assert not status.being_written
+        stored.append(status.stored)
+    print(f"runs stored when stopped: {stored}")
+    assert 0 < stored[0] < 60
+    assert stored == sorted(stored)
+
+
+def goes_on_to_the_same_numbers(tmp_path):
+    expected = audit_training(others.one_normal, **OPTIONS)
+    return audit_training(others.one_normal, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
 
 
 def test_kill_9_changes_no_bit(tmp_path):
-    store, stored = killed(tmp_path, 3, 1, np.random.default_rng())
-    assert stored == sorted(stored)
-    assert audit_training(others.one_normal, store=store, **OPTIONS).equals(
-        audit_training(others.one_normal, **OPTIONS)
-    )
+    stopped(tmp_path, signal.SIGKILL, [8, 0, 15])
+    assert goes_on_to_the_same_numbers(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_kill_9_at_ten_random_moments_changes_no_bit(tmp_path, processes):
-    store, stored = killed(tmp_path, 10, processes, np.random.default_rng())
-    print(f"runs stored when killed: {stored}")
-    assert stored == sorted(stored)
-    assert audit_training(others.one_normal, store=store, **OPTIONS).equals(
-        audit_training(others.one_normal, **OPTIONS)
-    )
+    stopped(tmp_path, signal.SIGKILL, np.random.default_rng().integers(1, 6, 10), processes)
+    assert goes_on_to_the_same_numbers(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_keeps_finished_runs_and_says_how_many(tmp_path, processes):
+    stopped(tmp_path, signal.SIGINT, [5, 10], processes)
+    assert goes_on_to_the_same_numbers(tmp_path)
 
 
 @pytest.mark.slow
