@@ -229,6 +229,29 @@ def test_a_retry_that_is_killed_at_any_write_loses_no_run_that_was_fine(tmp_path
 
 
 @failing
+def test_runs_that_are_stored_together_find_the_same_numbers(tmp_path, monkeypatch):
+    expected, store = audit_training(others.fails_at_times, **TWO), tmp_path / "a.zarr"
+    monkeypatch.setattr("dpsub.audits.training_plans.MOST_SHARDS", 7)
+    calls = []
+
+    def interrupted(bit, seed):
+        calls.append(seed)
+        if len(calls) == 31:
+            raise KeyboardInterrupt
+        return others.fails_at_times(bit, seed)
+
+    with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
+        audit_training(interrupted, store=store, **TWO)
+    found = audit_training(others.fails_at_times, store=store, **TWO)
+    assert found.equals(expected)
+    assert failures(found.attrs) == failures(expected.attrs)
+    assert len(list(store.glob("shards/*/zarr.json"))) == 7
+    assert audits.load(store).identical(found)
+    whole = audit_training(others.two_scores, **TWO)
+    assert audit_training(others.two_scores, store=store, retry=True, **TWO).equals(whole)
+
+
+@failing
 def test_a_packed_store_is_not_retried(tmp_path):
     audit_training(others.fails_at_times, store=tmp_path / "a.zarr", **TWO)
     audits.pack(tmp_path / "a.zarr")
