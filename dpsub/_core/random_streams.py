@@ -6,11 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6}
+_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "training": 7}
 
 
 def stream(
-    seed: int, purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game"], block: int = 0
+    seed: int,
+    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "training"],
+    block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.
 
@@ -21,7 +23,7 @@ def stream(
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
 
 
-def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit"], block: int = 0) -> int:
+def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit", "training"], block: int = 0) -> int:
     """A seed for torch: 32 bits, since its CPU generator reads no more.
 
     No two blocks of one seed and purpose share a seed, because an odd multiplier permutes the whole numbers modulo

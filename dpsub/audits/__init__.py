@@ -3,7 +3,20 @@
 from dpsub.audits.checked_arguments import repeat_seeds
 from dpsub.audits.many_runs import audit
 from dpsub.audits.observers import Observer, Watch
+from dpsub.audits.own_training import audit_training
 from dpsub.audits.stored_audits import Status, load, pack, status
 from dpsub.audits.sweeps import load_all, sweep
 
-__all__ = ["Observer", "Status", "Watch", "audit", "load", "load_all", "pack", "repeat_seeds", "status", "sweep"]
+__all__ = [
+    "Observer",
+    "Status",
+    "Watch",
+    "audit",
+    "audit_training",
+    "load",
+    "load_all",
+    "pack",
+    "repeat_seeds",
+    "status",
+    "sweep",
+]

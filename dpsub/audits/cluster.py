@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import cache
 from threading import Event, Lock
 from typing import Any
@@ -57,7 +57,19 @@ def kinds(client: Any, device: str) -> list[Made]:
 
 
 def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
-    """Yield shards as workers finish them. If a worker dies, others train the shards that it had not finished."""
+    """Yield the shards of a plan as workers finish them."""
+    with closing(results(client, plan, _train, shards, device)) as found:
+        for shard, (arrays, made) in found:
+            yield shard, arrays, made
+
+
+def results(
+    client: Any, what: Any, train: Callable[..., Any], shards: list[Shard], *options: Any
+) -> Generator[tuple[Shard, Any]]:
+    """Yield shards, each with `train(what, number, *options)`, as workers finish them.
+
+    If a worker dies, others train the shards that it had not finished.
+    """
     import distributed
     from distributed.comm.core import CommClosedError
 
@@ -65,13 +77,13 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sending large graph")
         # Submitted as a task: dask computes it again if the worker that holds it dies. Scattered data would be lost.
-        held = client.submit(_itself, plan, pure=False)
-    futures = {client.submit(_train, held, shard.number, device, pure=False): shard for shard in shards}
+        held = client.submit(_itself, what, pure=False)
+    futures = {client.submit(train, held, shard.number, *options, pure=False): shard for shard in shards}
     try:
         for future in as_completed(list(futures), loop=client.loop):
             shard = futures[future]
             try:
-                arrays, made = future.result()
+                found = future.result()
             except distributed.KilledWorker as error:
                 raise RuntimeError(
                     f"client: several workers died while they trained {shard}, the last of them at "
@@ -82,15 +94,15 @@ def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Genera
                     "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call "
                     "again, with a new client if necessary, to go on from what is stored"
                 ) from None
-            yield shard, arrays, made
+            yield shard, found
             del futures[future]
     finally:
         with suppress(Exception):
             client.cancel([held, *futures], force=True)
 
 
-def _itself(plan: Plan) -> Plan:
-    return plan
+def _itself(what: Any) -> Any:
+    return what
 
 
 def _made_here(device: str) -> Made:

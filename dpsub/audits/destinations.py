@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
 import xarray as xr
 
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.failed_runs import without_failed
+from dpsub.audits.plans import Shard
 from dpsub.audits.shard_provenance import Made, origin
 from dpsub.audits.shards import Arrays
+from dpsub.audits.training_plans import AnyPlan, TrainingPlan
+
+NO_FAILURES: Mapping[int, str] = {}
 
 
 class Writer(Protocol):
     """Takes trained shards. It exists only while its place is open for writing."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """The plan, with the noise multiplier and canaries that are stored already."""
         ...
 
@@ -25,24 +30,34 @@ class Writer(Protocol):
     def missing(self) -> list[Shard]: ...
 
     @property
+    def failed(self) -> list[Shard]:
+        """The shards that hold failed runs."""
+        ...
+
+    @property
     def made(self) -> list[Made]:
         """Where the shards written so far come from."""
         ...
 
-    def write(self, shard: Shard, arrays: Arrays, made: Made) -> None: ...
+    def write(self, shard: Shard, arrays: Arrays, made: Made, failed: Mapping[int, str] = ...) -> None:
+        """Take a shard, with the messages of its failed runs by their number."""
+        ...
 
 
 class Place(Protocol):
     """Where the results of an audit are kept."""
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> AnyPlan: ...
 
     @property
     def missing(self) -> list[Shard]: ...
 
     @property
     def made(self) -> list[Made]: ...
+
+    @property
+    def failed(self) -> list[Shard]: ...
 
     def writing(self) -> AbstractContextManager[Writer]:
         """Open for writing."""
@@ -60,10 +75,11 @@ class Place(Protocol):
 class Memory:
     """The place for audits that are not stored."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: AnyPlan) -> None:
         self.plan = plan
         self.made: list[Made] = []
         self._written: set[int] = set()
+        self._failed: dict[int, str] = {}
         self._arrays = {name: np.full(v.shape, v.fill, v.dtype) for name, v in plan.variables.items()}
 
     @property
@@ -76,10 +92,17 @@ class Memory:
     def settle(self) -> None:
         return
 
-    def write(self, shard: Shard, arrays: Arrays, made: Made) -> None:
+    @property
+    def failed(self) -> list[Shard]:
+        return [
+            shard for shard in self.plan.shards if any(run in self._failed for run in range(shard.start, shard.stop))
+        ]
+
+    def write(self, shard: Shard, arrays: Arrays, made: Made, failed: Mapping[int, str] = NO_FAILURES) -> None:
         for name, values in arrays.items():
             self._arrays[name][self.plan.region(name, shard)] = values
         self._written.add(shard.number)
+        self._failed |= failed
         self.made.append(made)
 
     def dataset(self) -> xr.Dataset:
@@ -87,4 +110,5 @@ class Memory:
             name: (variable.dims, self._arrays[name], {"long_name": variable.long_name})
             for name, variable in self.plan.variables.items()
         }
-        return xr.Dataset(variables, self.plan.indexes, self.plan.attributes | origin(self.made))
+        found = xr.Dataset(variables, self.plan.indexes, self.plan.attributes | origin(self.made))
+        return without_failed(found, self._failed) if isinstance(self.plan, TrainingPlan) else found

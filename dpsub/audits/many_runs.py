@@ -160,10 +160,12 @@ def audit(
 
 def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bool) -> None:
     """Train the missing shards, here or on a cluster, and write them."""
+    asked = place.plan
+    assert isinstance(asked, Plan)
     with ExitStack() as stack:
         if client is None:
             where = devices.device(device)
-            at_once = workers(place.plan, where)
+            at_once = workers(asked, where)
             expected = [made_on(where)]
         else:
             client = stack.enter_context(cluster.connected(client))
@@ -172,6 +174,7 @@ def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bo
             _check_kind(place.made, made, allow_mix)
         writer = stack.enter_context(place.writing())
         plan, missing = writer.plan, writer.missing
+        assert isinstance(plan, Plan)
         if client is None:
             trained = _trained_here(plan, missing, where, at_once)
         else:

@@ -58,11 +58,12 @@ class Cut(NamedTuple):
     runs: int
     repeats: int
     block_size: int
+    most: int = SHARDS  # shards of a repeat
 
     @property
     def shard_runs(self) -> int:
         """The runs of each shard of a repeat but the last, which may have fewer."""
-        return -(-self._blocks // SHARDS) * self.block_size
+        return -(-self._blocks // self.most) * self.block_size
 
     @property
     def shards_each(self) -> int:
@@ -102,6 +103,10 @@ class Plan:
     @property
     def repeats(self) -> int:
         return len(self.seeds)
+
+    @property
+    def title(self) -> str:
+        return f"{self.canaries[0].scenario} on {self.task.name}"
 
     @cached_property
     def observed(self) -> list[int]:
@@ -203,6 +208,6 @@ def fingerprint(attributes: Mapping[str, Any]) -> str:
     Coordinates that the metrics imply do not count, so that stores from before the choice keep their fingerprint.
     """
     known = dict(attributes)
-    if known.get("trained_coordinates") == implied_coordinates(known["metrics"]):
+    if "metrics" in known and known.get("trained_coordinates") == implied_coordinates(known["metrics"]):
         del known["trained_coordinates"]
     return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from tqdm.auto import tqdm
 
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.plans import Shard
+from dpsub.audits.training_plans import AnyPlan
 
 
 class Bars:
     """A bar of models, with their rate and the time left, and a second bar of repeats if there are several."""
 
-    def __init__(self, plan: Plan, missing: list[Shard], progress: bool) -> None:
+    def __init__(self, plan: AnyPlan, missing: list[Shard], progress: bool) -> None:
+        self._failed = 0
         self._left = [sum(shard.repeat == repeat for shard in missing) for repeat in range(plan.repeats)]
         done, total = self._left.count(0), plan.runs * plan.repeats
         self._repeats = tqdm(
@@ -20,7 +22,7 @@ class Bars:
             total=total,
             initial=total - sum(shard.stop - shard.start for shard in missing),
             unit=" models",
-            desc=f"{plan.canaries[0].scenario} on {plan.task.name}",
+            desc=plan.title,
             disable=not progress,
         )
 
@@ -31,8 +33,9 @@ class Bars:
         self.models.close()
         self._repeats.close()
 
-    def count(self, shard: Shard) -> None:
-        self.models.set_postfix_str("", refresh=False)
+    def count(self, shard: Shard, failed: int = 0) -> None:
+        self._failed += failed
+        self.models.set_postfix_str(f"{self._failed:,} failed" if self._failed else "", refresh=False)
         self.models.update(shard.stop - shard.start)
         self._left[shard.repeat] -= 1
         self._repeats.update(self._left[shard.repeat] == 0)

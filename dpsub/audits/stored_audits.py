@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xarray as xr
 
@@ -18,13 +19,14 @@ class Status(NamedTuple):
 
     Attributes:
         store: its folder, or its file if it is packed.
-        audit: scenario and task.
+        audit: scenario and task, or the name of an audit of a training function.
         models: how many the audit has when complete, over all repeats; 0 if damage leaves that unknown.
         stored: how many are stored and undamaged.
         damaged: damaged or missing files, and what is wrong with each.
         being_written: whether a process is writing it, as far as the file system can tell.
         device, commit: where the shards come from; several are joined by " + ".
         wall_seconds: the total time of the sessions that wrote them, each up to its last shard.
+        failed: how many of the stored runs of a training function failed.
     """
 
     store: Path
@@ -36,6 +38,7 @@ class Status(NamedTuple):
     device: str
     commit: str
     wall_seconds: float
+    failed: int = 0
 
     @property
     def complete(self) -> bool:
@@ -46,7 +49,8 @@ class Status(NamedTuple):
         state = "complete" if self.complete else "being written" if self.being_written else "not complete"
         made = f", {self.wall_seconds:,.0f} s on {self.device}, commit {self.commit}" if self.stored else ""
         damaged = "".join(f"\n  damaged: {name} {problem}" for name, problem in self.damaged.items())
-        return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models, {state}{made}{damaged}"
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models{failed}, {state}{made}{damaged}"
 
 
 def load(store: str | os.PathLike[str]) -> xr.Dataset:
@@ -59,7 +63,7 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
         store: its folder, or its packed file.
 
     Returns:
-        What `audit` returned.
+        What `audit` or `audit_training` returned.
 
     Raises:
         ValueError: if there is no audit, if it is damaged or not complete, or if it is not as dpsub writes it.
@@ -85,18 +89,25 @@ def status(store: str | os.PathLike[str]) -> Status:
     contents = Contents(path)
     if not contents.begun:
         raise ValueError(f"store must be an audit's folder, got {path}, where there is none")
-    about, made = contents.attributes, [entry.made for entry in contents.entries.values()]
+    about, layout, made = contents.attributes, contents.layout, [entry.made for entry in contents.entries.values()]
     return Status(
         store=path,
-        audit=f"{about['scenario']} on {about['task']}" if about else "unknown",
-        models=about["runs"] * about["repeats"] if about else 0,
+        audit=_title(about),
+        models=layout.cut.runs * layout.cut.repeats if layout else 0,
         stored=contents.models,
         damaged=contents.damaged,
         being_written=is_taken(path),
         device=joined(each.device for each in made),
         commit=joined(each.commit for each in made),
         wall_seconds=contents.wall_seconds,
+        failed=len(contents.failed),
     )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    if not about:
+        return "unknown"
+    return str(about["name"]) if "trained_by" in about else f"{about['scenario']} on {about['task']}"
 
 
 def pack(store: str | os.PathLike[str]) -> Path:

@@ -88,6 +88,8 @@ def load_all(
 ) -> dict[tuple[str, str], xr.Dataset]:
     """Read all audits of a folder, by label and scenario, as `sweep` returns them.
 
+    An audit by `audit_training` goes by its parameter `scenario`, or else by its name.
+
     Args:
         folder: where the stores are: `*.zarr`, or packed `*.zarr.zip`.
         label: a format string over an audit's attributes. It has to give each audit of a scenario another label, and
@@ -103,7 +105,7 @@ def load_all(
     found: dict[tuple[str, str], xr.Dataset] = {}
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
         one = load(path)
-        key = _label(label, path, one), one.attrs["scenario"]
+        key = _label(label, path, one), str(one.attrs.get("scenario", one.attrs.get("name")))
         if key in found:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
         found[key] = one

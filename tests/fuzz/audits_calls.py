@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,33 @@ def audit(**arguments):
     return dpsub.audit(**arguments)
 
 
+def one_normal(bit, seed):
+    return np.random.default_rng(seed).normal(1 - 2 * bit)
+
+
+def fails_at_times(bit, seed):
+    return one_normal(bit, seed) if seed % 3 else None
+
+
+def two_scores(bit, seed):
+    return np.random.default_rng(seed).normal(1 - 2 * bit, size=2)
+
+
+def audit_training(**arguments):
+    if arguments.get("store") == "new":
+        arguments["store"] = f"new-{next(COUNT)}.zarr"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* runs failed")
+        return dpsub.audit_training(**arguments)
+
+
+def audited_training(result, /, *, runs, **_):
+    is_audit(result)
+    failed = len(result.attrs.get("failed_runs", ()))
+    assert result.sizes["run"] == runs - failed > 0
+    assert result.attrs["failed_with_z"] + result.attrs["failed_with_z_prime"] == failed
+
+
 ANY_STORE = st.one_of(ANY_PATH, among(["half.zarr", "damaged.zarr", "foreign", "packed.zarr"]))
 OPTIONS = {
     "runs": [1, 2, 4, np.int8(3), 5.0],
@@ -134,6 +162,41 @@ CALLS = [
             names=NAMES,
         )
         for room in ("", ".audits")
+    ),
+    *(
+        Call(
+            f"dpsub{room}.audit_training{variant}",
+            audit_training,
+            {
+                "train": trains,
+                "runs": [1, 5, np.int8(3), 4.0],
+                "adjacency": ["substitute", "add_remove", "zero_out"],
+                "name": ["a name", "ε"],
+                "parameters": [OMIT, None, {}, {"q": 0.5, "fine": np.True_, "of": "µ"}],
+                "seed": [OMIT, 0, 7],
+                "steps": steps,
+                "store": [OMIT, OMIT, None, "new"],
+                "repair": [OMIT, False, True],
+                "retry": [OMIT, False, True],
+                "client": [OMIT, None],
+                "processes": [OMIT, 1],
+                "progress": [False],
+            },
+            audited_training,
+            hostile={
+                "runs": LITTLE,
+                "store": ANY_STORE,
+                "client": among([0, 1.5, object(), b"tcp", [], {}, True, len]),
+                "processes": among([0, -1, 1.5, "a", None, True, 10**9, float("nan")]),
+            },
+            raises=(OSError,),
+            names=("store", "name"),
+        )
+        for room in ("", ".audits")
+        for variant, trains, steps in (
+            ("", [one_normal, one_normal, fails_at_times], [OMIT, None, [3]]),
+            (" with steps", [two_scores], [(2, 4), [np.int64(1), 100.0]]),
+        )
     ),
     Call(
         "dpsub.audits.repeat_seeds",

@@ -18,14 +18,11 @@ from dpsub.audits.storage.entries import Entry, entry_of
 from dpsub.audits.storage.files import DOCUMENT, LOCK, SYSTEM, Folder
 from dpsub.audits.storage.layout import MOST_BYTES, Layout, layout_of
 from dpsub.audits.storage.recorded import text
+from dpsub.audits.storage.recorded_training import is_of_training
+from dpsub.audits.training_plans import WHERE_FROM
 
 FORMAT = 1
 ADVICE = "copy it again from an undamaged original, or give another path"
-# What a root document says beside what the audit is.
-WHERE_FROM = {
-    "dpsub_store", "models_stored", "device", "cpu_capability", "commit", "wall_seconds", "last_written", "files",
-    "sha256",
-}  # fmt: skip
 MOST_UNKNOWN = 2**31  # bytes of a shard's file where no root document says how many it has
 
 
@@ -102,10 +99,14 @@ class Contents:
                 f"{short(version)}, by dpsub {maker}: use that dpsub, or give another path"
             )
         with self.as_written(DOCUMENT):
-            implied = implied_coordinates(text("metrics", attributes.get("metrics")))
-            self.layout = layout_of({**root, "attributes": {"trained_coordinates": implied, **attributes}})
+            implied = {}
+            if not is_of_training(attributes):
+                metrics = text("metrics", attributes.get("metrics"))
+                implied = {"trained_coordinates": implied_coordinates(metrics)}
+            self.layout = layout_of({**root, "attributes": {**implied, **attributes}})
         self.attributes = attributes
-        attributes.setdefault("trained_coordinates", implied)
+        for name, value in implied.items():
+            attributes.setdefault(name, value)
         self._check(attributes["files"], "all runs", keep=True)
         for name, node in self.layout.documents.items():
             if name in self.files:
@@ -197,10 +198,16 @@ class Contents:
     def damage(self) -> str:
         """What is damaged, file by file, and what to do."""
         files = "".join(f"\n  {name} {problem}" for name, problem in sorted(self.damaged.items()))
-        advice = "audit(..., repair=True) trains the lost shards again, and keeps the others"
+        call = "audit_training" if is_of_training(self.attributes) else "audit"
+        advice = f"{call}(..., repair=True) trains the lost shards again, and keeps the others"
         if self.packed:
             advice = "copy it again from an undamaged original, or remove it and run the audit again"
         return f"store is damaged, {self.path}:{files}\n{advice}"
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """The messages of the failed runs of a training function, by the runs' numbers."""
+        return {int(run): message for entry in self.entries.values() for run, message in entry.failed.items()}
 
     @property
     def models(self) -> int:

@@ -18,8 +18,8 @@ from dpsub.trainers import devices
 MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-def decoded(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> xr.Dataset:
-    """The dataset of a complete audit.
+def decoded(files: Mapping[str, bytes], layout: Layout, attributes: Json, failed: Mapping[int, str]) -> xr.Dataset:
+    """The dataset of a complete audit. Only the scores of runs that failed are NaN.
 
     Raises:
         ValueError: if the files hold other numbers than an audit has.
@@ -28,6 +28,8 @@ def decoded(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> xr.
     for name, array in sorted(layout.variables.items()):
         values = decoded_array(name, array, files)
         right = np.isin(values, (0, 1)) if name == "bit" else np.isfinite(values)
+        if name == "score" and failed:
+            right[sorted(failed)] = np.isnan(values[sorted(failed)])
         if not right.all():
             raise ValueError(f"{name!r} has numbers that no audit has")
         variables[name] = (array.dims, values, array.attributes)
@@ -46,7 +48,8 @@ def indexes(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> dic
     for name, array in arrays.items():
         expected = np.arange(array.shape[0])
         if name == "step":
-            expected = np.array(observed_steps(attributes["steps"], attributes["observe_every"]))
+            recorded = attributes.get("observed_steps") if layout.of_training else None
+            expected = np.array(recorded or observed_steps(attributes["steps"], attributes["observe_every"]))
         found[name] = decoded_array(name, array, files)
         if not np.array_equal(found[name], expected):
             raise ValueError(f"{name!r} has numbers that no audit has")

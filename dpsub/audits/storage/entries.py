@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from reprlib import repr as short
 
 from dpsub._core import checks
 from dpsub.audits.shard_provenance import Made
 from dpsub.audits.storage.documents import GROUP, Json, same
+from dpsub.audits.storage.files import is_number
 from dpsub.audits.storage.layout import Layout
 from dpsub.audits.storage.recorded import check_files, text, whole
 
@@ -30,6 +31,7 @@ class Entry:
     elapsed: float
     finished: str
     files: Mapping[str, str]
+    failed: Mapping[str, str] = field(default_factory=dict)  # messages of failed runs; not written if there are none
 
     @property
     def made(self) -> Made:
@@ -48,6 +50,11 @@ class Entry:
             raise ValueError(f"runs and models must be {str(shard)!r} and {shard.stop - shard.start}")
         if other := self.files.keys() ^ layout.chunks_of_shard(self.number):
             raise ValueError(f"files must be those of shard {self.number}, which differ in {min(other)[:80]!r}")
+        if self.failed and not layout.of_training:
+            raise ValueError("failed must not be there: only runs of a training function may fail")
+        for run in self.failed:
+            if not (is_number(run) and shard.start <= int(run) < shard.stop):
+                raise ValueError(f"failed must name runs from {shard.start} to {shard.stop - 1}, got {run[:80]!r}")
 
 
 def entry_of(document: Json) -> Entry:
@@ -57,7 +64,7 @@ def entry_of(document: Json) -> Entry:
         ValueError: if it holds anything else than dpsub writes.
     """
     attributes = document["attributes"]
-    names = [field.name for field in fields(Entry)]
+    names = [one.name for one in fields(Entry) if one.name != "failed" or "failed" in attributes]
     if not same(document, {**GROUP, "attributes": attributes}) or attributes.keys() != {*names, "sha256"}:
         raise ValueError("it is not a group with the attributes of a shard")
     for name in ("audit", "runs", "device", "cpu_capability", "commit", "session", "finished"):
@@ -74,4 +81,9 @@ def entry_of(document: Json) -> Entry:
     for name, version in versions.items():
         text(f"versions of {text('versions', name)!r}", version)
     check_files(attributes["files"])
+    failed = attributes.get("failed", {"0": ""})
+    if not isinstance(failed, dict) or not failed:
+        raise ValueError(f"failed must name failed runs and their messages, got {short(failed)}")
+    for run, message in failed.items():
+        text(f"failed of {text('failed', run)!r}", message)
     return Entry(**{name: attributes[name] for name in names})

@@ -10,8 +10,11 @@ from dpsub.audits.plans import Cut
 from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
 from dpsub.audits.storage.recorded import check_files, check_recorded
+from dpsub.audits.storage.recorded_training import check_training, is_of_training
+from dpsub.audits.training_plans import training_cut
 
 GROUPS = ("shards", "canary")
+GROUPS_OF_TRAINING = ("shards",)
 CANARIES = ("canary/z", "canary/z_prime")
 MOST_BYTES = 2**26  # of a document: far more than dpsub writes
 
@@ -23,17 +26,24 @@ class Layout(NamedTuple):
         cut: how its runs are cut into shards.
         variables: the arrays that shards fill, by name.
         others: the indexes and canaries, by name.
+        groups: the groups below the root.
     """
 
     cut: Cut
     variables: dict[str, Array]
     others: dict[str, Array]
+    groups: tuple[str, ...] = GROUPS
+
+    @property
+    def of_training(self) -> bool:
+        """Whether the audit is of a training function, whose runs may fail."""
+        return self.groups == GROUPS_OF_TRAINING
 
     @property
     def documents(self) -> dict[str, Json]:
         """The documents of all arrays and groups but the root, by their file's name."""
         arrays = {name: array.document for name, array in (self.variables | self.others).items()}
-        return {f"{name}/{DOCUMENT}": node for name, node in (arrays | dict.fromkeys(GROUPS, GROUP)).items()}
+        return {f"{name}/{DOCUMENT}": node for name, node in (arrays | dict.fromkeys(self.groups, GROUP)).items()}
 
     def chunk_of(self, file: str, arrays: dict[str, Array]) -> tuple[str, tuple[int, ...]] | None:
         """The array and the indices of the chunk in this file, or None if it is no chunk of these arrays."""
@@ -75,7 +85,7 @@ class Layout(NamedTuple):
         """Whether a writer of this audit makes a folder of this name."""
         arrays = self.variables | self.others
         shard = re.fullmatch(f"shards/({NUMBER})", folder)
-        if folder in arrays or folder in GROUPS or (shard is not None and int(shard[1]) < self.cut.shards):
+        if folder in arrays or folder in self.groups or (shard is not None and int(shard[1]) < self.cut.shards):
             return True
         name, _, rest = f"{folder}/".partition("/c/")
         missing = len(arrays[name].shape) - rest.count("/") if name in arrays else 0
@@ -89,22 +99,30 @@ def layout_of(root: Json) -> Layout:
         ValueError: if it describes anything that dpsub does not write.
     """
     about = root["attributes"]
-    check_recorded(about)
+    of_training = is_of_training(about)
+    (check_training if of_training else check_recorded)(about)
     check_files(about.get("files"))
     consolidated = root.get("consolidated_metadata")
     nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else None
     expected = {**GROUP, "attributes": about, "consolidated_metadata": {**EMPTY, "metadata": nodes}}
     if not isinstance(nodes, dict) or not same(root, expected):
         raise ValueError("it is not a group with consolidated metadata as dpsub writes it")
-    for name in GROUPS:
+    groups = GROUPS_OF_TRAINING if of_training else GROUPS
+    for name in groups:
         if not any(same(nodes.get(name), group) for group in (GROUP, {**GROUP, "consolidated_metadata": EMPTY})):
             raise ValueError(f"{name!r} is not a group as dpsub writes it")
-    arrays = {name: _named(name, node) for name, node in nodes.items() if name not in GROUPS}
-    cut = Cut(about["runs"], about["repeats"], about["block_size"])
-    variables, indexes = _variables(about, cut, arrays)
-    canaries = {name: _canary(name, arrays[name], about) for name in CANARIES if name in arrays}
-    layout = Layout(cut, variables, indexes | canaries)
-    if "canary/z" not in canaries or arrays.keys() != variables.keys() | layout.others.keys():
+    arrays = {name: _named(name, node) for name, node in nodes.items() if name not in groups}
+    canaries = {}
+    if of_training:
+        cut = training_cut(about["runs"])
+        variables, indexes = _variables(len(about["observed_steps"]), [], cut, arrays)
+    else:
+        cut = Cut(about["runs"], about["repeats"], about["block_size"])
+        steps = -(-about["steps"] // about["observe_every"])
+        variables, indexes = _variables(steps, about["metrics"].split(), cut, arrays)
+        canaries = {name: _canary(name, arrays[name], about) for name in CANARIES if name in arrays}
+    layout = Layout(cut, variables, indexes | canaries, groups)
+    if ("canary/z" in canaries) == of_training or arrays.keys() != variables.keys() | layout.others.keys():
         raise ValueError("its arrays are not those of the audit that its attributes describe")
     for file in layout.documents.keys() - about["files"].keys():
         raise ValueError(f"files must list {file!r}")
@@ -121,12 +139,13 @@ def _named(name: str, node: object) -> Array:
         raise ValueError(f"{name[:80]!r} {error}") from None
 
 
-def _variables(about: Json, cut: Cut, arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+def _variables(
+    steps: int, metrics: list[str], cut: Cut, arrays: dict[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """The variables that the attributes name, and the indexes of their dimensions."""
     lead = {"repeat": cut.repeats} if cut.repeats > 1 else {}
-    sizes = {"run": cut.runs, "step": -(-about["steps"] // about["observe_every"])}
+    sizes = {"run": cut.runs, "step": steps}
     found, own = {}, {}
-    metrics = about["metrics"].split()
     if any(name in RESERVED or not name.isidentifier() for name in metrics) or len(set(metrics)) < len(metrics):
         raise ValueError("metrics must be names of observers")
     for name in ("score", "bit", *metrics):

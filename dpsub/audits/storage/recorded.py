@@ -23,9 +23,7 @@ def check_recorded(attributes: Json) -> None:
     Raises:
         ValueError: if one is missing, or is not of the kind that an audit records.
     """
-    for name, value in attributes.items():
-        if name != "files" and not all(map(_is_plain, value if isinstance(value, list) else [value])):
-            raise ValueError(f"{short(name)} must be a text, a number or a list of them, got {short(value)}")
+    check_plain(attributes)
     for name in (*TEXTS, *SPEC, "n", "runs", "observe_every", "repeats", "seed", "block_size", "slot", "models_stored"):
         if name not in attributes:
             raise ValueError(f"{name} is missing")
@@ -68,6 +66,13 @@ def _check_repeats(attributes: Json) -> None:
                 raise ValueError(f"slot must be one of the {attributes['n']} records, got {short(one)}")
             if name == "canary_fingerprint" and not isinstance(one, str):
                 raise ValueError(f"canary_fingerprint must be a text, got {short(one)}")
+
+
+def check_plain(attributes: Json) -> None:
+    """Check that all attributes but the list of files are texts, numbers, or lists of them."""
+    for name, value in attributes.items():
+        if name != "files" and not all(map(_is_plain, value if isinstance(value, list) else [value])):
+            raise ValueError(f"{short(name)} must be a text, a number or a list of them, got {short(value)}")
 
 
 def check_files(files: object) -> None:

@@ -13,17 +13,20 @@ import xarray as xr
 
 from dpsub._core import CanaryPair
 from dpsub._core.canary_pair import RESERVED
-from dpsub.audits.plans import Plan, Shard, fingerprint
+from dpsub.audits.failed_runs import without_failed
+from dpsub.audits.plans import Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
 from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents
 from dpsub.audits.storage.decoding import check_memory, decoded
-from dpsub.audits.storage.documents import Json
+from dpsub.audits.storage.documents import Json, same
 from dpsub.audits.storage.files import LOCK
 from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.locks import naming, take
+from dpsub.audits.storage.recorded_training import is_of_training
 from dpsub.audits.storage.stored_canaries import canaries_of
 from dpsub.audits.storage.writer import StoreWriter, planned
+from dpsub.audits.training_plans import OWN_FUNCTION, AnyPlan, TrainingPlan
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 
@@ -31,7 +34,7 @@ SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine 
 class Store:
     """An audit on disk. The constructor reads and checks it; only `writing` changes it."""
 
-    def __init__(self, path: Path, plan: Plan, *, repair: bool = False) -> None:
+    def __init__(self, path: Path, plan: AnyPlan, *, repair: bool = False) -> None:
         self.path = path
         self._asked = plan
         self._repair = repair
@@ -55,6 +58,10 @@ class Store:
     @property
     def missing(self) -> list[Shard]:
         return [shard for shard in self.plan.shards if shard.number not in self.contents.entries]
+
+    @property
+    def failed(self) -> list[Shard]:
+        return [self.plan.shards[number] for number, entry in self.contents.entries.items() if entry.failed]
 
     @property
     def made(self) -> list[Made]:
@@ -115,7 +122,7 @@ def read(path: Path) -> xr.Dataset:
             f"store must hold one audit, got {path}, whose shards come from another audit than its attributes say: "
             "copy it again from an undamaged original"
         )
-    models = about["runs"] * about["repeats"]
+    models = layout.cut.runs * layout.cut.repeats
     if len(contents.entries) < layout.cut.shards:
         raise ValueError(
             f"store must be complete, got {path} with {contents.models:,} of {models:,} models: run the same audit "
@@ -131,12 +138,16 @@ def _decoded(contents: Contents, about: Json) -> xr.Dataset:
     except ValueError as error:
         raise ValueError(f"store must fit the memory, got {contents.path}: {error}: free some") from None
     with contents.as_written("data"):
-        return decoded(contents.files, contents.layout, told(about, contents))
+        found = decoded(contents.files, contents.layout, told(about, contents), contents.failed)
+    return without_failed(found, contents.failed) if contents.layout.of_training else found
 
 
-def _as_stored(asked: Plan, contents: Contents) -> Plan:
+def _as_stored(asked: AnyPlan, contents: Contents) -> AnyPlan:
     """The plan with the stored noise multiplier and canaries, if they equal those asked for up to rounding."""
     attributes, others = contents.attributes, []
+    if isinstance(asked, TrainingPlan) or is_of_training(attributes):
+        _check_same(asked, contents)
+        return asked
     for name, value in asked.attributes.items():
         stored = attributes.get(name)
         close = name == "noise_multiplier" and isclose(attributes[name], value, rel_tol=SAME)
@@ -151,10 +162,7 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
     if canaries is None:
         others.append(f"canary_fingerprint: stored {stored!r}, asked for {value!r}")
     if others or canaries is None:
-        differences = "".join(f"\n  {other}" for other in others)
-        raise ValueError(
-            f"store holds another audit, {contents.path}:{differences}\ngive another path, or these parameters"
-        )
+        raise _other_audit(others, contents)
 
     def details(i: int) -> dict[str, Any]:
         names = {name.removeprefix("canary_"): name for name in attributes if name.startswith("canary_")}
@@ -169,4 +177,27 @@ def _as_stored(asked: Plan, contents: Contents) -> Plan:
         asked,
         spec=replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]),
         canaries=tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries)),
+    )
+
+
+def _check_same(asked: AnyPlan, contents: Contents) -> None:
+    """Check that a store is that of this audit of a training function, parameter by parameter."""
+    stored, wanted = contents.about, asked.attributes
+    kinds = [about.get("trained_by") for about in (stored, wanted)]
+    if kinds[0] != kinds[1]:
+        calls = ["dpsub.audit_training" if kind == OWN_FUNCTION else "dpsub.audit" for kind in kinds]
+        raise _other_audit([f"stored by {calls[0]}, asked for by {calls[1]}"], contents)
+    others = []
+    for name in {**wanted, **stored}:
+        told = [repr(about[name]) if name in about else "nothing" for about in (stored, wanted)]
+        if not same(stored.get(name), wanted.get(name)) or told.count("nothing") == 1:
+            others.append(f"{name}: stored {told[0]}, asked for {told[1]}")
+    if others:
+        raise _other_audit(others, contents)
+
+
+def _other_audit(others: list[str], contents: Contents) -> ValueError:
+    differences = "".join(f"\n  {other}" for other in others)
+    return ValueError(
+        f"store holds another audit, {contents.path}:{differences}\ngive another path, or these parameters"
     )

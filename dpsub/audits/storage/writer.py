@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -22,18 +23,20 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.destinations import NO_FAILURES
+from dpsub.audits.plans import Shard
 from dpsub.audits.shard_provenance import Made
 from dpsub.audits.shards import Arrays
 from dpsub.audits.storage import zarr_layout
 from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents, vouched
-from dpsub.audits.storage.documents import Json
+from dpsub.audits.storage.documents import GROUP, Json
 from dpsub.audits.storage.entries import Entry
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
 from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.layout import Layout, layout_of
 from dpsub.audits.storage.locks import ctrl_c_waits, naming
+from dpsub.audits.training_plans import AnyPlan
 
 
 class StoreWriter:
@@ -45,7 +48,7 @@ class StoreWriter:
         lock: the lock file, open and held.
     """
 
-    def __init__(self, contents: Contents, plan: Plan, lock: BufferedIOBase) -> None:
+    def __init__(self, contents: Contents, plan: AnyPlan, lock: BufferedIOBase) -> None:
         self.path, self.contents, self.plan = contents.path, contents, plan
         self._lock = lock
         self._check_room()
@@ -68,7 +71,11 @@ class StoreWriter:
     def made(self) -> list[Made]:
         return [entry.made for entry in self.contents.entries.values()]
 
-    def write(self, shard: Shard, arrays: Arrays, made: Made) -> None:
+    @property
+    def failed(self) -> list[Shard]:
+        return [self.plan.shards[number] for number, entry in self.contents.entries.items() if entry.failed]
+
+    def write(self, shard: Shard, arrays: Arrays, made: Made, failed: Mapping[int, str] = NO_FAILURES) -> None:
         """Write one shard. Ctrl-C waits until it is written."""
         chunks = self._chunks(shard, arrays)
         entry = Entry(
@@ -85,14 +92,20 @@ class StoreWriter:
             elapsed=round(time.monotonic() - self._began, 3),
             finished=_now(),
             files={name: sha256(content).hexdigest() for name, content in chunks.items()},
+            failed={str(run): message for run, message in failed.items()},
         )
-        document = {"zarr_format": 3, "node_type": "group", "attributes": asdict(entry)}
+        attributes = {name: value for name, value in asdict(entry).items() if name != "failed" or value}
+        document, name_of_it = {**GROUP, "attributes": attributes}, f"shards/{shard.number}/{DOCUMENT}"
         with ctrl_c_waits():
+            if self.contents.entries.pop(shard.number, None):  # its checksums do not hold from here on
+                with naming(self.path):
+                    (self.path / name_of_it).unlink()
+                    sync_folder((self.path / name_of_it).parent)
             for name, content in chunks.items():
                 self._put(name, content)
             for folder in {(self.path / name).parent for name in chunks}:
                 sync_folder(folder)
-            self._put(f"shards/{shard.number}/{DOCUMENT}", vouched(document))
+            self._put(name_of_it, vouched(document))
             self.contents.entries[shard.number] = entry
 
     def put_root(self) -> None:
@@ -153,7 +166,7 @@ class StoreWriter:
             )
 
 
-def planned(plan: Plan, contents: Contents) -> tuple[dict[str, bytes], Layout]:
+def planned(plan: AnyPlan, contents: Contents) -> tuple[dict[str, bytes], Layout]:
     """The files of a plan of which no shard is stored yet, and their layout.
 
     Raises:
@@ -168,7 +181,7 @@ def planned(plan: Plan, contents: Contents) -> tuple[dict[str, bytes], Layout]:
         ) from None
 
 
-def _root(plan: Plan, contents: Contents, skeleton: dict[str, bytes]) -> Json:
+def _root(plan: AnyPlan, contents: Contents, skeleton: dict[str, bytes]) -> Json:
     """The root document without its checksum."""
     files = {name: sha256(content).hexdigest() for name, content in skeleton.items() if name != DOCUMENT}
     return {**json.loads(skeleton[DOCUMENT]), "attributes": {**told(plan.attributes, contents), "files": files}}

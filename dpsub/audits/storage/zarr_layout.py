@@ -14,14 +14,15 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from dpsub._core.canary_pair import CanaryPair, Record
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.plans import Shard
 from dpsub.audits.shards import Arrays
 from dpsub.audits.storage.documents import OTHER, VARIABLE
+from dpsub.audits.training_plans import AnyPlan
 
 World = NDArray[np.float32] | Record
 
 
-def skeleton(plan: Plan) -> dict[str, bytes]:
+def skeleton(plan: AnyPlan) -> dict[str, bytes]:
     """The files of an audit of which no shard is stored yet."""
     files: dict[str, Buffer] = {}
     store: Any = MemoryStore(files)
@@ -42,10 +43,11 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
     for name, coordinate in plan.indexes.items():
         root.create_array(name, data=coordinate, dimension_names=(name,), compressors=ZstdCodec(level=OTHER))
     root.create_group("shards")
-    canary = root.create_group("canary")
+    canary = root.create_group("canary") if plan.canaries else None
     for name, worlds in worlds_of(plan.canaries).items():
         labels = [world.y for world in worlds if isinstance(world, Record)]
         arrays = [world.x if isinstance(world, Record) else world for world in worlds]
+        assert canary is not None
         canary.create_array(
             name, data=np.stack(arrays), attributes={"labels": labels}, compressors=ZstdCodec(level=OTHER)
         )
@@ -58,11 +60,12 @@ def skeleton(plan: Plan) -> dict[str, bytes]:
 class Chunks:
     """Encodes the numbers of shards as files. The arrays are opened once for all shards."""
 
-    def __init__(self, plan: Plan, files: Mapping[str, bytes]) -> None:
+    def __init__(self, plan: AnyPlan, files: Mapping[str, bytes]) -> None:
         self._plan = plan
         self._files = buffers(files)
         group: Any = zarr.open_group(MemoryStore(self._files), mode="r+")
-        self._arrays = {name: group[name] for name in plan.variables}
+        with zarr.config.set({"array.write_empty_chunks": True}):  # those of failed runs too
+            self._arrays = {name: group[name] for name in plan.variables}
 
     def __call__(self, shard: Shard, arrays: Arrays) -> dict[str, bytes]:
         before = set(self._files)
@@ -79,6 +82,8 @@ def buffers(files: Mapping[str, bytes]) -> dict[str, Buffer]:
 
 def worlds_of(canaries: tuple[CanaryPair, ...]) -> dict[str, list[World]]:
     """z and z′ of each canary; no "z_prime" if the slot is empty in the other world."""
+    if not canaries:
+        return {}
     worlds: dict[str, list[World]] = {"z": [canary.z for canary in canaries]}
     others: list[World] = [canary.z_prime for canary in canaries if canary.z_prime is not None]
     return {**worlds, "z_prime": others} if others else worlds

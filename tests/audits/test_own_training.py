@@ -1,0 +1,430 @@
+"""Audits of training functions that are not dpsub's: their law, their seeds, their failures, and their stores."""
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import trainings_of_others as others
+import xarray as xr
+from distributed import Client, LocalCluster
+from scipy.stats import ks_2samp
+
+import dpsub
+from dpsub import accounting, audit_training, audits, estimators
+from dpsub._core.random_streams import stream, torch_seed
+
+TESTS = Path(others.__file__).parent
+OPTIONS = {"runs": 60, "adjacency": "substitute", "name": "one normal", "seed": 3, "progress": False}
+TWO = OPTIONS | {"name": "two scores", "steps": others.STEPS}
+failing = pytest.mark.filterwarnings("ignore:.* runs failed")
+
+
+def test_scores_are_those_of_a_plain_loop():
+    found = audit_training(others.two_scores, parameters={"sample_rate": np.float32(0.5), "of": "µ"}, **TWO)
+    bits = stream(3, "training").integers(0, 2, 60, dtype=np.int8)
+    scores = [others.two_scores(int(bit), torch_seed(3, "training", run)) for run, bit in enumerate(bits)]
+    np.testing.assert_array_equal(found.bit, bits)
+    np.testing.assert_array_equal(found.score, np.array(scores, np.float32))
+    assert found.score.dims == ("run", "step")
+    assert found.step.values.tolist() == [2, 4]
+    about = {"name": "two scores", "adjacency": "substitute", "runs": 60, "seed": 3, "sample_rate": 0.5, "of": "µ"}
+    assert about.items() <= found.attrs.items()
+    assert found.attrs["version_torch"]
+    assert found.attrs["failed_with_z"] == found.attrs["failed_with_z_prime"] == 0
+    assert "run" not in found.coords
+
+
+def test_law_of_scores_is_that_of_a_direct_loop():
+    found = audit_training(others.one_normal, **OPTIONS | {"runs": 4000})
+    rng = np.random.default_rng(8)
+    for bit in (0, 1):
+        direct = rng.normal(1 - 2 * bit, size=4000)
+        assert ks_2samp(found.score.values[found.bit.values == bit, 0], direct).pvalue > 1e-3
+    assert 0.46 < float(found.bit.mean()) < 0.54
+
+
+def test_coins_and_seeds_are_the_audits_own():
+    seen = []
+
+    def train(bit, seed):
+        seen.append((bit, seed))
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002, which some training functions use
+        return 0.0
+
+    audit_training(train, **OPTIONS)
+    few = list(seen)
+    seen.clear()
+    audit_training(train, **OPTIONS | {"runs": 90})
+    assert seen[:60] == few
+    assert all(type(bit) is int and type(seed) is int and 0 <= seed < 2**32 for bit, seed in seen)
+    assert len({seed for _, seed in seen}) == 90
+    seen.clear()
+    audit_training(train, **OPTIONS | {"seed": 4})
+    assert not set(seen) & set(few)
+
+
+def test_estimators_take_the_result():
+    # ±1 and noise of 1: the Gaussian mechanism at twice the sensitivity
+    truth = accounting.epsilon(noise_multiplier=1.0, sample_rate=1, steps=1, delta=1e-5, adjacency="substitute")
+    found = audit_training(others.one_normal, **OPTIONS | {"runs": 500})
+    bound = estimators.epsilon_lower_bound(found.score.isel(step=-1), found.bit, delta=1e-5)
+    assert truth / 3 < bound.epsilon < truth
+
+
+def test_processes_find_the_same_numbers(tmp_path):
+    expected = audit_training(others.two_scores, **TWO)
+    store = tmp_path / "a.zarr"
+    assert audit_training(others.two_scores, processes=2, store=store, **TWO).equals(expected)
+    assert audits.load(store).equals(expected)
+
+
+def test_dask_workers_find_the_same_numbers(tmp_path):
+    expected, store = audit_training(others.two_scores, **TWO), tmp_path / "a.zarr"
+    options = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **options) as cluster,
+        Client(cluster) as ours,
+    ):
+        assert audit_training(others.two_scores, client=ours, store=store, **TWO).equals(expected)
+        with pytest.raises(ValueError, match="processes must be 1 with a client"):
+            audit_training(others.two_scores, client=ours, processes=2, **TWO)
+
+
+def test_functions_that_processes_cannot_import_are_refused_before_any_training():
+    def inner(bit, seed):
+        raise AssertionError
+
+    for train in (inner, lambda bit, seed: 0.0, functools.partial(inner)):
+        with pytest.raises(ValueError, match="train must be importable by name in other processes"):
+            audit_training(train, processes=2, **OPTIONS)
+
+
+def test_a_process_that_dies_is_told():
+    with pytest.raises(RuntimeError, match="processes: a worker process ended before its run did"):
+        audit_training(others.dies, processes=2, **OPTIONS)
+
+
+def test_stores_resume_load_pack_and_show_their_status(tmp_path):
+    expected, store = audit_training(others.one_normal, **OPTIONS), tmp_path / "a.zarr"
+    calls = []
+
+    def interrupted(bit, seed):
+        calls.append(seed)
+        if len(calls) == 41:
+            raise KeyboardInterrupt
+        return others.one_normal(bit, seed)
+
+    with pytest.raises(KeyboardInterrupt, match="40 of 60 runs are in"):
+        audit_training(interrupted, store=store, **OPTIONS)
+    status = audits.status(store)
+    assert (status.audit, status.stored, status.models, status.complete) == ("one normal", 40, 60, False)
+    with pytest.raises(ValueError, match="store must be complete, got .* with 40 of 60 models"):
+        audits.load(store)
+    found = audit_training(interrupted, store=store, **OPTIONS)
+    assert len(calls) == 61
+    assert found.equals(expected)
+    assert audits.status(store).complete
+    with xr.open_zarr(store) as opened:
+        np.testing.assert_array_equal(opened.score, expected.score)
+    packed = audits.pack(store)
+    assert audits.load(packed).identical(found)
+    assert audit_training(interrupted, store=store, **OPTIONS).identical(found)
+    assert len(calls) == 61
+
+
+def test_load_all_takes_them_by_scenario_or_name(tmp_path):
+    for name, parameters in (("a", {"sample_rate": 0.5}), ("b", {"sample_rate": 0.5, "scenario": "S4"})):
+        audit_training(
+            others.one_normal, parameters=parameters, store=tmp_path / f"{name}.zarr", **OPTIONS | {"name": name}
+        )
+    assert set(audits.load_all(tmp_path)) == {("q = 0.5", "a"), ("q = 0.5", "S4")}
+
+
+def test_another_audit_is_refused_with_the_difference(tmp_path):
+    store, given = tmp_path / "a.zarr", {"sample_rate": 0.5, "fine": True}
+    audit_training(others.one_normal, parameters=given, store=store, **OPTIONS)
+    for change, told in (
+        ({"name": "other"}, "name: stored 'one normal', asked for 'other'"),
+        ({"runs": 61}, "runs: stored 60, asked for 61"),
+        ({"seed": 4}, "seed: stored 3, asked for 4"),
+        ({"adjacency": "add_remove"}, "adjacency: stored 'substitute', asked for 'add_remove'"),
+        ({"steps": [7]}, r"observed_steps: stored \[1\], asked for \[7\]"),
+        ({"parameters": given | {"sample_rate": 0.25}}, "sample_rate: stored 0.5, asked for 0.25"),
+        ({"parameters": given | {"fine": 1}}, "fine: stored True, asked for 1"),
+        ({"parameters": given | {"more": 1}}, "more: stored nothing, asked for 1"),
+        ({"parameters": {"fine": True}}, "sample_rate: stored 0.5, asked for nothing"),
+    ):
+        with pytest.raises(ValueError, match=f"(?s)store holds another audit, .*{told}"):
+            audit_training(others.one_normal, store=store, **{"parameters": given, **OPTIONS, **change})
+
+
+def test_audits_by_dpsub_and_of_functions_are_told_apart(run, tmp_path):
+    store, own = tmp_path / "audit.zarr", tmp_path / "own.zarr"
+    run(store=store, runs=2)
+    with pytest.raises(ValueError, match=r"stored by dpsub\.audit, asked for by dpsub\.audit_training"):
+        audit_training(others.one_normal, store=store, **OPTIONS)
+    audit_training(others.one_normal, store=own, **OPTIONS)
+    with pytest.raises(ValueError, match=r"stored by dpsub\.audit_training, asked for by dpsub\.audit"):
+        run(store=own, runs=2)
+
+
+def failures(attributes):
+    names = ("failed_runs", "failed_messages", "failed_with_z", "failed_with_z_prime")
+    return [attributes[name] for name in names]
+
+
+def test_runs_that_fail_cost_themselves_alone(tmp_path):
+    whole, store = audit_training(others.two_scores, **TWO), tmp_path / "a.zarr"
+    seeds = [torch_seed(3, "training", run) for run in range(60)]
+    wrong = [run for run, seed in enumerate(seeds) if not (seed % 5 and seed % 7 and seed % 3)]
+    with pytest.warns(UserWarning, match=rf"{len(wrong)} of 60 runs failed, \d+ with z and .*depend on the world"):
+        found = audit_training(others.fails_at_times, store=store, **TWO)
+    kept = np.setdiff1d(range(60), wrong)
+    assert found.run.values.tolist() == kept.tolist()
+    np.testing.assert_array_equal(found.score, whole.score.values[kept])
+    np.testing.assert_array_equal(found.bit, whole.bit.values[kept])
+    runs, messages, with_z, with_z_prime = failures(found.attrs)
+    assert runs == wrong
+    assert [with_z, with_z_prime] == np.bincount(whole.bit.values[wrong]).tolist()
+    for told in (
+        "RuntimeError: no luck with ",
+        "finite scores, got nan",
+        r"2 scores, one for each of steps, got shape",
+    ):
+        assert any(re.search(told, message) for message in messages)
+    assert audits.load(store).identical(found)
+    assert f"60 of 60 models, {len(wrong)} failed, complete" in str(audits.status(store))
+    with pytest.warns(UserWarning, match="runs failed"):
+        assert audit_training(others.fails_at_times, processes=2, **TWO).equals(found)
+    with pytest.warns(UserWarning, match="runs failed"):  # stay as they are
+        assert audit_training(others.two_scores, store=store, **TWO).identical(found)
+    assert audit_training(others.two_scores, store=store, retry=True, **TWO).equals(whole)
+    assert audits.load(store).equals(whole)
+
+
+@failing
+def test_a_retry_that_is_killed_at_any_write_loses_no_run_that_was_fine(tmp_path, monkeypatch, dies_after):
+    options = TWO | {"runs": 12}
+    whole = audit_training(others.two_scores, **options)
+    for operations in (0, 2, 5, 9, 14):
+        store = tmp_path / f"{operations}.zarr"
+        found = audit_training(others.fails_at_times, store=store, **options)
+        with monkeypatch.context() as patch:
+            dies_after(patch, operations)
+            with pytest.raises(dies_after.error):
+                audit_training(others.two_scores, store=store, retry=True, **options)
+        assert not audits.status(store).damaged
+        assert audits.status(store).stored >= found.sizes["run"]
+        assert audit_training(others.two_scores, store=store, retry=True, **options).equals(whole)
+
+
+@failing
+def test_runs_that_are_stored_together_find_the_same_numbers(tmp_path, monkeypatch):
+    expected, store = audit_training(others.fails_at_times, **TWO), tmp_path / "a.zarr"
+    monkeypatch.setattr("dpsub.audits.training_plans.MOST_SHARDS", 7)
+    calls = []
+
+    def interrupted(bit, seed):
+        calls.append(seed)
+        if len(calls) == 31:
+            raise KeyboardInterrupt
+        return others.fails_at_times(bit, seed)
+
+    with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
+        audit_training(interrupted, store=store, **TWO)
+    found = audit_training(others.fails_at_times, store=store, **TWO)
+    assert found.equals(expected)
+    assert failures(found.attrs) == failures(expected.attrs)
+    assert len(list(store.glob("shards/*/zarr.json"))) == 7
+    assert audits.load(store).identical(found)
+    whole = audit_training(others.two_scores, **TWO)
+    assert audit_training(others.two_scores, store=store, retry=True, **TWO).equals(whole)
+
+
+@failing
+def test_a_packed_store_is_not_retried(tmp_path):
+    audit_training(others.fails_at_times, store=tmp_path / "a.zarr", **TWO)
+    audits.pack(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match="retry needs a store that is a folder"):
+        audit_training(others.two_scores, store=tmp_path / "a.zarr", retry=True, **TWO)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (None, "a number or a sequence of numbers, got a NoneType"),
+        ("1", "a number or a sequence of numbers, got a str"),
+        (True, "a number or a sequence of numbers, got a bool"),
+        (1j, "a number or a sequence of numbers, got a complex"),
+        (float("inf"), "finite scores, got inf"),
+        (1e300, r"finite scores, got 1e\+300"),
+        ([1.0, 2.0], r"one score, got shape \(2,\)"),
+        ([], r"one score, got shape \(0,\)"),
+        ([[1.0]], r"one score, got shape \(1, 1\)"),
+        ([[1.0], [1.0, 2.0]], "ValueError"),
+        (torch.ones((), requires_grad=True), "RuntimeError"),
+        (np.ma.masked_all(1), "must not be masked"),
+    ],
+)
+def test_if_all_runs_fail_the_first_message_is_the_error(returned, told, tmp_path):
+    for store in (None, tmp_path / "a.zarr"):
+        with pytest.raises(ValueError, match=f"train must not fail in every run, got 3 failures.*{told}"):
+            audit_training(lambda bit, seed: returned, store=store, **OPTIONS | {"runs": 3})
+    with pytest.raises(ValueError, match="train must not fail in every run"):
+        audits.load(tmp_path / "a.zarr")
+    assert audit_training(others.one_normal, store=tmp_path / "a.zarr", retry=True, **OPTIONS | {"runs": 3}).runs == 3
+
+
+@pytest.mark.parametrize("returned", [1, np.float16(1), np.array(1.0), [1.0], (1,), torch.ones(1), xr.DataArray(1.0)])
+def test_numbers_of_any_kind_are_scores(returned):
+    found = audit_training(lambda bit, seed: returned, **OPTIONS | {"runs": 2})
+    assert found.score.values.tolist() == [[1.0], [1.0]]
+
+
+async def coroutine(bit, seed):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        (None, "got None"),
+        (coroutine, "got <function coroutine"),
+        (lambda: 0.0, "too many positional arguments"),
+        (lambda bit: 0.0, "too many positional arguments"),
+        (lambda bit, seed, more: 0.0, "missing a required argument: 'more'"),
+        (lambda bit, *, seed: 0.0, "too many positional"),
+        (lambda seed, bit: 0.0, r"in this order, got one of \(seed, bit\): exchange them"),
+    ],
+)
+def test_a_function_of_another_signature_is_refused_before_any_training(train, told, tmp_path):
+    with pytest.raises(ValueError, match=rf"train must be a function that is called as train\(bit, seed\).*{told}"):
+        audit_training(train, store=tmp_path / "a.zarr", **OPTIONS)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"runs": 0}, "runs must be >= 1"),
+        ({"name": " "}, "name must be a text that is not empty"),
+        ({"adjacency": "replace"}, "adjacency must be one of 'substitute'"),
+        ({"steps": 10}, "steps must be increasing whole numbers"),
+        ({"steps": []}, "steps must be increasing whole numbers"),
+        ({"steps": [2, 2]}, "steps must be increasing whole numbers"),
+        ({"steps": [0, 2]}, r"steps\[0\] must be >= 1"),
+        ({"parameters": [1]}, "parameters must be a mapping"),
+        ({"parameters": {"a b": 1}}, "names are identifiers"),
+        ({"parameters": {"seed": 1}}, "other than an audit's own attributes, got 'seed'"),
+        ({"parameters": {"version_torch": 1}}, "other than an audit's own attributes, got 'version_torch'"),
+        ({"parameters": {"a": [1]}}, "a list for 'a'"),
+        ({"parameters": {"a": float("nan")}}, "a float for 'a'"),
+        ({"parameters": {"a": 2**63}}, "an? int for 'a'"),
+        ({"processes": 0}, "processes must be >= 1"),
+        ({"retry": 1}, "retry must be True or False"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(change, told):
+    with pytest.raises(ValueError, match=told):
+        audit_training(others.one_normal, **OPTIONS | change)
+
+
+def test_progress_names_the_audit_and_counts_failures(capsys):
+    with pytest.warns(UserWarning, match="runs failed"):
+        audit_training(others.fails_at_times, **TWO | {"progress": True})
+    shown = capsys.readouterr().err
+    assert "two scores" in shown
+    assert "60/60" in shown
+    assert re.search(r"\d+ failed", shown)
+
+
+KILLED = """
+import sys, dpsub, trainings_of_others as others
+if __name__ == "__main__":
+    options = {"runs": 60, "adjacency": "substitute", "name": "one normal", "seed": 3, "progress": False}
+    dpsub.audit_training(others.slow, store=sys.argv[1], processes=int(sys.argv[2]), **options)
+"""
+
+
+def begun(tmp_path, processes):
+    """A process that audits into a store, and a function that counts the runs stored there."""
+    script, store = tmp_path / "script.py", tmp_path / "a.zarr"
+    script.write_text(KILLED)
+    path = os.pathsep.join([str(TESTS), str(Path(dpsub.__file__).parents[1])])
+    command, environment = [sys.executable, script, store, str(processes)], {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return process, lambda: len(list(store.glob("shards/*/zarr.json")))
+
+
+def stopped(tmp_path, how, moments, processes=1):
+    """End an audit by a signal when it has stored so many more runs, each time; return what was stored then."""
+    rng, stored = np.random.default_rng(), []
+    for more in moments:
+        process, count = begun(tmp_path, processes)
+        before = count()
+        while process.poll() is None and count() < before + more:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05))
+        workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(how)
+        told = process.communicate(timeout=60)[1]
+        assert not psutil.wait_procs(workers, timeout=20)[1], "workers outlive the audit"
+        assert how == signal.SIGKILL or re.search(r"KeyboardInterrupt: \d+ of 60 runs are in .*a\.zarr; the same", told)
+        status = audits.status(tmp_path / "a.zarr")
+        assert not status.damaged
+        assert not status.being_written
+        stored.append(status.stored)
+    print(f"runs stored when stopped: {stored}")
+    assert 0 < stored[0] < 60
+    assert stored == sorted(stored)
+
+
+def goes_on_to_the_same_numbers(tmp_path):
+    expected = audit_training(others.one_normal, **OPTIONS)
+    return audit_training(others.one_normal, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
+
+
+def test_kill_9_changes_no_bit(tmp_path):
+    stopped(tmp_path, signal.SIGKILL, [8, 0, 15])
+    assert goes_on_to_the_same_numbers(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_kill_9_at_ten_random_moments_changes_no_bit(tmp_path, processes):
+    stopped(tmp_path, signal.SIGKILL, np.random.default_rng().integers(1, 6, 10), processes)
+    assert goes_on_to_the_same_numbers(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_keeps_finished_runs_and_says_how_many(tmp_path, processes):
+    stopped(tmp_path, signal.SIGINT, [5, 10], processes)
+    assert goes_on_to_the_same_numbers(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_an_opacus_training_has_the_law_of_the_same_audit():
+    options = {"adjacency": "substitute", "name": "Opacus head", "parameters": {"steps": others.SPEC.steps}}
+    theirs = audit_training(others.opacus_head, runs=400, seed=1, progress=False, **options)
+    ours = dpsub.audit(
+        *others.digits(), others.SPEC, runs=4000, observe_every=others.SPEC.steps, device="cpu", progress=False
+    )
+    for bit in (0, 1):
+        scores = [one.score.values[one.bit.values == bit, -1] for one in (theirs, ours)]
+        p = ks_2samp(*scores).pvalue
+        print(f"bit {bit}: {[len(one) for one in scores]} models, p = {p:.3f}")
+        assert p > 1e-3
+    apart = [one.score.values[theirs.bit.values == bit, -1] for bit, one in ((0, theirs), (1, theirs))]
+    assert ks_2samp(*apart).pvalue < 1e-3, "the canary is not seen, so equal laws say nothing"
