@@ -21,7 +21,7 @@ def crafted(result, /, *, task, spec, **_):
     is_pair(result)
     assert 0 <= result.slot < len(task.y_train)
     assert result.adjacency == "substitute"
-    assert all(isinstance(value, int) or math.isfinite(value) for value in result.details.values())
+    assert all(isinstance(value, int | str) or math.isfinite(value) for value in result.details.values())
     assert result.scenario != "S2" or np.isclose(np.linalg.norm(result.z), spec.max_grad_norm)
 
 
