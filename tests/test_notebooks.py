@@ -147,6 +147,18 @@ def test_every_adversary_finds_something_and_less_than_substitute(tmp_path, name
     assert 0 < glued["seconds"] < 60
 
 
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
+def test_an_attribute_is_told_with_less_than_a_gradient_and_a_few_of_them_at_once(tmp_path):
+    glued = execute(
+        "s6_attribute", tmp_path, runs=512, n_train=100, steps=30, attributes=["worst concavity"], device="cpu"
+    )
+    assert glued["attribute_bounds"] == 10
+    assert 0 < glued["attribute_most"] < glued["attribute_alone"] < glued["attribute_gradient"]
+    assert glued["attribute_gradient"] < glued["attribute_substitute"] == 8
+    assert glued["attribute_add_remove"] < 4
+
+
 @pytest.mark.filterwarnings("default")
 def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])

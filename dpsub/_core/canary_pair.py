@@ -32,7 +32,7 @@ class CanaryPair(Frozen):
             records (x, y), whose gradients training computes and clips. z_prime=None leaves the slot empty; if z is a
             gradient, it is stored as zeros.
         slot: the index of the private record that the canary replaces. It is one of the n records that q·n counts.
-        scenario: the attack's name in figures and results: "S2" … "S5" as in the papers, or your own.
+        scenario: the attack's name in figures and results: "S2" … "S5" as in the papers, "S6", or your own.
         adjacency: how the two worlds differ; "substitute" as crafted.
         details: numbers and texts that the crafter reports, for figures and stored results.
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another task refuses the pair.

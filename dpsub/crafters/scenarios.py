@@ -1,4 +1,4 @@
-"""The crafters by the paper's names of the scenarios."""
+"""The crafters by the paper's names of the scenarios, as sweeps call them. S6 needs an attribute and is not there."""
 
 from dpsub.crafters.gradient_canaries import gradient
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural

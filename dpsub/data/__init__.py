@@ -5,15 +5,18 @@ downloaded to it. Files placed by hand must be named `mnist/*.gz`, `cifar-10-bat
 `purchase100/dataset_purchase`.
 """
 
-from dpsub.data.catalogue import cifar10, digits, mnist, purchase100, purchase100_like, sst2
+from dpsub.data.bundled import BREAST_CANCER_COLUMNS, breast_cancer, digits
+from dpsub.data.catalogue import cifar10, mnist, purchase100, purchase100_like, sst2
 from dpsub.data.embeddings import MINILM, VIT
 from dpsub.data.features import features_or_digits, load_features
 from dpsub.data.tasks import Task, check_task, from_arrays
 
 __all__ = [
+    "BREAST_CANCER_COLUMNS",
     "MINILM",
     "VIT",
     "Task",
+    "breast_cancer",
     "check_task",
     "cifar10",
     "digits",

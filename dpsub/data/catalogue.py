@@ -1,4 +1,4 @@
-"""The tasks that dpsub knows by name: digits, MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it."""
+"""The published tasks that dpsub knows by name: MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it."""
 
 from __future__ import annotations
 
@@ -6,49 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits
 
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.data import embeddings, files
 from dpsub.data.embeddings import MINILM
-from dpsub.data.tasks import Task, drawn, from_arrays
+from dpsub.data.tasks import Task, drawn
 
-DIGITS_AUX = 500
 PURCHASE_TEST = 10_000
-
-
-def digits(n_train: int = 500, seed: int = 0) -> Task:
-    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn and needs no download.
-
-    500 records are auxiliary and the rest are for testing. Pixels are scaled to [0, 1]. Pixels that are constant over
-    the private records are dropped: their parameters would never move, and a canary there would be a worst case.
-
-    Args:
-        n_train: number of private records, 2 … 1,296 of the 1,797.
-        seed: decides which records are private, auxiliary and test.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
-    """
-    n_train = checks.whole("n_train", n_train, at_least=2)
-    seed = checks.whole("seed", seed, at_least=0)
-    x, y = load_digits(return_X_y=True)
-    most = len(y) - DIGITS_AUX - 1
-    if n_train > most:
-        raise ValueError(
-            f"n_train must be <= {most} of the {len(y)} digits, which leaves some to test on, got {n_train}"
-        )
-    order = stream(seed, "data").permutation(len(y))
-    train, aux, test = np.split(order, [n_train, n_train + DIGITS_AUX])
-    varies = np.ptp(x[train], axis=0) > 0
-    x = x[:, varies] / 16
-    task = from_arrays(
-        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
-    )
-    return replace(task, pixels=varies.reshape(8, 8))
 
 
 def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:

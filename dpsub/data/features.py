@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from dpsub.data import downloads
-from dpsub.data.catalogue import digits
+from dpsub.data.bundled import digits
 from dpsub.data.tasks import Task, drawn, from_arrays
 
 

@@ -28,6 +28,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "S3": {"color": "#009E73", "marker": "^", "label": "crafted input (S3)"},
     "S4": {"color": "#CC79A7", "marker": "v", "label": "mislabeled sample (S4)"},
     "S5": {"color": "#E69F00", "marker": "D", "label": "natural sample (S5)"},
+    "S6": {"color": "#882255", "marker": "*", "label": "attribute (S6)"},
     "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "S2, every step watched"},
 }
 

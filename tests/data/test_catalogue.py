@@ -3,8 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer
 
-from dpsub.data import catalogue, digits, files, mnist, purchase100_like
+from dpsub.data import BREAST_CANCER_COLUMNS, breast_cancer, catalogue, digits, files, mnist, purchase100_like
 
 
 def test_digits_are_split_into_private_auxiliary_and_test_records():
@@ -43,6 +44,34 @@ def test_same_seed_same_digits():
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         digits(**options)
+
+
+def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
+    task, smaller = breast_cancer(n_train=300, seed=1), breast_cancer(n_train=200, seed=1)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [300, 150, 119]
+    assert task.num_classes == 2
+    np.testing.assert_allclose(task.x_aux.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(task.x_aux.std(axis=0), 1, rtol=1e-5)
+    assert np.abs(task.x_train.mean(axis=0)).max() > 0.01
+    together = np.concatenate([task.x_train, task.x_aux, task.x_test])
+    assert len(np.unique(together, axis=0)) == 569
+    raw = load_breast_cancer()
+    for column in (0, 13, 29):
+        here, there = np.sort(together[:, column]), np.sort(raw.data[:, column])
+        slope = np.ptp(there) / np.ptp(here)
+        np.testing.assert_allclose(there[0] + slope * (here - here[0]), there, rtol=1e-4, atol=1e-5)
+    assert np.bincount(np.concatenate([task.y_train, task.y_aux, task.y_test])).tolist() == [212, 357]
+    assert smaller.fingerprint != task.fingerprint
+    assert breast_cancer(seed=1).fingerprint == task.fingerprint != breast_cancer(seed=2).fingerprint
+
+
+def test_columns_of_breast_cancer_are_named_as_scikit_learn_names_them():
+    assert tuple(load_breast_cancer().feature_names) == BREAST_CANCER_COLUMNS
+
+
+def test_too_many_patients_are_named():
+    with pytest.raises(ValueError, match="n_train must be <= 418 of the 569 records.*got 419"):
+        breast_cancer(n_train=419)
 
 
 def test_made_up_shoppers_have_the_shape_of_purchase100():

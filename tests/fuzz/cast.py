@@ -24,6 +24,7 @@ COLOUR = _task(3, 4, 4, name="colour")
 DIGITS = data.digits(20)
 BARE = data.from_arrays(FLAT.x_train, FLAT.y_train)
 WIDE = _task(30, name="wide")  # its records span fewer coordinates than it has features
+ONE_HOT = data.from_arrays(np.eye(3)[[0, 1, 2, 2, 1, 0]], LABELS, name="one-hot")
 TASKS = [FLAT, IMAGES, COLOUR, DIGITS, BARE, WIDE]
 
 LINEAR, MLP = models.linear(FLAT), models.mlp(FLAT, (2,))

@@ -135,6 +135,7 @@ CALLS = [
         pictures,
         hostile={"task": among(TASKS)},
     ),
+    Call("dpsub.data.breast_cancer", data.breast_cancer, {"n_train": [2, 20, np.int16(30)], "seed": SEEDS}, task),
     Call("dpsub.data.digits", data.digits, {"n_train": [2, 20, np.int16(30), 1_000], "seed": SEEDS}, task),
     *(
         Call(

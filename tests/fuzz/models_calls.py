@@ -9,7 +9,7 @@ from dpsub import crafters, models
 from dpsub.models.interface import cross_entropy
 from fuzz import cast
 from fuzz.call import OMIT, Call
-from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, SPECS, TASKS
+from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, ONE_HOT, SPECS, TASKS
 from fuzz.checkers import anything, is_pair, of
 from fuzz.hostile import LITTLE
 
@@ -21,7 +21,7 @@ def crafted(result, /, *, task, spec, **_):
     is_pair(result)
     assert 0 <= result.slot < len(task.y_train)
     assert result.adjacency == "substitute"
-    assert all(isinstance(value, int) or math.isfinite(value) for value in result.details.values())
+    assert all(isinstance(value, int | str) or math.isfinite(value) for value in result.details.values())
     assert result.scenario != "S2" or np.isclose(np.linalg.norm(result.z), spec.max_grad_norm)
 
 
@@ -127,6 +127,21 @@ CALLS = [
             ("crafted_input", {"target": TARGETS, "steps": [1, 3, np.int8(2)], "learning_rate": [OMIT, 0.1, 1]}),
             ("mislabeled", {"target": TARGETS}),
             ("natural", {"target": TARGETS}),
+        )
+    ),
+    *(
+        Call(
+            f"dpsub.crafters.attribute {case}",
+            crafters.attribute,
+            CRAFTER | {"task": [task], "target": TARGETS} | more,
+            crafted,
+            hostile=HOSTILE | {"columns": LITTLE, "values": LITTLE, "only": LITTLE},
+            names=OF_TASK,
+        )
+        for case, task, more in (
+            ("column", FLAT, {"columns": [0, np.int8(2)], "values": [OMIT, None, (0.5, -1), np.array([3.0])]}),
+            ("values", FLAT, {"columns": [1], "only": [None, 7.0, (0, 1.5), np.array([2.0, 1.0])]}),
+            ("group", ONE_HOT, {"columns": [(0, 1, 2), [1, 2, 0], range(3)], "only": [OMIT, (0, 1), [1, 0]]}),
         )
     ),
 ]

@@ -1,0 +1,204 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpsub import audit, crafters, data, models
+from dpsub.crafters import attribute_canaries
+from dpsub.crafters.reference_model import reference
+
+
+@pytest.fixture(scope="module")
+def patients():
+    """30 numbers a record; the values of a column are many."""
+    return data.breast_cancer(n_train=60)
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """Columns 0 and 4 are numbers; columns 1, 2 and 3 are a one-hot group."""
+    rng = np.random.default_rng(1)
+    y = np.arange(60) % 2
+    x = np.column_stack([rng.normal(size=60), np.eye(3)[rng.integers(3, size=60)], y + rng.normal(size=60)])
+    return data.from_arrays(x, y)
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Fails a test if a reference model is trained."""
+
+    def trained(*_, **__):
+        raise AssertionError("a model was trained")
+
+    monkeypatch.setattr(attribute_canaries, "reference", trained)
+
+
+def clipped(gradient, bound):
+    return gradient * min(1, bound / float(gradient.norm()))
+
+
+def test_clipped_gradients_of_the_chosen_value_lie_farthest_apart(patients, spec, gradient_by_hand):
+    for model in (models.linear(patients), models.mlp(patients, hidden=(4,))):
+        for bound in (0.5, 3.0, 1e6):
+            setting = spec(max_grad_norm=bound)
+            pair = crafters.attribute(patients, model, setting, columns=7, seed=2)
+            found = reference(patients, model, setting, seed=2, target=None)
+            mine = clipped(gradient_by_hand(found.module, *found.z), bound)
+            values = np.unique(np.delete(patients.x_train[:, 7], found.slot))
+            apart = []
+            for value in values:
+                x = found.z.x.copy()
+                x[7] = value
+                apart.append(
+                    float((mine - clipped(gradient_by_hand(found.module, x, found.z.y), bound)).norm()) / bound
+                )
+            assert pair.details["other"] == values[int(np.argmax(apart))]
+            assert pair.details["distance"] == pytest.approx(max(apart))
+            np.testing.assert_array_equal(pair.trace["value"], values)
+            np.testing.assert_allclose(pair.trace["distance"], apart, rtol=1e-5, atol=1e-8)
+
+
+def test_worlds_share_all_but_the_column(patients, spec):
+    model = models.linear(patients)
+    pair = crafters.attribute(patients, model, spec(), columns=3, seed=0)
+    label = crafters.mislabeled(patients, model, spec(), seed=0)
+    assert (pair.scenario, pair.adjacency, pair.score, pair.slot) == ("S6", "substitute", "logit", label.slot)
+    assert pair.task == patients.fingerprint
+    np.testing.assert_array_equal(pair.z.x, patients.x_train[pair.slot])
+    assert np.flatnonzero(pair.z.x != pair.z_prime.x).tolist() == [3]
+    assert pair.z.y == pair.z_prime.y == patients.y_train[pair.slot]
+    assert pair.z_prime.x[3] in patients.x_train[:, 3]
+    for name in ("confidence", "norm"):
+        assert pair.details[name] == label.details[name]
+    assert pair.details["columns"] == 3
+    assert pair.details["value"] == pair.z.x[3]
+    assert pair.details["other"] == pair.z_prime.x[3]
+    assert pair.details["seed"] == 0
+    assert pair.fingerprint == crafters.attribute(patients, model, spec(), columns=np.int64(3), seed=0).fingerprint
+
+
+def test_candidates_may_be_given_and_the_record_too(patients, spec):
+    model = models.linear(patients)
+    pair = crafters.attribute(patients, model, spec(), columns=3, values=[0.25, -0.5, 0.25], target=5, seed=0)
+    assert pair.slot == 5
+    assert pair.trace["value"].tolist() == [-0.5, 0.25]
+    assert pair.details["other"] == pair.trace["value"][pair.trace["distance"].argmax()]
+    own = float(patients.x_train[5, 3])
+    alone = crafters.attribute(patients, model, spec(), columns=3, values=[0.25, own], target=5, seed=0)
+    assert alone.trace["value"].tolist() == [0.25]
+
+
+def test_only_asks_about_two_values_of_one_person(patients, spec):
+    model = models.linear(patients)
+    pair = crafters.attribute(patients, model, spec(), columns=3, only=(0.0, 1.0), target=12, seed=0)
+    assert (pair.slot, pair.z.x[3], pair.z_prime.x[3]) == (12, 0.0, 1.0)
+    for world in (pair.z, pair.z_prime):
+        np.testing.assert_array_equal(np.delete(world.x, 3), np.delete(patients.x_train[12], 3))
+        assert world.y == patients.y_train[12]
+    assert (pair.details["value"], pair.details["other"]) == (0.0, 1.0)
+    turned = crafters.attribute(patients, model, spec(), columns=3, only=(1.0, 0.0), target=12, seed=0)
+    assert pair.exchanged().fingerprint == turned.fingerprint
+    assert turned.details["distance"] == pytest.approx(pair.details["distance"])
+    one = crafters.attribute(patients, model, spec(), columns=3, only=1, target=12, seed=0)
+    assert (one.z.x[3], one.z_prime.x[3]) == (patients.x_train[12, 3], 1.0)
+
+
+def test_a_one_hot_group_keeps_exactly_one_1(grouped, spec):
+    model, columns = models.linear(grouped), (3, 1, 2)
+    pair = crafters.attribute(grouped, model, spec(), columns=columns, seed=0)
+    for world in (pair.z, pair.z_prime):
+        assert sorted(world.x[1:4]) == [0, 0, 1]
+        np.testing.assert_array_equal(world.x[[0, 4]], grouped.x_train[pair.slot, [0, 4]])
+    own = int(grouped.x_train[pair.slot][list(columns)].argmax())
+    assert pair.details["columns"] == "3 1 2"
+    assert pair.details["value"] == own
+    assert pair.z_prime.x[columns[pair.details["other"]]] == 1
+    assert pair.trace["value"].tolist() == [i for i in range(3) if i != own]
+    two = crafters.attribute(grouped, model, spec(), columns=columns, only=(2, 0), target=4, seed=0)
+    assert (two.z.x[2], two.z_prime.x[3]) == (1, 1)
+    given = crafters.attribute(grouped, model, spec(), columns=columns, values=[(own + 1) % 3], seed=0)
+    assert given.details["other"] == (own + 1) % 3
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+@pytest.mark.parametrize("about", [{"columns": 7}, {"columns": 1, "only": (-2.0, 2.0)}])
+def test_scores_speak_for_z(patients, kind, about, spec):
+    model = models.linear(patients) if kind == "linear" else models.mlp(patients, hidden=(4,))
+    setting = spec(noise_multiplier=0.05, steps=8, learning_rate=0.5)
+    pair = crafters.attribute(patients, model, setting, seed=0, **about)
+    result = audit(patients, model, pair, setting, runs=512, seed=1, observe_every=8, device="cpu", progress=False)
+    with_z, with_z_prime = (result.score.values[result.bit.values == bit, -1] for bit in (0, 1))
+    error = np.sqrt(with_z.var() / len(with_z) + with_z_prime.var() / len(with_z_prime))
+    assert with_z.mean() - with_z_prime.mean() > 4 * error
+    assert result.attrs["scenario"] == "S6"
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"columns": 5}, "columns must be >= 0 and <= 4, got 5"),
+        ({"columns": -1}, "columns must be >= 0 and <= 4, got -1"),
+        ({"columns": True}, "columns must be a whole number"),
+        ({"columns": "age"}, "columns must be the index of a column, or .* got 'age'"),
+        ({"columns": [1, 2, 9]}, "columns must be >= 0 and <= 4, got 9"),
+        ({"columns": [1, 2, 2]}, "columns must name each column of a one-hot group once"),
+        ({"columns": [1]}, "columns must be .* two or more, got .1.: name a single column by its index alone"),
+        ({"columns": []}, "columns must be .* two or more"),
+        ({"columns": [0, 4]}, "columns must be a one-hot group, .* got 60 of 60 records with something else"),
+        ({"columns": [1, 2]}, "columns must be a one-hot group, with one 1 and otherwise 0 in every private record"),
+        ({"columns": 0, "values": []}, "values must be one candidate value or more, got none"),
+        ({"columns": 0, "values": 1.0}, "values must be a sequence of candidate values, got 1.0"),
+        ({"columns": 0, "values": ["high"]}, "values must be a finite number, got 'high'"),
+        ({"columns": 0, "values": [np.nan]}, "values must be finite, got nan"),
+        ({"columns": 0, "values": [1e39]}, "values must be finite in float32, got 1e.39"),
+        ({"columns": (1, 2, 3), "values": [3]}, "values must be >= 0 and <= 2, got 3; .* positions within it"),
+        ({"columns": (1, 2, 3), "values": [0.5]}, "values must be a whole number .* positions within it"),
+        ({"columns": (1, 2, 3), "only": (0, 7)}, "only must be >= 0 and <= 2, got 7; .* positions within it"),
+        ({"columns": 0, "only": (1.0, 1)}, "only must be two different values, got 1.0 twice"),
+        ({"columns": 0, "only": (1.0, 2.0, 3.0)}, "only must be a value, or a pair .* got 3 values"),
+        ({"columns": 0, "only": "low"}, "only must be a value, or a pair .* got 'low'"),
+        ({"columns": 0, "only": 1.0, "values": [2.0]}, "only and values must not be given together"),
+        ({"columns": 0, "target": 60}, "target must be >= 0 and <= 59, got 60"),
+        ({"columns": 0, "seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_bad_attributes_are_named_before_any_training(grouped, spec, about, message):
+    with pytest.raises(ValueError, match=message):
+        crafters.attribute(grouped, models.linear(grouped), spec(), **{"seed": 0} | about)
+
+
+@pytest.mark.usefixtures("untrained")
+def test_what_cannot_be_another_value_is_named_before_any_training(grouped, spec):
+    x = grouped.x_train.copy()
+    x[:, 0] = 2
+    constant = replace(grouped, x_train=x)
+    model = models.linear(grouped)
+    with pytest.raises(ValueError, match="columns must vary among the private records, got 0 .* give values"):
+        crafters.attribute(constant, model, spec(), columns=0, seed=0)
+    with pytest.raises(ValueError, match="values must hold a value that differs .* every private record has already"):
+        crafters.attribute(constant, model, spec(), columns=0, values=[2, 2.0], seed=0)
+    own = float(grouped.x_train[3, 4])
+    for given in ({"values": [own]}, {"only": own}):
+        with pytest.raises(ValueError, match=f"{next(iter(given))} must hold .* private record 3 has already"):
+            crafters.attribute(grouped, model, spec(), columns=4, target=3, seed=0, **given)
+
+
+def test_a_value_that_the_chosen_record_has_is_named(grouped, spec):
+    model = models.linear(grouped)
+    slot = crafters.attribute(grouped, model, spec(), columns=4, seed=0).slot
+    with pytest.raises(ValueError, match=f"only must hold a value .* private record {slot} has already"):
+        crafters.attribute(grouped, model, spec(), columns=4, only=float(grouped.x_train[slot, 4]), seed=0)
+
+
+def test_a_standardised_group_is_refused_with_a_hint(grouped, spec):
+    x = grouped.x_train.copy()
+    x[:, 1:4] = (x[:, 1:4] - x[:, 1:4].mean(axis=0)) / x[:, 1:4].std(axis=0)
+    with pytest.raises(ValueError, match="something else in .1, 2, 3.: make the task without scaling these columns"):
+        crafters.attribute(replace(grouped, x_train=x), models.linear(grouped), spec(), columns=(1, 2, 3), seed=0)
+
+
+def test_images_have_no_columns(attacked, spec):
+    task, model = attacked["convnet"]
+    with pytest.raises(ValueError, match="task must have flat features .n, d. for columns to index, got .*1, 16, 16"):
+        crafters.attribute(task, model, spec(), columns=0, seed=0)
