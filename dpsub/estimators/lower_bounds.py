@@ -211,6 +211,11 @@ def _note(
     if parameter > 0:
         return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
     test = method.test(claim)
+    if rule.decide(scores, ~in_z, claim, test, alpha).parameter > 0:
+        return (
+            "the scores seem to speak the other way round: bit 0 is z, and higher scores must speak for z; if theory "
+            "says that yours do not, negate them"
+        )
     if isinstance(test, Katz):
         return "Katz's intervals include a ratio of 1, or do not exist because there are no errors"
     if not isinstance(claim, MechanismDP) and claim.epsilon(rule.ceiling(len(scores), claim, test, alpha)) == 0:
