@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6}
+_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "plan": 7}
 
 
 def stream(
-    seed: int, purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game"], block: int = 0
+    seed: int, purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "plan"], block: int = 0
 ) -> np.random.Generator:
     """The generator of one block of one purpose.
 

@@ -107,7 +107,8 @@ class GradientSlot:
         displacement = bank.model.flat(bank.theta_0 - bank.theta)[:, self.support]
         z, z_prime = self.gradients
         apart = (z - z_prime) / 2 if z_prime.any() else z
-        return displacement @ (apart / bank.spec.max_grad_norm)
+        along: Tensor = displacement @ (apart / bank.spec.max_grad_norm)
+        return along
 
     def gradient(self, bank: Bank) -> Tensor:
         return self.gradients[0]
