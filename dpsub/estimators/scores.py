@@ -21,6 +21,8 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     try:
         columns = np.asarray(scores)
     except (TypeError, RuntimeError):  # torch raises the second for tensors that require gradients
+        if getattr(scores, "requires_grad", False) or _any_requires_grad(scores):
+            raise ValueError("scores must not require gradients, got tensors that do: detach() them") from None
         raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
     except ValueError:
         raise ValueError(
@@ -62,6 +64,10 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
                     "remain: subtract a constant from all of them, or give their ranks"
                 )
     return floats, worlds == 0, several
+
+
+def _any_requires_grad(scores: Any) -> bool:
+    return isinstance(scores, list | tuple) and any(getattr(one, "requires_grad", False) for one in scores)
 
 
 def _runs_first(scores: Any, bits: Any) -> Any:
