@@ -35,8 +35,8 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     if np.isnan(columns).any():
         if untrained := _untrained(columns, bits):
             raise ValueError(
-                f"scores must be of trained models: {untrained:,} of {len(columns):,} runs are not trained yet, their bit "
-                "is -1: finish the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
+                f"scores must be of trained models: {untrained:,} of {len(columns):,} runs are not trained yet, with "
+                "bit -1: finish the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
             )
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
     try:

@@ -27,7 +27,9 @@ def test_readers_of_a_store_that_was_killed_see_how_many_models_there_are(run, t
     stored = audits.status(path).stored
     with xr.open_zarr(path, chunks=None) as opened:
         assert opened.attrs["models_stored"] == stored == int((opened.bit >= 0).sum()) > 0
-        with pytest.raises(ValueError, match=f"{300 - stored} of 300 runs are not trained yet.*finish the audit, or drop"):
+        with pytest.raises(
+            ValueError, match=f"{300 - stored} of 300 runs are not trained yet.*finish the audit, or drop"
+        ):
             epsilon_lower_bound(opened.score, opened.bit, delta=1e-5)
         trained = opened.isel(run=opened.bit.values >= 0)
         assert len(epsilon_lower_bound(trained.score, trained.bit, delta=1e-5)) == opened.sizes["step"]

@@ -14,7 +14,11 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
     [
         ([], [], r"scores must have shape \(runs,\) or \(runs, steps\), .* 0, got \(0,\)"),
         (np.zeros((4, 2, 2)), BITS, r"got \(4, 2, 2\)"),
-        ([0.1, np.nan, np.nan, 0.3], [0, -1, -1, 1], r"2 of 4 runs are not trained yet, .*: finish .*, or drop them with"),
+        (
+            [0.1, np.nan, np.nan, 0.3],
+            [0, -1, -1, 1],
+            r"2 of 4 runs are not trained yet, .*: finish .*, or drop them with",
+        ),
         ([0.1, np.nan, 0.2, 0.3], BITS, "scores must not be NaN, got 1 of them"),
         (["a"] * 4, BITS, "scores must be real numbers"),
         (np.array([1, 2, 3, 4], "m8[s]"), BITS, r"scores must be real numbers, got dtype timedelta64"),
