@@ -196,6 +196,9 @@ def main() -> int:
     for name, outcome in outcomes.items():
         models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if arguments.results else ""
         print(f"  {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
+        if outcome.error and outcome.read:
+            folder = os.fspath(arguments.results / name)
+            print(f"    the {outcome.read:,} models in {folder} stay; dpsub.audits.load_all({folder!r}) reads them")
     return int(len(outcomes) < len(names) or any(outcome.error for outcome in outcomes.values()))
 
 

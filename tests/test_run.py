@@ -218,3 +218,17 @@ def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, caps
     assert "audited" not in shown
     with pytest.raises(SystemExit, match="no parameters in the preset 'huge'; there are mine, small"):
         run("--preset", "huge")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_notebook_that_fails_beside_its_audits_says_that_they_are_there(run, tmp_path, monkeypatch, capsys):
+    module, results = sys.modules["run"], tmp_path / "results"
+
+    def execute(*_):
+        raise papermill.PapermillExecutionError(1, 1, "", "FileNotFoundError", "no features", [])
+
+    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(module, "stored_models", lambda folder: 90_000)
+    assert run("audited", "--results", str(results)) == 1
+    told = f"the 90,000 models in {results / 'audited'} stay; dpsub.audits.load_all('{results / 'audited'}') reads them"
+    assert told in capsys.readouterr().out
