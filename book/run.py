@@ -1,6 +1,6 @@
 """Execute the notebooks with papermill, each with the parameters of a preset, and say what came of each.
 
-run.py [NOTEBOOK ...] [--preset quick|laptop|paper] [--device auto|cpu|cuda] [--results FOLDER] [--show]
+run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [--device auto|cpu|cuda] [--results FOLDER] [--show]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import inline
 import nbformat
 import papermill
-import yaml
+import presets
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
@@ -40,13 +40,26 @@ def parameters(name: str, preset: str, device: str, results: Path | None) -> dic
     """What a preset changes of the notebook's own defaults, and where it trains and keeps its audits."""
     path = SOURCES / "params" / preset / f"{name}.yaml"
     if not path.exists():
-        presets = sorted(p.name for p in (SOURCES / "params").iterdir())
-        raise SystemExit(f"no parameters for {name} in the preset {preset!r}; there are {', '.join(presets)}")
-    found = yaml.safe_load(path.read_text()) or {}
+        there = ", ".join(sorted(p.name for p in (SOURCES / "params").iterdir()))
+        raise SystemExit(f"no parameters for {name} in the preset {preset!r}; there are {there}")
+    try:
+        found = presets.read(path, SOURCES / f"{name}.ipynb")
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     common = {} if device == "auto" else {"device": device}
     common |= {} if results is None else {"results": os.fspath((results / name).resolve())}
     known = papermill.inspect_notebook(SOURCES / f"{name}.ipynb")
     return found | {key: value for key, value in common.items() if key in known}
+
+
+def preset_names(preset: str) -> list[str]:
+    """The notebooks that a preset has parameters for."""
+    folder = SOURCES / "params" / preset
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    if not names:
+        there = ", ".join(sorted(p.name for p in (SOURCES / "params").iterdir()))
+        raise SystemExit(f"no parameters in the preset {preset!r}; there are {there}")
+    return names
 
 
 def execute(name: str, preset: str, device: str, results: Path | None) -> None:
@@ -150,13 +163,13 @@ def tagged_text(path: Path, tag: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="*", help="names without .ipynb; all by default")
+    parser.add_argument("notebooks", nargs="*", help="names without .ipynb; by default all that the preset has")
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--results", type=Path, help="folder to keep audits in, to go on with and to read again")
     parser.add_argument("--show", action="store_true", help="print what the notebooks' tables say")
     arguments = parser.parse_args()
-    names = arguments.notebooks or sorted(path.stem for path in SOURCES.glob("*.ipynb"))
+    names = arguments.notebooks or preset_names(arguments.preset)
     for name in names:
         if not (SOURCES / f"{name}.ipynb").exists():
             raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
@@ -183,6 +196,9 @@ def main() -> int:
     for name, outcome in outcomes.items():
         models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if arguments.results else ""
         print(f"  {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
+        if outcome.error and outcome.read:
+            folder = os.fspath(arguments.results / name)
+            print(f"    the {outcome.read:,} models in {folder} stay; dpsub.audits.load_all({folder!r}) reads them")
     return int(len(outcomes) < len(names) or any(outcome.error for outcome in outcomes.values()))
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import inline
 import nbformat
 import papermill
+import presets
 import pytest
 import yaml
 from scipy.stats import binom
@@ -190,6 +191,20 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("fig5_runs", {"runs": [100], "sample_rates": [0.25]}),
+        ("figA2_clipping", {"max_grad_norms": [2.0], "runs": 64, "n_train": 60, "steps": 40, "observe_every": 10}),
+        ("figA3_steps", {"lengths": [40], "runs": 64, "n_train": 60}),
+    ],
+)
+@pytest.mark.filterwarnings("default")
+def test_lists_of_one_are_enough(tmp_path, name, parameters):
+    assert execute(name, tmp_path, **parameters)
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_costs_are_those_of_what_was_measured(tmp_path):
     glued = execute("what_it_costs", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
@@ -217,6 +232,7 @@ def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
 
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
+        presets.read(path, ROOT / "notebooks" / f"{path.stem}.ipynb")
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text())["cells"]
         (source,) = ["".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])]
         names = {line.split("=")[0].strip() for line in source.splitlines() if "=" in line}

@@ -157,3 +157,78 @@ def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
     with pytest.raises(SystemExit):
         run("--device", "tpu")
     assert not (tmp_path / "_build").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("rums: 20", r"audited.yaml: audited.ipynb has no parameter 'rums': did you mean 'runs'\?"),
+        ("quite_another: 1", "has no parameter 'quite_another': it has runs, device, results"),
+        ("runs: 1e3", "audited.yaml: runs must be a whole number, got '1e3': write 1000"),
+        ("runs: 20.5", r"runs must be a whole number, got 20.5"),
+        ("runs: [20]", r"runs must be a whole number, got \[20\]"),
+        ("runs: yes", "runs must be a whole number, got True"),
+        ("runs:", "runs must be a whole number, got None"),
+        ("device: 3", "device must be a text, got 3"),
+        ("- runs", "must have lines like `runs: 100`"),
+        ("runs: [", "must be YAML"),
+    ],
+)
+def test_a_preset_is_checked_before_anything_runs(run, tmp_path, written, told):
+    (tmp_path / "notebooks/params/small/audited.yaml").write_text(written + "\n")
+    with pytest.raises(SystemExit, match=told):
+        run()
+    assert not (tmp_path / "_build").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("delta: 1e-6", "delta must be a number, got '1e-6', a text in YAML: write 1.0e-6"),
+        ("delta: 1.5e3", r"got '1.5e3', a text in YAML: write 1.5e\+3"),
+        ("delta: '0.1'", "got '0.1', a text: write 0.1 without quotes"),
+        ("delta: small", "delta must be a number, got 'small'$"),
+        ("rates: 0.5", r"rates must be a list, such as \[1.0, 0.25\], got 0.5"),
+        ("rates: []", "rates must be a list"),
+        ("rates: [0.5, 1e-3]", "rates must be a list, each of it a number, got '1e-3', a text in YAML: write 1.0e-3"),
+    ],
+)
+def test_texts_that_look_like_numbers_are_told_apart(run, tmp_path, written, told):
+    parameters = "delta = 1e-5\nrates = [1.0, 0.25]\nmore = []\nflag = True"
+    cell = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, tmp_path / "notebooks/numbers.ipynb")
+    file = tmp_path / "notebooks/params/small/numbers.yaml"
+    file.write_text("delta: 1\nrates: [1, 0.5]\nmore: [3]\nflag: false\n")
+    read = sys.modules["run"].parameters
+    assert read("numbers", "small", "auto", None) == {"delta": 1, "rates": [1, 0.5], "more": [3], "flag": False}
+    file.write_text(written + "\n")
+    with pytest.raises(SystemExit, match=told):
+        read("numbers", "small", "auto", None)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, capsys):
+    (tmp_path / "notebooks/params/mine").mkdir()
+    (tmp_path / "notebooks/params/mine/keeps_nothing.yaml").write_text("points: 4\n")
+    assert run("--preset", "mine") == 0
+    shown = capsys.readouterr().out
+    assert "keeps_nothing" in shown
+    assert "audited" not in shown
+    with pytest.raises(SystemExit, match="no parameters in the preset 'huge'; there are mine, small"):
+        run("--preset", "huge")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_notebook_that_fails_beside_its_audits_says_that_they_are_there(run, tmp_path, monkeypatch, capsys):
+    module, results = sys.modules["run"], tmp_path / "results"
+
+    def execute(*_):
+        raise papermill.PapermillExecutionError(1, 1, "", "FileNotFoundError", "no features", [])
+
+    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(module, "stored_models", lambda folder: 90_000)
+    assert run("audited", "--results", str(results)) == 1
+    told = f"the 90,000 models in {results / 'audited'} stay; dpsub.audits.load_all('{results / 'audited'}') reads them"
+    assert told in capsys.readouterr().out

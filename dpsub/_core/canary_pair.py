@@ -81,7 +81,7 @@ class CanaryPair(Frozen):
                 f"'zero_out', got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
         if not isinstance(z, Record) and not z.any():
-            raise ValueError("z must not be 0: a model's score is its displacement against z")
+            raise ValueError("z must not be 0: give the other gradient as z, and z_prime=None")
         if _same(z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
 
@@ -89,8 +89,9 @@ class CanaryPair(Frozen):
     def score(self) -> str:
         """How the distinguisher scores a model with parameters θ; a higher score speaks for z.
 
-        "displacement", for gradients: (z/C)·(θ₀ − θ). "logit", for records: logit(z; θ) − logit(z′; θ), where logit is
-        log p/(1 − p) for the probability p of the record's label. An empty z′ contributes a logit of 0.
+        "displacement", for gradients: ((z − z′)/2C)·(θ₀ − θ), or (z/C)·(θ₀ − θ) if z′ is empty. "logit", for records:
+        logit(z; θ) − logit(z′; θ), where logit is log p/(1 − p) for the probability p of the record's label. An empty
+        z′ contributes a logit of 0.
         """
         return "logit" if isinstance(self.z, Record) else "displacement"
 
@@ -120,13 +121,10 @@ class CanaryPair(Frozen):
         `findings.separation` compares the two audits. `details` and `trace` are not changed.
 
         Raises:
-            ValueError: if one world is empty, or if z′ is a gradient other than −z: the score uses z alone, so that
-                the exchange would not reverse it.
+            ValueError: if one world is empty.
         """
         if self.adjacency != "substitute":
             raise ValueError(f"adjacency must be 'substitute' for worlds to be exchanged, got {self.adjacency!r}")
-        if not isinstance(self.z, Record) and not np.array_equal(self.z, -np.asarray(self.z_prime)):
-            raise ValueError("z_prime must be −z for gradients to be exchanged: the score uses z alone")
         assert self.z_prime is not None
         return replace(self, z=self.z_prime, z_prime=self.z)
 

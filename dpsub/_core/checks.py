@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,23 @@ def choice(name: str, value: object, options: Sequence[str]) -> str:
 
 
 def adjacency(value: object) -> str:
-    return choice("adjacency", value, ADJACENCIES)
+    try:
+        return choice("adjacency", value, ADJACENCIES)
+    except ValueError as error:
+        meant = _adjacency_meant(value) if isinstance(value, str) else None
+        raise (ValueError(f"{error}: did you mean {meant!r}?") if meant else error) from None
+
+
+def _adjacency_meant(value: str) -> str | None:
+    """What other libraries' names for adjacencies are called here."""
+    name = re.sub("[^a-z]+", "_", value.lower()).strip("_")
+    if name in ADJACENCIES:
+        return name
+    if "zero" in name or "null" in name:
+        return "zero_out"
+    if name == "bounded" or any(part in name for part in ("replac", "subst", "swap", "edit", "change_one")):
+        return "substitute"
+    return "add_remove" if name == "unbounded" or "remov" in name or "add" in name.split("_") else None
 
 
 def text(name: str, value: object) -> str:

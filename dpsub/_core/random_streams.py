@@ -6,12 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-_PURPOSES = {"data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "training": 7}
+_PURPOSES = {
+    "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "training": 7, "plan": 8,
+}  # fmt: skip
 
 
 def stream(
     seed: int,
-    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "training"],
+    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "training", "plan"],
     block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.

@@ -102,11 +102,13 @@ def from_arrays(
         x_train: (n, d), or images (n, channels, height, width), n ≥ 2; finite numbers, converted to float32.
         y_train: (n,) whole numbers from 0.
         x_aux, y_aux, x_test, y_test: records of the same shape; empty by default.
-        num_classes: at least 2; by default the largest label plus one, or 2 if that is larger.
+        num_classes: at least 2; by default the largest label plus one, or 2 if that is larger; it must be given if
+            no record has the label 0.
         name: the task's name in figures and stored results.
 
     Raises:
-        ValueError: if shapes do not match, a feature is not finite, or a label is not in 0 … num_classes − 1.
+        ValueError: if shapes do not match, a feature is not finite, a label is not in 0 … num_classes − 1, or
+            no label is 0 and num_classes is not given.
     """
     _check_name(name)
     x = _features("x_train", x_train, None)
@@ -119,6 +121,12 @@ def from_arrays(
         here = _features(f"x_{part}", x[:0] if features is None else features, x.shape[1:])
         parts[part] = (here, _labels(f"y_{part}", [] if labels is None else labels, len(here)))
     highest = max(int(labels.max(initial=0)) for _, labels in parts.values())
+    lowest = min(int(labels.min(initial=highest)) for _, labels in parts.values())
+    if num_classes is None and lowest > 0:
+        raise ValueError(
+            f"labels must count from 0 where num_classes is not given, got labels from {lowest} to {highest}: subtract "
+            f"{lowest} from them, or give from_arrays num_classes if classes without records are meant"
+        )
     classes = max(2, highest + 1) if num_classes is None else checks.whole("num_classes", num_classes, at_least=2)
     if highest >= classes:
         raise ValueError(f"num_classes must be greater than every label, got {classes} with a label {highest}")

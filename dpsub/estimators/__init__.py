@@ -7,6 +7,7 @@ z: a run is called "z" if its score is above the threshold. The false-positive r
 the false-negative rate is P(score ≤ threshold | z).
 """
 
+from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
 from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
@@ -19,4 +20,5 @@ __all__ = [
     "epsilon_lower_bound",
     "max_certifiable_epsilon",
     "over_repeats",
+    "runs_needed",
 ]

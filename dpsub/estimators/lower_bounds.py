@@ -63,8 +63,14 @@ def epsilon_lower_bound(
 ) -> LowerBound | list[LowerBound]:
     r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
 
+    One run is one model, trained independently of all others: with its own coin for z or z′ and its own randomness
+    (start, batches, noise). Many scores from one model are not runs, nor are the steps of one training: they share its
+    randomness, so a bound from them is too large and not valid, whatever `valid` says. This cannot be seen from the
+    scores. Give one score for each model.
+
     Args:
-        scores: (runs,) or (runs, steps); higher speaks for z. The direction is fixed by theory, never by the scores.
+        scores: (runs,) or (runs, steps), one row for each model; higher speaks for z. The direction is fixed by theory,
+            never by the scores.
         bits: (runs,) of 0 (trained with z) and 1 (trained with z′); both must occur.
         delta: 0 < δ < 1; the δ at which ε is stated.
         method: which claims are tested, and how.
@@ -211,6 +217,11 @@ def _note(
     if parameter > 0:
         return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
     test = method.test(claim)
+    if rule.decide(scores, ~in_z, claim, test, alpha).parameter > 0:
+        return (
+            "the scores seem to speak the other way round: bit 0 is z, and higher scores must speak for z; if theory "
+            "says that yours do not, negate them"
+        )
     if isinstance(test, Katz):
         return "Katz's intervals include a ratio of 1, or do not exist because there are no errors"
     if not isinstance(claim, MechanismDP) and claim.epsilon(rule.ceiling(len(scores), claim, test, alpha)) == 0:

@@ -21,6 +21,8 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     try:
         columns = np.asarray(scores)
     except (TypeError, RuntimeError):  # torch raises the second for tensors that require gradients
+        if getattr(scores, "requires_grad", False) or _any_requires_grad(scores):
+            raise ValueError("scores must not require gradients, got tensors that do: detach() them") from None
         raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
     except ValueError:
         raise ValueError(
@@ -31,6 +33,11 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
     if columns.dtype.kind not in "iuf":
         raise ValueError(f"scores must be real numbers, got dtype {columns.dtype}")
     if np.isnan(columns).any():
+        if untrained := _untrained(columns, bits):
+            raise ValueError(
+                f"scores must be of trained models: {untrained:,} of {len(columns):,} runs are not trained yet, with "
+                "bit -1: finish the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
+            )
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
     try:
         worlds = np.asarray(bits)
@@ -62,6 +69,21 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
                     "remain: subtract a constant from all of them, or give their ranks"
                 )
     return floats, worlds == 0, several
+
+
+def _untrained(columns: NDArray[Any], bits: Any) -> int:
+    """How many runs a store that is not finished has no model of yet: it has NaN for them, and -1 for their bits."""
+    try:
+        worlds = np.asarray(bits)
+    except (TypeError, ValueError, RuntimeError):
+        return 0
+    if worlds.dtype.kind not in "if" or worlds.shape != columns.shape[:1]:
+        return 0
+    return int(((worlds == -1) & np.isnan(columns).reshape(len(columns), -1).all(axis=1)).sum())
+
+
+def _any_requires_grad(scores: Any) -> bool:
+    return isinstance(scores, list | tuple) and any(getattr(one, "requires_grad", False) for one in scores)
 
 
 def _runs_first(scores: Any, bits: Any) -> Any:

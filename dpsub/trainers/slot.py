@@ -97,12 +97,18 @@ class GradientSlot:
         total[:, self.support] += own if sampled is None else own * sampled[:, None]
 
     def scores(self, bank: Bank) -> Tensor:
-        """(runs,): (z/C)·(θ₀ − θ). Training descends, so a gradient z moves θ towards −z.
+        """(runs,): ((z − z′)/2C)·(θ₀ − θ), or (z/C)·(θ₀ − θ) if z′ is empty.
 
-        Source: *Beyond Membership*, Algorithm 1, line 23, which prints the opposite sign.
+        Training descends, so a gradient z moves θ towards −z. The worlds differ along z − z′. For an opposite pair this
+        is (z/C)·(θ₀ − θ), too.
+
+        Source: *Beyond Membership*, Algorithm 1, line 23, which is for opposite pairs and prints the opposite sign.
         """
         displacement = bank.model.flat(bank.theta_0 - bank.theta)[:, self.support]
-        return displacement @ (self.gradients[0] / bank.spec.max_grad_norm)
+        z, z_prime = self.gradients
+        apart = (z - z_prime) / 2 if z_prime.any() else z
+        along: Tensor = displacement @ (apart / bank.spec.max_grad_norm)
+        return along
 
     def gradient(self, bank: Bank) -> Tensor:
         return self.gradients[0]

@@ -103,3 +103,23 @@ def test_numbers_of_too_many_digits_to_print_are_refused_by_name():
     for check in (checks.real, checks.whole):
         with pytest.raises(ValueError, match=r"steps must be .*, got a whole number of too many digits to print"):
             check("steps", -(10**5_000))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("replace_one", "substitute"), ("replace", "substitute"), ("Replace-One", "substitute"),
+        ("substitution", "substitute"), ("Substitute", "substitute"), ("bounded", "substitute"),
+        ("add-remove", "add_remove"), ("remove", "add_remove"), ("add_or_remove_one", "add_remove"),
+        ("ADD", "add_remove"), ("unbounded", "add_remove"), ("zero-out", "zero_out"), ("zeroing", "zero_out"),
+    ],
+)  # fmt: skip
+def test_other_names_of_adjacencies_are_translated(given, meant):
+    with pytest.raises(ValueError, match=f"adjacency must be one of .*, got '{given}': did you mean '{meant}'"):
+        checks.adjacency(given)
+
+
+def test_what_is_no_adjacency_is_not_guessed():
+    for given in ("neighbours", "", None, 1):
+        with pytest.raises(ValueError, match=r"adjacency must be one of .*, got [^:]*$"):
+            checks.adjacency(given)

@@ -37,6 +37,8 @@ def test_fingerprints_change_with_what_they_are_of():
         (lambda: from_arrays(X[:1], Y[:1]), "x_train must hold at least 2 records, got 1"),
         (lambda: from_arrays(X, Y[:3]), r"y_train must have shape \(4,\), one label a record, got \(3,\)"),
         (lambda: from_arrays(X, [0, 1, 0, -1]), "y_train must be whole numbers from 0"),
+        (lambda: from_arrays(X, [1, 2, 3, 1]), "labels must count from 0 .*, got labels from 1 to 3: subtract 1"),
+        (lambda: from_arrays(X, [2, 2, 1, 1], x_aux=X, y_aux=[1, 2, 1, 2]), "labels must count from 0"),
         (lambda: from_arrays(X, [0, 1, 0, 0.5]), "y_train must be whole numbers from 0"),
         (lambda: from_arrays(X * np.nan, Y), "x_train must be finite, got 12 values that are not"),
         (lambda: from_arrays(X, Y, x_aux=X), "x_aux and y_aux must be given together"),
@@ -85,3 +87,8 @@ def test_more_auxiliary_records_than_can_be_counted_are_refused(tmp_path):
     np.savez(file, x_train=np.eye(9), y_train=np.arange(9) % 2, x_test=np.eye(9), y_test=np.arange(9) % 2)
     with pytest.raises(ValueError, match="n_train and n_aux must together be no more than the 9 records"):
         load_features(file, n_train=2, n_aux=2**63)
+
+
+def test_labels_may_begin_above_0_where_the_number_of_classes_is_given():
+    assert from_arrays(X, [1, 2, 3, 1], num_classes=4).num_classes == 4
+    assert from_arrays(X, [1, 2, 3, 1], x_test=X, y_test=[0, 1, 2, 3]).num_classes == 4

@@ -59,6 +59,13 @@ class TestDegenerateScores:
         scores, bits = gaussian_scores(8, 600, 1.0)
         bound = bounded(-scores, bits, method, threshold)
         assert bound.epsilon == 0
+        assert bound.note.startswith("the scores seem to speak the other way round: bit 0 is z")
+        assert "higher scores must speak for z" in bound.note
+
+    def test_scores_that_say_nothing_do_not_seem_the_wrong_way_round(self, bounded, method, threshold):
+        bits = np.arange(600) // 2 % 2
+        bound = bounded(np.arange(600) // 4 % 2, bits, method, threshold)  # as often 1 in either world
+        assert bound.epsilon == 0
         assert ("the attack is too weak" if method != "katz" else "ratio") in bound.note
 
     def test_infinite_scores_are_extreme_but_ordered(self, bounded, method, threshold):
@@ -93,7 +100,7 @@ def test_a_delta_that_so_few_runs_cannot_resolve_is_named():
     assert "refuted" in bound.note
     bound = epsilon_lower_bound(1.0 - bits, bits, delta=0.9, method="dp")
     assert bound.note == "40 runs cannot show an epsilon at delta = 0.9, however good the attack"
-    weak = epsilon_lower_bound(bits.astype(float), bits, delta=DELTA)
+    weak = epsilon_lower_bound(np.arange(40.0), bits, delta=DELTA)
     assert weak.note == "the scores refute no claim: the attack is too weak, or the runs are too few"
 
 

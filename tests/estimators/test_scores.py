@@ -14,6 +14,11 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
     [
         ([], [], r"scores must have shape \(runs,\) or \(runs, steps\), .* 0, got \(0,\)"),
         (np.zeros((4, 2, 2)), BITS, r"got \(4, 2, 2\)"),
+        (
+            [0.1, np.nan, np.nan, 0.3],
+            [0, -1, -1, 1],
+            r"2 of 4 runs are not trained yet, .*: finish .*, or drop them with",
+        ),
         ([0.1, np.nan, 0.2, 0.3], BITS, "scores must not be NaN, got 1 of them"),
         (["a"] * 4, BITS, "scores must be real numbers"),
         (np.array([1, 2, 3, 4], "m8[s]"), BITS, r"scores must be real numbers, got dtype timedelta64"),
@@ -23,7 +28,8 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         (SCORES, [0, 1, 2, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\), got \[0, 1, 2\]"),
         (SCORES, [0, 0, 0, 0], "bits must hold runs of both worlds, got 0 only"),
         (SCORES, [Decimal("sNaN")] * 4, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
-        (torch.ones(4, requires_grad=True), [0, 1, 0, 1], "scores must be an array of numbers, got Tensor"),
+        (torch.ones(4, requires_grad=True), BITS, r"scores must not require gradients, .*: detach\(\) them"),
+        ([torch.ones((), requires_grad=True)] * 4, BITS, r"scores must not require gradients, .*: detach\(\) them"),
         (SCORES, [None, 1, 0, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
         (SCORES, [[0], [1, 0], 0, 1], r"bits must be 0 \(trained with z\) or 1 \(with z_prime\)"),
     ],

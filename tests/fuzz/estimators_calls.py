@@ -114,6 +114,20 @@ CALLS = [
         hostile={"runs": LITTLE, "sample_rate": NO_RATE},
     ),
     Call(
+        "dpsub.estimators.runs_needed",
+        estimators.runs_needed,
+        {
+            "epsilon": [0.5, 2, np.float32(3)],
+            "delta": DELTAS,
+            "truth": [4.0, 5, np.float64(6)],
+            "power": [OMIT, 0.5, 0.95],
+            "method": [OMIT, "gdp", "dp"],
+            "alpha": ALPHAS,
+        },
+        of(int),
+        hostile={"truth": LITTLE},
+    ),
+    Call(
         "dpsub.estimators.over_repeats",
         estimators.over_repeats,
         {"bounds": [[1.0], [1.0, 2.0], [[1, 2], [3, 4]], np.ones((3, 2)), (0.0, 5), *ALL_SCORES]},

@@ -1,4 +1,5 @@
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from dpsub.accounting import epsilon
 from dpsub.opacus.data_loaders import sampling_of
 
+ROOT = Path(__file__).parents[2]
 DATA = TensorDataset(torch.zeros(60, 1))
 TEN = {0.1}  # the sample rates of ten batches an epoch
 
@@ -117,3 +120,28 @@ def test_gradients_accumulated_within_epochs_are_covered_and_across_their_end_ar
 def test_several_loaders_of_epochs_are_refused():
     with pytest.raises(ValueError, match="data_loader must be a single one unless all sample by Poisson"):
         sampling_of([loader(), poisson()], TEN)
+
+
+def test_the_page_on_epsilon_has_opacus_sample_rates_and_their_epsilons():
+    page = " ".join((ROOT / "book/which_epsilon_to_state.md").read_text().split())
+    n, batch, epochs = 1_000, 300, 10
+
+    def stated(sample_rate, steps):
+        of = {"noise_multiplier": 2.0, "sample_rate": sample_rate, "steps": steps}
+        return f"{epsilon(**of, delta=1e-5, adjacency='substitute'):.2f}"
+
+    rates, steps = [], []
+    for drop_last in (False, True):
+        data = DataLoader(TensorDataset(torch.zeros(n, 1)), batch_size=batch, drop_last=drop_last)
+        rates.append(DPDataLoader.from_data_loader(data).sample_rate)
+        steps.append(epochs * len(data))
+    assert rates[0] != batch / n
+    for told in (
+        f"{n:,} records in batches of {batch}",
+        f"So q = {rates[0]:g} instead of {batch / n:g}, a batch has {n * rates[0]:g} records",
+        f"{epochs} epochs are {steps[0]} steps",
+        f"the substitute ε is {stated(rates[0], steps[0])}. For q = {batch / n:g} it would be "
+        f"{stated(batch / n, steps[0])}.",
+        f"q = {rates[1]:.3f} in {steps[1]} steps, and ε = {stated(rates[1], steps[1])}.",
+    ):
+        assert told in page

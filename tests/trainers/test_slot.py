@@ -37,6 +37,40 @@ def test_a_gradients_score_is_how_far_models_moved_against_it(bank_of, canary_of
     torch.testing.assert_close(bank.scores(), -moved, atol=1e-7, rtol=1e-6)
 
 
+def test_a_pair_that_is_not_opposite_is_scored_along_its_difference(cast, bank_of, spec):
+    _, model = cast["mlp"]
+    z, z_prime = np.zeros((2, model.parameters), np.float32)
+    z[3], z_prime[5] = 2.0, 1.5
+    pair = CanaryPair(z, z_prime, 7, "own")
+    scores = []
+    for shown in (pair, pair.exchanged()):
+        bank = bank_of("mlp", spec(max_grad_norm=2.0), [0, 1, 1], shown)
+        list(bank.train())
+        moved = (bank.theta_0 - bank.theta)[:, [3, 5]]
+        expected = moved @ torch.tensor([2.0, -1.5]) / 4 * (1 if shown is pair else -1)
+        torch.testing.assert_close(bank.scores(), expected, atol=1e-7, rtol=1e-6)
+        scores.append(bank.scores())
+    assert scores[0].ne(0).all()
+
+
+def test_an_orthogonal_pair_is_told_apart_by_both_gradients(cast, bank_of, spec):
+    """The worlds lie √2 C apart, z and an empty slot only C."""
+    _, model = cast["mlp"]
+    z, z_prime = np.zeros((2, model.parameters), np.float32)
+    z[3] = z_prime[5] = 2.0
+    setting = spec(max_grad_norm=2.0, noise_multiplier=30.0, sample_rate=1.0)
+    bits = [0, 1] * 300
+    bank = bank_of("mlp", setting, bits, CanaryPair(z, z_prime, 7, "own"))
+    list(bank.train())
+    moved = (bank.theta_0 - bank.theta)[:, 3]
+
+    def distance(scores):
+        zs, others = scores[0::2], scores[1::2]
+        return float((zs.mean() - others.mean()) / torch.cat([zs - zs.mean(), others - others.mean()]).std())
+
+    assert distance(bank.scores()) > 1.2 * distance(moved)
+
+
 def test_a_logit_is_log_odds_and_never_saturates(cast, bank_of, canary_of, spec):
     _, model = cast["linear"]
     pair = canary_of("linear", "record")

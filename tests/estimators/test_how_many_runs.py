@@ -1,0 +1,70 @@
+import math
+
+import pytest
+from scipy.stats import binom
+
+from dpsub.accounting import gdp_mu
+from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
+
+DELTA = 1e-5
+
+
+# Small numbers of runs, where the coins' chance matters, too. Each count is within its limits with probability 0.999.
+@pytest.mark.parametrize(
+    ("epsilon", "truth", "power", "method", "audits"),
+    [
+        (8, 10, 0.8, "gdp", 400),
+        (1, 2, 0.5, "gdp", 400),
+        (8, 14, 0.9, "gdp", 400),
+        pytest.param(8, 9, 0.8, "gdp", 1_000, marks=pytest.mark.slow),
+        (2, 8, 0.8, "dp", 300),
+    ],
+)
+def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, truth, power, method, audits):
+    runs, mu = runs_needed(epsilon, delta=DELTA, truth=truth, power=power, method=method), gdp_mu(truth, DELTA)
+
+    def reached(runs, seed):
+        bounds = (
+            epsilon_lower_bound(*gaussian_scores(seed * audits + i, runs, mu), delta=DELTA, method=method)
+            for i in range(audits)
+        )
+        return sum(bound.epsilon >= epsilon for bound in bounds)
+
+    assert reached(runs, 1) >= binom.ppf(0.001, audits, power - 0.01)
+    fewer = reached(round(0.7 * runs), 2)
+    assert fewer <= binom.ppf(0.999, audits, power + 0.01)
+    assert fewer < reached(runs, 3)
+
+
+def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
+    assert max_certifiable_epsilon(30, delta=DELTA) > 8
+    near, far, farther = (runs_needed(8, delta=DELTA, truth=truth) for truth in (9, 10, 14))
+    assert near > 3 * far > 6 * farther > 6 * 30
+    assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
+
+
+def test_more_confidence_power_and_fewer_assumptions_cost_runs():
+    usual = runs_needed(4, delta=DELTA, truth=6)
+    assert isinstance(usual, int)
+    assert usual < runs_needed(4, delta=DELTA, truth=6, power=0.95)
+    assert usual < runs_needed(4, delta=DELTA, truth=6, alpha=0.01)
+    assert 2 * usual < runs_needed(4, delta=DELTA, truth=6, method="dp")
+    assert usual == runs_needed(4, delta=DELTA, truth=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truth": 8}, "truth must be > epsilon = 8, got 8: no valid bound reaches the truth"),
+        ({"truth": math.nan}, "truth must be finite"),
+        ({"truth": 8 + 1e-6}, r"truth must be further above epsilon = 8, got 8.000001: .* more than 1e\+09 runs"),
+        ({"epsilon": 0}, "epsilon must be > 0, got 0"),
+        ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
+        ({"power": 1}, "power must be >= 0.01 and <= 0.99, got 1"),
+        ({"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5, got 0.5"),
+        ({"method": "pld"}, "method must be one of 'gdp', 'dp', got 'pld'"),
+    ],
+)
+def test_what_cannot_be_planned_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        runs_needed(**{"epsilon": 8, "delta": DELTA, "truth": 10, **options})
