@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 _PURPOSES = {
-    "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "training": 7, "plan": 8,
+    "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "training": 7,
+    "plan": 8,
 }  # fmt: skip
 
 

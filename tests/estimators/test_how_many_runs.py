@@ -14,10 +14,10 @@ DELTA = 1e-5
     ("epsilon", "truth", "power", "method", "audits"),
     [
         (8, 10, 0.8, "gdp", 400),
-        (1, 2, 0.5, "gdp", 400),
-        (8, 14, 0.9, "gdp", 400),
+        pytest.param(1, 2, 0.5, "gdp", 400, marks=pytest.mark.slow),
+        pytest.param(8, 14, 0.9, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(8, 9, 0.8, "gdp", 1_000, marks=pytest.mark.slow),
-        (2, 8, 0.8, "dp", 300),
+        pytest.param(2, 8, 0.8, "dp", 300, marks=pytest.mark.slow),
     ],
 )
 def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, truth, power, method, audits):
