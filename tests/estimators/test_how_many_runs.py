@@ -43,6 +43,7 @@ def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
+@pytest.mark.slow
 def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     usual = runs_needed(4, delta=DELTA, truth=6)
     assert isinstance(usual, int)

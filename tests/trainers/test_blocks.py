@@ -84,7 +84,9 @@ CONVOLVED = (
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16}, id="module"
+            {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16},
+            id="module",
+            marks=pytest.mark.slow,
         ),
     ],
 )
