@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
 from dpsub.models import Model
-from dpsub.models.layers import Conv, Dense
+from dpsub.models.convolutions import Conv
+from dpsub.models.layers import Dense
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from modules_of_others import MODULES

@@ -9,7 +9,8 @@ import numpy as np
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
-from dpsub.models.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool
+from dpsub.models.convolutions import Conv, MaxPool
+from dpsub.models.layers import Activation, Dense, Flatten, Layer
 from dpsub.models.networks import Network
 
 MOST_WIDTH = 2**31

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from dpsub._core.frozen import Frozen, read_only
 from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
+from dpsub.models.convolutions import Conv
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
-from dpsub.models.layers import Conv, Dense, Layer, WeightedSum
+from dpsub.models.layers import Dense, Kept, Layer, WeightedSum
 
 # About how many numbers one part of a step's computation holds: what suits a CPU core's cache, and what should fill a
 # GPU (not measured yet). These are constants, because parts of another size round differently. The free memory decides
@@ -117,11 +118,13 @@ class Network(Frozen):
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
-        for runs, records in self._parts_of([len(inputs)] * len(theta)):
-            values = inputs[records, None]
-            for layer, part in self._parts(theta[runs]):
-                values = layer.forward(part, values)
-            out[records, :, runs] = values.transpose(1, 2)
+        for records, several in self._parts_by_records(len(inputs), len(theta)):
+            seen = self._seen(inputs[records, None])
+            for runs in several:
+                values = seen
+                for layer, part in self._parts(theta[runs]):
+                    values = layer.forward(part, values)[0]
+                out[records, :, runs] = values.transpose(1, 2)
         return out
 
     def clipped_sum(
@@ -155,18 +158,23 @@ class Network(Frozen):
                     torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
                 )
                 values = inputs.index_select(0, records.flatten()).view(*records.shape, *inputs.shape[1:])
+                values = self._seen(values) if records.shape[1] == 1 else values
                 self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
             return total
-        for runs, part in self._parts_of([len(labels)] * len(theta)):
-            here = None if sampled is None else sampled[part, runs]
-            self._add_clipped(total[runs], theta[runs], inputs[part, None], labels[part, None], here, max_grad_norm)
+        for part, several in self._parts_by_records(len(labels), len(theta)):
+            values = self._seen(inputs[part, None])
+            for runs in several:
+                here = None if sampled is None else sampled[part, runs]
+                self._add_clipped(total[runs], theta[runs], values, labels[part, None], here, max_grad_norm)
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """(records, runs): the norms of the records' gradients before clipping."""
         norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
-        for runs, batch in self._parts_of([len(labels)] * len(theta)):
-            norms[batch, runs] = self._gradients(theta[runs], inputs[batch, None], labels[batch, None])[0]
+        for part, several in self._parts_by_records(len(labels), len(theta)):
+            values = self._seen(inputs[part, None])
+            for runs in several:
+                norms[part, runs] = self._gradients(theta[runs], values, labels[part, None])[0]
         return norms
 
     def prepared(self, device: torch.device, sample_rate: float) -> Network:
@@ -193,26 +201,21 @@ class Network(Frozen):
 
     def _gradients(self, theta: Tensor, values: Tensor, labels: Tensor) -> tuple[Tensor, list[WeightedSum]]:
         """The norms of the records' gradients, (records, runs), and for each layer a function for its weighted sum."""
-        fed: list[Tensor] = []
-        preactivations: list[Tensor] = []
-        with torch.enable_grad():
-            for layer, part in self._parts(theta):
-                if layer.parameters:
-                    fed.append(values.detach())
-                values = layer.forward(part, values)
-                if layer.parameters:
-                    # The leaf is the first layer's outputs, not its weights: their gradient is a sum over records.
-                    values = values if preactivations else values.detach().requires_grad_()
-                    preactivations.append(values)
-        with torch.no_grad():
-            error = torch.softmax(values, dim=2)
-            error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
-        hidden = preactivations[:-1]
-        errors = [*(torch.autograd.grad(values, hidden, error) if hidden else ()), error]
+        passed: list[tuple[Layer, Tensor, Kept]] = []
+        for layer, part in self._parts(theta):
+            values, kept = layer.forward(part, values)
+            passed.append((layer, part, kept))
+        error = torch.softmax(values, dim=2)
+        error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
 
-        layers = [layer for layer in self.layers if isinstance(layer, Dense | Conv)]
-        pairs = zip(layers, fed, errors, strict=True)
-        gradients = [layer.gradients(inputs, outputs) for layer, inputs, outputs in pairs]
+        gradients: list[tuple[Tensor, WeightedSum]] = []
+        trained = sum(isinstance(layer, Dense | Conv) for layer in self.layers)
+        for layer, part, kept in reversed(passed):
+            if isinstance(layer, Dense | Conv):
+                gradients.insert(0, layer.gradients(kept, error))
+                if len(gradients) == trained:
+                    break
+            error = layer.backward(part, kept, error)
         squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
         return squared.sqrt_(), [weighted_sum for _, weighted_sum in gradients]
 
@@ -220,6 +223,18 @@ class Network(Frozen):
         """Each layer with its columns of `theta`."""
         return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
 
+    def _seen(self, images: Tensor) -> Tensor:
+        """What the first layer computes with, for inputs that models share: of images the patches."""
+        first = self.layers[0]
+        return first.patches(images) if isinstance(first, Conv) else images
+
     def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
         floats = sum(layer.floats for layer in self.layers)
         return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)
+
+    def _parts_by_records(self, records: int, runs: int) -> list[tuple[slice, list[slice]]]:
+        """The parts of a computation with all records: each part's records, with the runs of each part."""
+        found: dict[tuple[int, int], list[slice]] = {}
+        for several, part in self._parts_of([records] * runs):
+            found.setdefault((part.start, part.stop), []).append(several)
+        return [(slice(*part), several) for part, several in found.items()]
