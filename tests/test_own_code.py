@@ -79,7 +79,7 @@ def test_rows_that_are_too_long_are_refused():
 def test_the_score_is_the_logarithm_of_the_ratio_of_densities():
     rng = np.random.default_rng(3)
     x, y, pair = on_sphere(rng, N - 1, 2), rng.choice([-1, 1], N - 1), [(row, 1) for row in on_sphere(rng, 2, 2)]
-    solutions = np.array([logistic.minimum(np.vstack([x * y[:, None], row]), LAMBDA) for row, _ in pair])
+    solutions = logistic.minima(x, y, pair, LAMBDA)
     make = partial(logistic.PrivateLogisticRegression, 2.0, LAMBDA)
     for bit in (0, 1):
         score = logistic.attacked(bit, 5, make=make, x=x, y=y, pair=pair, solutions=solutions)

@@ -63,6 +63,17 @@ def minimum(v, strength, tolerance=1e-10):
     raise RuntimeError("Newton's method did not converge")
 
 
+def minima(x, y, pair, strength):
+    """(2, d): the minima without noise, with z and with z′ as last row."""
+    others = x * y[:, None]
+    return np.array(
+        [
+            minimum(np.vstack([others, label * row]), strength)
+            for row, label in pair
+        ]
+    )
+
+
 def attacked(bit, seed, *, make, x, y, pair, solutions):
     """Train with z (bit 0) or z′ (bit 1) as the last row; score it.
 
