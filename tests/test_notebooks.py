@@ -160,6 +160,34 @@ def test_an_attribute_is_told_with_less_than_a_gradient_and_a_few_of_them_at_onc
     assert glued["attribute_add_remove"] < 4
 
 
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
+def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
+    glued = execute("own_model", tmp_path, runs=400, n_train=20, steps=8, seed=1, device="cpu")
+    assert glued["own_model_low"] < glued["own_model_high"] < 1.3 * glued["own_model_substitute"]
+    for model in ("", "_mlp"):
+        gradient = glued[f"own_model_gradient{model}"]
+        assert 0.9 * glued["own_model_low"] < gradient < 1.1 * glued["own_model_high"]
+        assert 0 < glued[f"own_model_label{model}"] < gradient
+    assert glued["own_model_rounding"] < 1e-4
+    assert glued["own_model_head"] == pytest.approx(330 / 446)
+
+
+@pytest.mark.filterwarnings("default")
+def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
+    glued = execute("own_training", tmp_path, runs=6000, opacus_runs=30, epochs=2, seed=1)
+    stated, share = glued["own_training_stated"], glued["own_training_share"]
+    assert glued["own_training_proved_limit"] == pytest.approx(share * stated)
+    assert glued["own_training_halved_limit"] == pytest.approx(2 * share * stated)
+    assert 0.6 * stated * share < glued["own_training_proved"] < stated
+    assert stated < glued["own_training_halved"] < glued["own_training_halved_limit"]
+    assert glued["own_training_labels"] < glued["own_training_labels_limit"] < stated
+    assert glued["own_training_opacus"] < glued["own_training_substitute"]
+    assert 10 <= glued["own_training_before"] <= glued["own_training_same"] == 30
+    assert glued["own_training_failed"] > 5
+    assert glued["own_training_failed_prime"] == 0
+
+
 @pytest.mark.filterwarnings("default")
 def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])

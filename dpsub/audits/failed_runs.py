@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -44,3 +45,22 @@ def without_failed(found: xr.Dataset, failed: Mapping[int, str]) -> xr.Dataset:
     return (
         found.isel(run=kept).assign_coords(run=kept).assign_attrs(about, failed_runs=numbers, failed_messages=messages)
     )
+
+
+def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 1) -> None:
+    """Warn if the attributes of a dataset name failed runs.
+
+    Args:
+        found: the dataset, without the failed runs.
+        of: what the message begins with.
+        depth: how many calls lie between this one and the user's.
+    """
+    about = found.attrs
+    if failed := about.get("failed_runs"):
+        warnings.warn(
+            f"{of}{len(failed):,} of {about['runs']:,} runs failed, {about['failed_with_z']:,} with z and "
+            f"{about['failed_with_z_prime']:,} with z′, and are not in the dataset. The first is run {failed[0]}: "
+            f"{about['failed_messages'][0]}. If failures depend on the world, bounds from the other runs may be wrong: "
+            "mend train, and call again with retry=True if the audit is stored",
+            stacklevel=depth + 2,
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -14,6 +13,7 @@ import xarray as xr
 from dpsub._core import checks
 from dpsub.audits import cluster, training_runs
 from dpsub.audits.destinations import Memory, Place
+from dpsub.audits.failed_runs import warn_of_failures
 from dpsub.audits.progress import Bars
 from dpsub.audits.stored_audits import located
 from dpsub.audits.training_plans import MOST_RUNS, TrainingPlan, checked_parameters, checked_steps
@@ -134,7 +134,7 @@ def audit_training(
     else:
         place.settle()
     found = place.dataset()
-    _warn_of_failures(found)
+    warn_of_failures(found)
     return found
 
 
@@ -180,15 +180,3 @@ def _check_train(train: object) -> None:
     names = list(signature.parameters)
     if names[0] == "seed" or names[1:2] == ["bit"]:
         raise ValueError(f"{expected}, in this order, got one of {signature}: exchange them")
-
-
-def _warn_of_failures(found: xr.Dataset) -> None:
-    about = found.attrs
-    if failed := about.get("failed_runs"):
-        warnings.warn(
-            f"{len(failed):,} of {about['runs']:,} runs failed, {about['failed_with_z']:,} with z and "
-            f"{about['failed_with_z_prime']:,} with z′, and are not in the dataset. The first is run {failed[0]}: "
-            f"{about['failed_messages'][0]}. If failures depend on the world, bounds from the other runs may be wrong: "
-            "mend train, and call again with retry=True if the audit is stored",
-            stacklevel=3,
-        )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from dpsub._core import checks
+from dpsub.audits.failed_runs import warn_of_failures
 from dpsub.audits.shard_provenance import joined
 
 
@@ -67,10 +68,15 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
 
     Raises:
         ValueError: if there is no audit, if it is damaged or not complete, or if it is not as dpsub writes it.
+
+    Warns:
+        UserWarning: if runs of a training function failed, as `audit_training` does.
     """
     from dpsub.audits import storage
 
-    return storage.read(located(store))
+    found = storage.read(located(store))
+    warn_of_failures(found)
+    return found
 
 
 def status(store: str | os.PathLike[str]) -> Status:

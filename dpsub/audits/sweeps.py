@@ -12,8 +12,9 @@ from typing import Any
 import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
+from dpsub.audits.failed_runs import warn_of_failures
 from dpsub.audits.many_runs import audit
-from dpsub.audits.stored_audits import load
+from dpsub.audits.stored_audits import located
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
 from dpsub.models import Model
@@ -98,13 +99,19 @@ def load_all(
     Raises:
         FileNotFoundError: if the folder holds no audits.
         ValueError: if one is damaged or not complete, or if two have the same label and scenario.
+
+    Warns:
+        UserWarning: with the store's name, for each audit of a training function in which runs failed.
     """
+    from dpsub.audits import storage  # zarr takes a quarter of a second to import
+
     place = checks.path("folder", folder)
     if not isinstance(label, str):
         raise ValueError(f"label must be a text, got {label!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
     for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
-        one = load(path)
+        one = storage.read(located(path))
+        warn_of_failures(one, of=f"{path.name}: ")
         key = _label(label, path, one), str(one.attrs.get("scenario", one.attrs.get("name")))
         if key in found:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")

@@ -4,11 +4,13 @@ An adversary that may choose a gradient puts it where it is easiest to detect (S
 starts from a target z: the private record of which a model trained without privacy is least sure. It then looks for a
 z′ whose gradient points the opposite way, by changing features (S3) or the label (S4), or among other records (S5).
 One that asks for an attribute changes it alone (S6). `BY_SCENARIO` holds S2 to S5, which need no attribute to be named.
+`reference` trains the model without privacy that they look at.
 """
 
 from dpsub.crafters.attribute_canaries import attribute
 from dpsub.crafters.gradient_canaries import gradient
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
+from dpsub.crafters.reference_model import reference
 from dpsub.crafters.scenarios import BY_SCENARIO
 
-__all__ = ["BY_SCENARIO", "attribute", "crafted_input", "gradient", "mislabeled", "natural"]
+__all__ = ["BY_SCENARIO", "attribute", "crafted_input", "gradient", "mislabeled", "natural", "reference"]

@@ -83,17 +83,33 @@ def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
     return assemble(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
 
 
-def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None) -> Reference:
-    """Train a model without clipping and noise, with the batches, steps, learning rate and optimizer of `spec`.
+def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> Reference:
+    """Train the model that an adversary who chooses records trains for itself: without clipping and noise.
+
+    It takes the batches, steps, learning rate and optimizer of `spec`. Crafters call it with the same arguments, so
+    this is the model that they craft with.
 
     Args:
-        task, model, spec, seed: as in `dpsub.crafters.crafted_input`.
-        target: the index of the private record to be z. None: the one with the least confidence.
+        task: the private records, (n, …), as they are.
+        model, spec: as in `crafted_input`. The noise multiplier and the clipping bound are not used.
+        seed: ≥ 0; of the start, if it is random, and of the batches.
+        target: the index of the private record to be z, from 0 to n − 1. None: the one with the least confidence.
+
+    Returns:
+        A `Reference`: `module`, the trained model as a `torch.nn.Module` in float64; `z`, the target record, and
+        `slot`, its index; `confidence` (n,), the probability of each private record's label, averaged over at most 100
+        evenly spaced steps; `gradient()`, (parameters,), that of the target's loss at the end.
 
     Raises:
-        ValueError: if an argument is out of range, or the training diverges.
+        ValueError: if an argument is out of range, model and task do not fit, or the training diverges.
 
     Source: *Beyond Membership*, section 3.2.2, "least confidence over training".
+
+    >>> from dpsub import DPSGD, crafters, data, models
+    >>> task = data.from_arrays([[0.0, 3.0], [1.0, 2.0], [1.0, 5.0]], [0, 1, 1])
+    >>> found = crafters.reference(task, models.linear(task), DPSGD(1.0, 1.0, 1.0, 10, 0.1), seed=0)
+    >>> found.slot, found.confidence.shape, tuple(found.gradient().shape)
+    (0, (3,), (6,))
     """
     bank = untrained(task, model, spec, seed)
     last = len(task.y_train) - 1

@@ -147,10 +147,13 @@ def _check_start(bank: ModuleBank) -> None:
 def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
     module = bank.module()
     try:
+        taken = x
         with torch.no_grad():
             outputs = module(x)
+            taken = x[:1]
+            module(taken)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
-        raise ValueError(f"module must take records {tuple(x.shape)}, got from it: {error}") from error
+        raise ValueError(f"module must take records {tuple(taken.shape)}, got from it: {error}") from error
     if not isinstance(outputs, Tensor) or outputs.shape != (len(x), bank.classes):
         got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(

@@ -202,7 +202,15 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path):
         r"2 scores, one for each of steps, got shape",
     ):
         assert any(re.search(told, message) for message in messages)
-    assert audits.load(store).identical(found)
+    with pytest.warns(
+        UserWarning, match=rf"^{len(wrong)} of 60 runs failed, \d+ with z and .*depend on the world"
+    ) as told:
+        assert audits.load(store).identical(found)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=rf"^a\.zarr: {len(wrong)} of 60 runs failed") as told:
+        (one,) = audits.load_all(tmp_path, label="{name}").values()
+    assert one.identical(found)
+    assert told[0].filename == __file__
     assert f"60 of 60 models, {len(wrong)} failed, complete" in str(audits.status(store))
     with pytest.warns(UserWarning, match="runs failed"):
         assert audit_training(others.fails_at_times, processes=2, **TWO).equals(found)

@@ -50,6 +50,17 @@ def test_target_without_a_gradient_is_named(task, spec):
             craft(easy, models.linear(easy), spec(learning_rate=10.0), seed=0, target=1)
 
 
+def test_the_reference_is_the_model_that_crafters_look_at(task, spec):
+    model = models.mlp(task, (4,))
+    found, pair = crafters.reference(task, model, spec(), seed=2), crafters.mislabeled(task, model, spec(), seed=2)
+    assert found.slot == pair.slot
+    np.testing.assert_array_equal(found.confidence, pair.trace["confidence"])
+    assert float(found.gradient().norm()) == pair.details["norm"]
+    assert crafters.reference(task, model, spec(), seed=2, target=7).slot == 7
+    with torch.no_grad():
+        assert found.module(torch.tensor(task.x_train).double()).shape == (80, 10)
+
+
 @pytest.mark.parametrize("steps", [1, 7, 100, 101, 150, 199, 5000])
 def test_snapshots_are_a_hundred_and_end_at_the_end(steps):
     moments = snapshots(steps)

@@ -25,6 +25,14 @@ def crafted(result, /, *, task, spec, **_):
     assert result.scenario != "S2" or np.isclose(np.linalg.norm(result.z), spec.max_grad_norm)
 
 
+def referred(result, /, *, task, target=None, **_):
+    assert result.confidence.shape == task.y_train.shape
+    assert ((result.confidence >= 0) & (result.confidence <= 1)).all()
+    assert result.slot == (result.confidence.argmin() if target is None else target)
+    assert result.z.y == task.y_train[result.slot]
+    assert torch.isfinite(result.gradient()).all()
+
+
 def network(result, /, *, task, **_):
     models.check_fits(result, task)
     assert sum(p.numel() for p in result.module().parameters()) == result.parameters > 0
@@ -128,6 +136,14 @@ CALLS = [
             ("mislabeled", {"target": TARGETS}),
             ("natural", {"target": TARGETS}),
         )
+    ),
+    Call(
+        "dpsub.crafters.reference",
+        crafters.reference,
+        CRAFTER | {"target": TARGETS},
+        referred,
+        hostile=HOSTILE,
+        names=OF_TASK,
     ),
     *(
         Call(

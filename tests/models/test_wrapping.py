@@ -46,6 +46,10 @@ def task(module_of):
         (flat(nn.LSTM(64, 10)), "it says:\n"),
         (flat(nn.Linear(64, 9)), r"module must return outputs \(2, 10\), a number for each .*, got \(2, 9\)"),
         (flat(nn.Linear(63, 10)), r"module must take records \(2, 8, 8\), got from it: .*shapes"),
+        (
+            flat(nn.Linear(64, 8), nn.GroupNorm(8, 8), nn.Linear(8, 10)),
+            r"take records \(1, 8, 8\), got from it: Expected",
+        ),
         (flat(DPLSTM(64, 10)), "module must return outputs .*, got tuple"),
         (Of(lambda out: out - out.mean(0)), "module must treat each record by itself"),
         (Of(lambda out: out * torch.rand_like(out)), "module must draw randomness in nn.Dropout layers only"),
