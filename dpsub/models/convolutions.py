@@ -20,8 +20,8 @@ from dpsub.models.layers import Kept, WeightedSum
 class Conv:
     """A convolution of size × size images: weight (channels_out, channels_in, kernel, kernel), bias (channels_out,).
 
-    Its inputs are images (records, runs, channels_in, size, size). If the models share them, they may be the images'
-    `patches`.
+    Its inputs are images (records, runs, channels_in, size, size). A network's first layer may be given larger ones, of
+    which it sees the first rows and columns; if the models share them, they may be the images' `patches`.
     """
 
     channels_in: int
@@ -56,13 +56,14 @@ class Conv:
         return self._weight(theta).flatten(0, 1).contiguous(memory_format=torch.channels_last)
 
     def _padded(self, images: Tensor) -> Tensor:
-        return functional.pad(images, (self.padding,) * 4) if self.padding else images
+        seen = images[..., : self.size, : self.size]
+        return functional.pad(seen, (self.padding,) * 4) if self.padding else seen
 
     def patches(self, images: Tensor) -> Tensor:
         """What each output pixel sees, and a 1 for the bias: (records, fan_in + 1, rows · columns).
 
         Args:
-            images: (records, 1, channels_in, size, size), which the models share.
+            images: (records, 1, channels_in, ≥ size, ≥ size), which the models share.
         """
         patches = images.new_empty(len(images), self.fan_in + 1, self.size_out, self.size_out)
         windows = self._padded(images)[:, 0].unfold(2, self.size_out, 1).unfold(3, self.size_out, 1)
@@ -78,7 +79,11 @@ class Conv:
             shape = (len(inputs), self.size_out, self.size_out, len(theta), self.channels_out)
             return pixels.view(shape).permute(0, 3, 4, 1, 2), (inputs,)
         images = functional.conv2d(
-            inputs.flatten(1, 2), self._kernels(theta), bias.flatten(), padding=self.padding, groups=len(theta)
+            inputs[..., : self.size, : self.size].flatten(1, 2),
+            self._kernels(theta),
+            bias.flatten(),
+            padding=self.padding,
+            groups=len(theta),
         )
         return images.view(len(inputs), *bias.shape, *images.shape[2:]), (inputs,)
 

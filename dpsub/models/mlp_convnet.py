@@ -84,13 +84,25 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
     if size == "auto":
         size = "large" if pixels >= 32 else "small"
     convolutions, width = CONVNETS[size]
+    sizes = [pixels]
+    for _, kernel, padding, pooled in convolutions:
+        sizes.append((sizes[-1] + 2 * padding - kernel + 1) // (2 if pooled else 1))
+    if sizes[-1] < 1:
+        raise ValueError(f"task must have larger images for this network, got {shape[1]} × {shape[2]} pixels")
+    seen = sizes[-1:]
+    for (_, kernel, padding, pooled), whole in reversed(list(zip(convolutions, sizes, strict=False))):
+        # Pooling drops an odd last row and column. Without padding, what these alone would see is left out, too.
+        seen.insert(0, whole if padding else seen[0] * (2 if pooled else 1) + kernel - 1)
     layers: list[Layer] = []
-    for outputs, kernel, padding, pooled in convolutions:
-        convolution = Conv(channels, outputs, kernel, padding, pixels)
+    for (outputs, kernel, padding, pooled), part in zip(convolutions, seen, strict=False):
         # An increasing activation commutes with max pooling. Pooling first leaves it a quarter of the work.
+        convolution = Conv(channels, outputs, kernel, padding, part)
         layers += [convolution, *([MaxPool()] if pooled else []), Activation(activation)]
-        channels, pixels = outputs, convolution.size_out // (2 if pooled else 1)
-        if pixels < 1:
-            raise ValueError(f"task must have larger images for this network, got {shape[1]} × {shape[2]} pixels")
-    layers += [Flatten(), Dense(channels * pixels**2, width), Activation(activation), Dense(width, task.num_classes)]
+        channels = outputs
+    layers += [
+        Flatten(),
+        Dense(channels * sizes[-1] ** 2, width),
+        Activation(activation),
+        Dense(width, task.num_classes),
+    ]
     return Network(f"convnet {size} {activation}", shape, task.num_classes, tuple(layers))
