@@ -23,7 +23,7 @@ ALL_SCORES = [
 ]  # fmt: skip
 ALL_BITS = [BITS, BITS.tolist(), BITS.astype(bool), BITS.astype("f8"), pd.Series(BITS), xr.DataArray(BITS, dims="run")]
 METHODS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
-THRESHOLDS = [OMIT, "ranks", "split", "best", 0.0, np.float32(1), -3, 1e300]
+THRESHOLDS = [OMIT, "ranks", "bets", "split", "best", 0.0, np.float32(1), -3, 1e300]
 ALPHAS = [OMIT, 0.05, 1e-6, 0.49]
 OF_BOUND = {"delta": DELTAS, "threshold": THRESHOLDS, "alpha": ALPHAS}
 PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
@@ -98,6 +98,19 @@ CALLS = [
         },
         bounds,
         hostile={"sample_rate": NO_RATE},
+    ),
+    Call(
+        "dpsub.estimators.epsilon_lower_bound by bets",
+        estimators.epsilon_lower_bound,
+        {
+            "scores": [np.tile(scores, 4) for scores in (SCORES, np.round(SCORES), np.where(BITS, -np.inf, np.inf))],
+            "bits": [np.tile(BITS, 4)],
+            "method": ["gdp", "dp"],
+            "threshold": ["bets"],
+            "delta": DELTAS,
+            "alpha": ALPHAS,
+        },
+        bounds,
     ),
     Call(
         "dpsub.estimators.max_certifiable_epsilon",
