@@ -7,6 +7,7 @@ z: a run is called "z" if its score is above the threshold. The false-positive r
 the false-negative rate is P(score ≤ threshold | z).
 """
 
+from dpsub.estimators.from_one_step import step_to_training
 from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
@@ -21,4 +22,5 @@ __all__ = [
     "max_certifiable_epsilon",
     "over_repeats",
     "runs_needed",
+    "step_to_training",
 ]

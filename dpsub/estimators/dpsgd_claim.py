@@ -3,7 +3,7 @@ r"""Claims about the noise of DP-SGD itself: method "pld"."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import MOST_NOISE, distance
-from dpsub.estimators.claims import Array, crossing
+from dpsub.estimators.claims import Array, crossing, gdp_deltas
 
 LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
@@ -99,6 +99,19 @@ class MechanismDP:
             adjacency=self.adjacency, eps_error=2e-4,
         )  # fmt: skip
         return float(interval.lower)
+
+    def deltas(self, epsilons: Array, parameter: float) -> Array:
+        if self.sample_rate == 1:
+            return gdp_deltas(epsilons, parameter)
+        return np.asarray(
+            accounting.delta(
+                noise_multiplier=min(self.noise_multiplier(parameter), MOST_NOISE), sample_rate=self.sample_rate,
+                steps=self.steps, epsilon=epsilons, adjacency=self.adjacency,
+            )
+        )  # fmt: skip
+
+    def steepest(self, delta: float, parameter: float) -> float:
+        return replace(self, delta=delta).epsilon(parameter)
 
 
 @lru_cache(maxsize=1024)

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
+from dpsub.estimators.betting import FIRST
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP
 from dpsub.estimators.methods import EXACT, METHODS, Method, Sampling
 from dpsub.estimators.one_threshold import Katz
 from dpsub.estimators.scores import scores_and_bits
-from dpsub.estimators.threshold_rules import RULES, Fixed, ThresholdRule
+from dpsub.estimators.threshold_rules import RULES, Bets, Fixed, ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far below this
@@ -27,15 +28,17 @@ class LowerBound:
     Attributes:
         epsilon: the bound, at least 0.
         mu: the bound on μ that gives epsilon, if the claims are of μ-GDP; otherwise None.
-        threshold: the score that decided; None if the rank test refuted nothing.
+        threshold: the score that decided; None if the rank test refuted nothing, and for bets, which use many.
         fpr_upper, fnr_upper: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2 each; None
-            for the rank test, which bounds them jointly.
+            for the rank test, which bounds them jointly, and for bets.
         method: the family of claims that was tested.
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
             mechanism's) or "mechanism" (it is DP-SGD's at the given sample rate and steps).
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds.
         noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; otherwise None.
-        note: why epsilon is 0 or should be doubted; otherwise "".
+        note: why epsilon is 0 or should be doubted; for bets, on what it rests; otherwise "".
+        observations: how many rows there were, for bets; otherwise None.
+        reached: after how many of them the bound was reached, for bets that refuted a claim; otherwise None.
     """
 
     epsilon: float
@@ -48,6 +51,8 @@ class LowerBound:
     valid: bool
     noise_multiplier: float | None = None
     note: str = ""
+    observations: int | None = None
+    reached: int | None = None
 
 
 def epsilon_lower_bound(
@@ -66,11 +71,12 @@ def epsilon_lower_bound(
     One run is one model, trained independently of all others: with its own coin for z or z′ and its own randomness
     (start, batches, noise). Many scores from one model are not runs, nor are the steps of one training: they share its
     randomness, so a bound from them is too large and not valid, whatever `valid` says. This cannot be seen from the
-    scores. Give one score for each model.
+    scores. Give one score for each model. Only threshold "bets" takes observations that depend on each other, such as
+    the steps of one training with a fair coin for each step.
 
     Args:
         scores: (runs,) or (runs, steps), one row for each model; higher speaks for z. The direction is fixed by theory,
-            never by the scores.
+            never by the scores. For "bets", one row for each observation, in the order in which they were made.
         bits: (runs,) of 0 (trained with z) and 1 (trained with z′); both must occur.
         delta: 0 < δ < 1; the δ at which ε is stated.
         method: which claims are tested, and how.
@@ -89,6 +95,9 @@ def epsilon_lower_bound(
         threshold: how the score that separates the worlds is chosen.
 
             - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid.
+            - "bets": bets against each claim, one observation after the other. Valid though observations depend on
+              earlier ones, and whenever one stops, if every bit is a fair coin tossed anew. The bound is then on the
+              ε of one observation. It takes more than 64 of them.
             - "split": the best threshold of the even runs, judged on the odd runs. Valid if the method is.
             - a number: fixed before looking at the scores, both rates at alpha/2. Valid if the method is.
             - "best": the papers' rule, the best of all thresholds on the runs it is judged on. Not valid: for
@@ -105,10 +114,12 @@ def epsilon_lower_bound(
 
     Raises:
         ValueError: if scores are empty, NaN or not as many as bits, if bits are not 0 and 1 or only one of the two
-            occurs, if method and threshold cannot be combined, or if an argument is out of range.
+            occurs, if for "bets" they cannot be a fair coin's, if method and threshold cannot be combined, or if an
+            argument is out of range.
 
     Source: *Beyond Membership*, section 5, equations 5–6 ("gdp"); *Tight Auditing*, section 2.3 ("dp", "katz"), 4.1 and
-    appendix A ("pld"), 4.2 (the Bayesian ones). The book explains the rank test and compares the rules.
+    appendix A ("pld"), 4.2 (the Bayesian ones). The book explains the rank test and compares the rules. For
+    bets: Waudby-Smith and Ramdas (2024).
 
     >>> rng = np.random.default_rng(0)
     >>> bits = rng.integers(0, 2, 2_500)
@@ -140,6 +151,7 @@ def max_certifiable_epsilon(
 
     Args:
         runs: ≥ 4; the runs of both worlds together, at most 1e9 for threshold "ranks" and 1e18 for the others.
+            For "bets", at most 1e6, without errors and with alternating pairs of worlds.
         delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
@@ -192,6 +204,8 @@ def _bound(
         valid=method.exact and rule.valid,
         noise_multiplier=claim.noise_multiplier(found.parameter) if isinstance(claim, MechanismDP) else None,
         note=_note(scores, in_z, claim, method, rule, found.parameter, epsilon, alpha),
+        observations=len(scores) if isinstance(rule, Bets) else None,
+        reached=found.reached,
     )
 
 
@@ -209,11 +223,13 @@ def _note(
     if parameter >= claim.most:
         return f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
     if epsilon > 0:
-        return ""
+        return rule.note if isinstance(rule, Bets) else ""
     if scores.min() == scores.max():
         return "all scores are equal: no threshold separates the worlds"
     if too_few := rule.too_few(int((~in_z).sum())):
         return too_few
+    if isinstance(rule, Bets) and len(scores) <= FIRST:
+        return f"bets need more than {FIRST} observations, which they learn from, got {len(scores)}"
     if parameter > 0:
         return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
     test = method.test(claim)

@@ -5,6 +5,7 @@ A new rule is a class that implements `ThresholdRule`, here or elsewhere: `epsil
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -12,21 +13,28 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsub.estimators import betting
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.one_threshold import Errors, ThresholdTest, rates_upper
 from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, largest_refuted, smallest_parameter
 
 MOST_RUNS = 10**9  # of the rank test: with more, its integral loses digits
+MOST_OBSERVATIONS = 10**6  # of a ceiling of bets, which follows each of them
+UNFAIR = 1e-9  # a fair coin is taken for an unfair one with this probability
 MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
 
 
 class Decision(NamedTuple):
-    """What a rule refutes: the largest parameter, the score that decided, and bounds on the two rates there."""
+    """What a rule refutes: the largest parameter, the score that decided, and bounds on the two rates there.
+
+    `reached` is the number of observations after which bets had refuted as much.
+    """
 
     parameter: float
     threshold: float | None
     fpr_upper: float | None = None
     fnr_upper: float | None = None
+    reached: int | None = None
 
 
 @runtime_checkable
@@ -92,6 +100,43 @@ class Ranks:
 
     def too_few(self, negatives: int) -> str:
         return "" if negatives >= LEAST_RUNS else f"the rank test needs {LEAST_RUNS} runs with z_prime, got {negatives}"
+
+
+@dataclass(frozen=True)
+class Bets:
+    """Bets against each claim, in the order of the observations: see `dpsub.estimators.betting`."""
+
+    name: ClassVar[str] = "bets"
+    valid: ClassVar[bool] = True
+    one_threshold: ClassVar[bool] = False
+    note: ClassVar[str] = (
+        "holds though observations depend on the past, and whenever one stops, if each row is one observation with a "
+        "fair coin of its own, and the rows are in the order in which they were made"
+    )
+
+    def decide(
+        self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, test: ThresholdTest, alpha: float
+    ) -> Decision:
+        of_z, count = int(in_z.sum()), len(scores)
+        if abs(of_z - count / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):  # Hoeffding's inequality
+            raise ValueError(
+                f"bits must be those of a fair coin for threshold 'bets', got {of_z:,} of {count:,} observations with "
+                "bit 0: toss a fair coin for each, or give 'ranks' if the observations are independent"
+            )
+        parameter, reached = betting.largest_refuted(scores, in_z, claim, alpha)
+        return Decision(parameter, None, reached=reached)
+
+    def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:
+        """What bets make of scores without errors, if the coin falls on z, z, z′, z′, and so on."""
+        if runs > MOST_OBSERVATIONS:
+            raise ValueError(
+                f"runs must be at most {MOST_OBSERVATIONS:g} for threshold 'bets', got {runs}: give 'ranks'"
+            )
+        in_z = np.arange(runs) // 2 % 2 == 0
+        return self.decide(in_z.astype(np.float64), in_z, claim, test, alpha).parameter
+
+    def too_few(self, negatives: int) -> str:
+        return ""
 
 
 class OneThreshold(ABC):
@@ -170,7 +215,7 @@ class Split(OneThreshold):
         return best_threshold(*even, test, alpha), *odd
 
 
-RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (Ranks(), Split(), Best())}
+RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (Ranks(), Bets(), Split(), Best())}
 
 
 def best_threshold(positives: Array, negatives: Array, test: ThresholdTest, alpha: float) -> float:

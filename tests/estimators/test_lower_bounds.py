@@ -10,6 +10,7 @@ from dpsub.estimators import EXACT, METHODS, epsilon_lower_bound, max_certifiabl
 DELTA = 1e-5
 PAIRS = [(method, threshold) for method in METHODS for threshold in ("split", "best", 0.5)]
 PAIRS += [(method, "ranks") for method in EXACT]
+PAIRS += [("gdp", "bets"), ("dp", "bets"), pytest.param("pld", "bets", marks=pytest.mark.slow)]
 
 
 # Made by an independent implementation: Clopper–Pearson at alpha / 2 for each rate.
@@ -109,7 +110,7 @@ def test_only_exact_methods_under_rules_that_do_not_look_are_valid(bounded, gaus
     bound = bounded(*gaussian_scores(15, 200, 1.0), method, threshold)
     assert bound.valid == (method in ("gdp", "dp", "pld") and threshold != "best")
     assert bound.assumes == {"gdp": "gdp", "bayes_gdp": "gdp", "pld": "mechanism"}.get(method, "none")
-    assert (bound.fpr_upper is None) == (bound.fnr_upper is None) == (threshold == "ranks")
+    assert (bound.fpr_upper is None) == (bound.fnr_upper is None) == (threshold in ("ranks", "bets"))
     assert (bound.noise_multiplier is None) == (method != "pld")
 
 
@@ -193,7 +194,7 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         ({"alpha": 0.0}, "alpha must be > 1e-12 and < 0.5, got 0.0"),
         ({"method": "rdp"}, "method must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
         ({"method": "katz"}, "'ranks' goes with the methods 'gdp', 'dp', 'pld', got 'katz'"),
-        ({"threshold": "median"}, "threshold must be one of 'ranks', 'split', 'best' or a number"),
+        ({"threshold": "median"}, "threshold must be one of 'ranks', 'bets', 'split', 'best' or a number"),
         ({"threshold": np.array([0.5, 0.6])}, "threshold must be a finite number, got array"),
         ({"threshold": np.nan}, "threshold must be finite, got nan"),
         ({"threshold": "split"}, 'threshold "split" needs runs of both worlds'),

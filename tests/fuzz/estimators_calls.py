@@ -1,5 +1,6 @@
 """Calls of dpsub.estimators, dpsub.validity and the audit game."""
 
+from dataclasses import replace
 from numbers import Real
 
 import numpy as np
@@ -11,7 +12,7 @@ from dpsub import estimators, game, validity
 from fuzz.accounting_calls import DELTAS, EPSILONS, NOISE, RATES, STEPS
 from fuzz.call import OMIT, Call
 from fuzz.checkers import ADJACENCIES, anything, is_bound, number, of
-from fuzz.hostile import ANY_PATH, LITTLE
+from fuzz.hostile import ANY_PATH, LITTLE, among
 
 RNG = np.random.default_rng(0)
 BITS = (np.arange(40) // 2) % 2
@@ -23,7 +24,7 @@ ALL_SCORES = [
 ]  # fmt: skip
 ALL_BITS = [BITS, BITS.tolist(), BITS.astype(bool), BITS.astype("f8"), pd.Series(BITS), xr.DataArray(BITS, dims="run")]
 METHODS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
-THRESHOLDS = [OMIT, "ranks", "split", "best", 0.0, np.float32(1), -3, 1e300]
+THRESHOLDS = [OMIT, "ranks", "bets", "split", "best", 0.0, np.float32(1), -3, 1e300]
 ALPHAS = [OMIT, 0.05, 1e-6, 0.49]
 OF_BOUND = {"delta": DELTAS, "threshold": THRESHOLDS, "alpha": ALPHAS}
 PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
@@ -38,6 +39,11 @@ FPR = [0.1, np.linspace(0, 1, 5), [0.0, 1.0], np.float32(0.5)]
 def bounds(result, /, **_):
     for bound in result if isinstance(result, list) else [result]:
         is_bound(bound)
+
+
+def is_bound_of_training(result, /, **_):
+    is_bound(result)
+    assert result.method == "pld"
 
 
 def over_repeats(result, /, **_):
@@ -70,6 +76,8 @@ def two_rates(result, /, **_):
 
 
 ROUND = game.play(runs=20, mu=1.0)
+STEP = estimators.LowerBound(3.9, 0.9, None, None, None, "gdp", "gdp", True)
+STEP_NOISE = replace(STEP, mu=None, method="pld", noise_multiplier=2.0)
 RUNS = [4, 50, 1_000, np.int64(7), 30.0]
 CELLS = [
     validity.Cell(method, threshold, 20, truth, audits=2)
@@ -100,6 +108,19 @@ CALLS = [
         hostile={"sample_rate": NO_RATE},
     ),
     Call(
+        "dpsub.estimators.epsilon_lower_bound by bets",
+        estimators.epsilon_lower_bound,
+        {
+            "scores": [np.tile(scores, 4) for scores in (SCORES, np.round(SCORES), np.where(BITS, -np.inf, np.inf))],
+            "bits": [np.tile(BITS, 4)],
+            "method": ["gdp", "dp"],
+            "threshold": ["bets"],
+            "delta": DELTAS,
+            "alpha": ALPHAS,
+        },
+        bounds,
+    ),
+    Call(
         "dpsub.estimators.max_certifiable_epsilon",
         estimators.max_certifiable_epsilon,
         {"runs": RUNS, "method": METHODS, **OF_BOUND},
@@ -112,6 +133,23 @@ CALLS = [
         {"runs": RUNS, **PLD, **OF_BOUND, "steps": [3, np.int64(2)]},
         number(0),
         hostile={"runs": LITTLE, "sample_rate": NO_RATE},
+    ),
+    Call(
+        "dpsub.estimators.step_to_training",
+        estimators.step_to_training,
+        {
+            "bound": [STEP, STEP_NOISE],
+            "sample_rate": RATES,
+            "steps": STEPS,
+            "delta": DELTAS,
+            "adjacency": list(ADJACENCIES),
+        },
+        is_bound_of_training,
+        hostile={
+            "bound": st.one_of(
+                LITTLE, among([[STEP], replace(STEP, mu=np.nan), replace(STEP_NOISE, noise_multiplier=-1)])
+            )
+        },
     ),
     Call(
         "dpsub.estimators.runs_needed",
