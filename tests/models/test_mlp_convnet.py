@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from dpsub import data, models
 
@@ -19,6 +20,19 @@ def test_parameter_counts_are_the_papers():
     assert models.linear(flat(768)).parameters == 7_690
     assert models.convnet(images(1, 28)).parameters == 25_386
     assert models.convnet(images(3, 32)).parameters == 550_570
+
+
+@pytest.mark.parametrize(("pixels", "size", "seen"), [(28, "small", 26), (16, "small", 14), (34, "large", 34)])
+def test_pixels_that_only_dropped_outputs_see_are_left_out(pixels, size, seen):
+    bank = models.convnet(images(2, pixels), size=size)
+    assert bank.layers[0].size == seen
+    theta = bank.initial_parameters(3, torch.Generator().manual_seed(0))
+    x = torch.rand(5, 2, pixels, pixels)
+    with torch.no_grad():
+        expected = torch.stack([bank.module(each)(x) for each in theta], dim=2)
+        torch.testing.assert_close(bank.logits(theta, x), expected)
+        x[:, :, seen:] = x[..., seen:] = 7
+        torch.testing.assert_close(bank.logits(theta, x), expected)
 
 
 @pytest.mark.parametrize(
