@@ -13,6 +13,7 @@ import xarray as xr
 from dpsub._core import checks
 from dpsub.audits.failed_runs import warn_of_failures
 from dpsub.audits.shard_provenance import joined
+from dpsub.audits.training_plans import is_of_training
 
 
 class Status(NamedTuple):
@@ -113,7 +114,7 @@ def status(store: str | os.PathLike[str]) -> Status:
 def _title(about: Mapping[str, Any]) -> str:
     if not about:
         return "unknown"
-    return str(about["name"]) if "trained_by" in about else f"{about['scenario']} on {about['task']}"
+    return str(about["name"]) if is_of_training(about) else f"{about['scenario']} on {about['task']}"
 
 
 def pack(store: str | os.PathLike[str]) -> Path:

@@ -105,6 +105,11 @@ class TrainingPlan:
 AnyPlan = Plan | TrainingPlan
 
 
+def is_of_training(attributes: Mapping[str, Any]) -> bool:
+    """Whether these are the attributes of an audit of a training function."""
+    return "trained_by" in attributes
+
+
 def training_cut(runs: int) -> Cut:
     """How the runs of a training function are cut into shards: one for each, up to MOST_SHARDS."""
     return Cut(runs, 1, 1, MOST_SHARDS)

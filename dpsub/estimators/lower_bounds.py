@@ -36,7 +36,7 @@ class LowerBound:
             mechanism's) or "mechanism" (it is DP-SGD's at the given sample rate and steps).
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds.
         noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; otherwise None.
-        note: why epsilon is 0 or should be doubted; for bets, on what it rests; otherwise "".
+        note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
         observations: how many rows there were, for bets; otherwise None.
         reached: after how many of them the bound was reached, for bets that refuted a claim; otherwise None.
     """

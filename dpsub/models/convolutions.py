@@ -44,8 +44,8 @@ class Conv:
 
     @property
     def floats(self) -> int:
-        seen = max(self.fan_in * self.size_out, self.kernel * self.channels_in * self.size) * self.size_out
-        return self.channels_in * self.size**2 + seen + 5 * self.channels_out * self.size_out**2 + 2 * self.parameters
+        positions = self.size_out**2
+        return self.channels_in * self.size**2 + (self.fan_in + 5 * self.channels_out) * positions + 2 * self.parameters
 
     def _weight(self, theta: Tensor) -> Tensor:
         shape = (-1, self.channels_out, self.channels_in, self.kernel, self.kernel)
@@ -55,8 +55,11 @@ class Conv:
         """(runs · channels_out, channels_in, kernel, kernel)."""
         return self._weight(theta).flatten(0, 1).contiguous(memory_format=torch.channels_last)
 
+    def _cropped(self, images: Tensor) -> Tensor:
+        return images[..., : self.size, : self.size]
+
     def _padded(self, images: Tensor) -> Tensor:
-        seen = images[..., : self.size, : self.size]
+        seen = self._cropped(images)
         return functional.pad(seen, (self.padding,) * 4) if self.padding else seen
 
     def patches(self, images: Tensor) -> Tensor:
@@ -78,24 +81,18 @@ class Conv:
             pixels = inputs.transpose(1, 2) @ columns.T
             shape = (len(inputs), self.size_out, self.size_out, len(theta), self.channels_out)
             return pixels.view(shape).permute(0, 3, 4, 1, 2), (inputs,)
-        images = functional.conv2d(
-            inputs[..., : self.size, : self.size].flatten(1, 2),
-            self._kernels(theta),
-            bias.flatten(),
-            padding=self.padding,
-            groups=len(theta),
-        )
-        return images.view(len(inputs), *bias.shape, *images.shape[2:]), (inputs,)
+        kernels, images = self._kernels(theta), self._cropped(inputs).flatten(1, 2)
+        outputs = functional.conv2d(images, kernels, bias.flatten(), padding=self.padding, groups=len(theta))
+        return outputs.view(len(inputs), *bias.shape, *outputs.shape[2:]), (inputs, kernels)
 
     def backward(self, theta: Tensor, kept: Kept, gradient: Tensor) -> Tensor:
-        images = functional.conv_transpose2d(
-            gradient.flatten(1, 2), self._kernels(theta), padding=self.padding, groups=len(theta)
-        )
+        _, kernels = kept
+        images = functional.conv_transpose2d(gradient.flatten(1, 2), kernels, padding=self.padding, groups=len(theta))
         return images.view(*gradient.shape[:2], self.channels_in, self.size, self.size)
 
     def gradients(self, kept: Kept, gradient: Tensor) -> tuple[Tensor, WeightedSum]:
         """As in `Dense`, with each gradient formed: it is a sum over positions, whose norm does not factor."""
-        (inputs,) = kept
+        inputs = kept[0]
         if _are_patches(inputs):
             return self._gradients_of_patches(inputs, gradient)
         records, runs = gradient.shape[:2]

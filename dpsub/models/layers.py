@@ -73,7 +73,7 @@ class Dense:
         norm is the product of the two norms.
 
         Args:
-            kept: by `forward`.
+            kept: what `forward` kept: its inputs, (records, runs or 1, features_in).
             gradient: (records, runs, features_out), of the records' losses with respect to the layer's outputs.
 
         Returns:

@@ -118,13 +118,10 @@ class Network(Frozen):
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
-        for records, several in self._parts_by_records(len(inputs), len(theta)):
-            seen = self._seen(inputs[records, None])
-            for runs in several:
-                values = seen
-                for layer, part in self._parts(theta[runs]):
-                    values = layer.forward(part, values)[0]
-                out[records, :, runs] = values.transpose(1, 2)
+        for runs, records, values in self._shared_parts(inputs, len(theta)):
+            for layer, part in self._parts(theta[runs]):
+                values = layer.forward(part, values)[0]
+            out[records, :, runs] = values.transpose(1, 2)
         return out
 
     def clipped_sum(
@@ -161,20 +158,16 @@ class Network(Frozen):
                 values = self._seen(values) if records.shape[1] == 1 else values
                 self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
             return total
-        for part, several in self._parts_by_records(len(labels), len(theta)):
-            values = self._seen(inputs[part, None])
-            for runs in several:
-                here = None if sampled is None else sampled[part, runs]
-                self._add_clipped(total[runs], theta[runs], values, labels[part, None], here, max_grad_norm)
+        for runs, part, values in self._shared_parts(inputs, len(theta)):
+            here = None if sampled is None else sampled[part, runs]
+            self._add_clipped(total[runs], theta[runs], values, labels[part, None], here, max_grad_norm)
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """(records, runs): the norms of the records' gradients before clipping."""
         norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
-        for part, several in self._parts_by_records(len(labels), len(theta)):
-            values = self._seen(inputs[part, None])
-            for runs in several:
-                norms[part, runs] = self._gradients(theta[runs], values, labels[part, None])[0]
+        for runs, part, values in self._shared_parts(inputs, len(theta)):
+            norms[part, runs] = self._gradients(theta[runs], values, labels[part, None])[0]
         return norms
 
     def prepared(self, device: torch.device, sample_rate: float) -> Network:
@@ -232,9 +225,13 @@ class Network(Frozen):
         floats = sum(layer.floats for layer in self.layers)
         return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)
 
-    def _parts_by_records(self, records: int, runs: int) -> list[tuple[slice, list[slice]]]:
-        """The parts of a computation with all records: each part's records, with the runs of each part."""
-        found: dict[tuple[int, int], list[slice]] = {}
-        for several, part in self._parts_of([records] * runs):
-            found.setdefault((part.start, part.stop), []).append(several)
-        return [(slice(*part), several) for part, several in found.items()]
+    def _shared_parts(self, inputs: Tensor, runs: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """The runs and records of each part of a computation with all records, and what the first layer sees of them.
+
+        Parts with the same records follow each other, so that what is seen is formed once for all models.
+        """
+        last = None
+        for several, part in sorted(self._parts_of([len(inputs)] * runs), key=lambda one: one[1].start):
+            if part != last:
+                seen, last = self._seen(inputs[part, None]), part
+            yield several, part, seen

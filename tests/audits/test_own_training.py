@@ -28,6 +28,19 @@ TWO = OPTIONS | {"name": "two scores", "steps": others.STEPS}
 failing = pytest.mark.filterwarnings("ignore:.* runs failed")
 
 
+def interrupted_at(call, train):
+    """The function, with a Ctrl-C at this call; and the seeds that it was called with."""
+    seeds = []
+
+    def interrupted(bit, seed):
+        seeds.append(seed)
+        if len(seeds) == call:
+            raise KeyboardInterrupt
+        return train(bit, seed)
+
+    return interrupted, seeds
+
+
 def test_scores_are_those_of_a_plain_loop():
     found = audit_training(others.two_scores, parameters={"sample_rate": np.float32(0.5), "of": "µ"}, **TWO)
     bits = stream(3, "training").integers(0, 2, 60, dtype=np.int8)
@@ -116,14 +129,7 @@ def test_a_process_that_dies_is_told():
 
 def test_stores_resume_load_pack_and_show_their_status(tmp_path):
     expected, store = audit_training(others.one_normal, **OPTIONS), tmp_path / "a.zarr"
-    calls = []
-
-    def interrupted(bit, seed):
-        calls.append(seed)
-        if len(calls) == 41:
-            raise KeyboardInterrupt
-        return others.one_normal(bit, seed)
-
+    interrupted, calls = interrupted_at(41, others.one_normal)
     with pytest.raises(KeyboardInterrupt, match="40 of 60 runs are in"):
         audit_training(interrupted, store=store, **OPTIONS)
     status = audits.status(store)
@@ -240,14 +246,7 @@ def test_a_retry_that_is_killed_at_any_write_loses_no_run_that_was_fine(tmp_path
 def test_runs_that_are_stored_together_find_the_same_numbers(tmp_path, monkeypatch):
     expected, store = audit_training(others.fails_at_times, **TWO), tmp_path / "a.zarr"
     monkeypatch.setattr("dpsub.audits.training_plans.MOST_SHARDS", 7)
-    calls = []
-
-    def interrupted(bit, seed):
-        calls.append(seed)
-        if len(calls) == 31:
-            raise KeyboardInterrupt
-        return others.fails_at_times(bit, seed)
-
+    interrupted, _ = interrupted_at(31, others.fails_at_times)
     with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
         audit_training(interrupted, store=store, **TWO)
     found = audit_training(others.fails_at_times, store=store, **TWO)

@@ -64,7 +64,7 @@ def refuted(process, mu, observations, threshold, audits, alpha):
 
 
 @pytest.mark.parametrize(
-    ("audits", "alpha"), [(30, 0.25), pytest.param(1_000, 0.05, marks=pytest.mark.slow)], ids=["few", "many"]
+    ("audits", "alpha"), [(60, 0.25), pytest.param(1_000, 0.05, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize(("process", "mu", "observations"), PROCESSES)
 def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(process, mu, observations, audits, alpha):

@@ -18,8 +18,7 @@ from dpsub.audits.storage.entries import Entry, entry_of
 from dpsub.audits.storage.files import DOCUMENT, LOCK, SYSTEM, Folder
 from dpsub.audits.storage.layout import MOST_BYTES, Layout, layout_of
 from dpsub.audits.storage.recorded import text
-from dpsub.audits.storage.recorded_training import is_of_training
-from dpsub.audits.training_plans import WHERE_FROM
+from dpsub.audits.training_plans import WHERE_FROM, is_of_training
 
 FORMAT = 1
 ADVICE = "copy it again from an undamaged original, or give another path"

@@ -10,8 +10,8 @@ from dpsub.audits.plans import Cut
 from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
 from dpsub.audits.storage.recorded import check_files, check_recorded
-from dpsub.audits.storage.recorded_training import check_training, is_of_training
-from dpsub.audits.training_plans import training_cut
+from dpsub.audits.storage.recorded_training import check_training
+from dpsub.audits.training_plans import is_of_training, training_cut
 
 GROUPS = ("shards", "canary")
 GROUPS_OF_TRAINING = ("shards",)

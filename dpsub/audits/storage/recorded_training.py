@@ -18,11 +18,6 @@ from dpsub.audits.training_plans import (
 )
 
 
-def is_of_training(attributes: Json) -> bool:
-    """Whether these are the attributes of an audit of a training function."""
-    return "trained_by" in attributes
-
-
 def check_training(attributes: Json) -> None:
     """Check the attributes of a root document.
 

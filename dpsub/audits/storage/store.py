@@ -23,10 +23,9 @@ from dpsub.audits.storage.documents import Json, same
 from dpsub.audits.storage.files import LOCK
 from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.locks import naming, take
-from dpsub.audits.storage.recorded_training import is_of_training
 from dpsub.audits.storage.stored_canaries import canaries_of
 from dpsub.audits.storage.writer import StoreWriter, planned
-from dpsub.audits.training_plans import OWN_FUNCTION, AnyPlan, TrainingPlan
+from dpsub.audits.training_plans import OWN_FUNCTION, AnyPlan, TrainingPlan, is_of_training
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 
