@@ -7,7 +7,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-gpu lint types notebooks book pages rerun bench explorer clean
+.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks book pages rerun bench explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -26,6 +26,9 @@ test: $(READY)  ## the tests, without the slow ones
 
 test-slow: $(READY)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
+
+test-book: $(READY)  ## the tests that look at the built book and at JupyterLab in a browser
+	$(BIN)/python -m pytest -m book
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu -n 0

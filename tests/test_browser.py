@@ -158,6 +158,7 @@ def test_the_game_fits_narrow_and_wide_screens(table, width):
     assert table.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.book
 @pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
 def test_the_book_asks_for_nothing_from_elsewhere_and_renders_its_formulas(browser):
     with served(BOOK) as address:

@@ -153,6 +153,7 @@ def see(browser, lab, name, seconds, **parameters):
         return prose
 
 
+@pytest.mark.book
 def test_the_quickstart_shows_prose_with_its_numbers_and_no_markup(browser, lab):
     prose = see(browser, lab, "quickstart", 60, **SMALL)
     assert "A DP-SGD library reports the first, ε = 4.38." in prose
