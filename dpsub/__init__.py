@@ -10,7 +10,7 @@ from dpsub._version import __version__
 if TYPE_CHECKING:
     from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
     from dpsub._core import DPSGD, CanaryPair
-    from dpsub.audits import audit, audit_training
+    from dpsub.audits import audit, audit_steps, audit_training
     from dpsub.estimators import validity
     from dpsub.figures import explorer, findings, pictures, widgets
     from dpsub.figures import threshold_game as game
@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "accounting",
     "audit",
+    "audit_steps",
     "audit_training",
     "audit_worst_case",
     "audits",
@@ -45,6 +46,7 @@ _NAMES = {
     "DPSGD": "_core",
     "CanaryPair": "_core",
     "audit": "audits",
+    "audit_steps": "audits",
     "audit_training": "audits",
     "audit_worst_case": "worst_case",
 }

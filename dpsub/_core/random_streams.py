@@ -8,13 +8,13 @@ import numpy as np
 
 _PURPOSES = {
     "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "plan": 7,
-    "training": 8,
+    "training": 8, "steps": 9,
 }  # fmt: skip
 
 
 def stream(
     seed: int,
-    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "plan", "training"],
+    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "plan", "training", "steps"],
     block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.
@@ -26,7 +26,7 @@ def stream(
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
 
 
-def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit", "training"], block: int = 0) -> int:
+def torch_seed(seed: int, purpose: Literal["data", "crafter", "audit", "training", "steps"], block: int = 0) -> int:
     """A seed for torch: 32 bits, since its CPU generator reads no more.
 
     No two blocks of one seed and purpose share a seed, because an odd multiplier permutes the whole numbers modulo

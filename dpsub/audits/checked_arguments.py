@@ -12,7 +12,7 @@ from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.plans import Plan
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import COORDINATES, devices
+from dpsub.trainers import COORDINATES, StepCanary, devices
 
 
 def plan_of(
@@ -36,7 +36,9 @@ def plan_of(
     repeats = checks.whole("repeats", repeats)
     canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
     for each in canaries:
-        _check_canary(task, model, each, spec)
+        if not isinstance(each, CanaryPair):
+            raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(each).__name__}")
+        check_canary(task, model, each, spec)
     if isinstance(canary, Sequence) and len(canaries) != repeats:
         raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
     if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
@@ -74,15 +76,20 @@ def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
     return coordinates if coordinates != "auto" else "all" if needing else "span"
 
 
-def _check_canary(task: Task, model: Model, canary: CanaryPair, spec: DPSGD) -> None:
-    if not isinstance(canary, CanaryPair):
-        raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(canary).__name__}")
+def check_canary(task: Task, model: Model, canary: CanaryPair | StepCanary, spec: DPSGD) -> None:
+    """Check that a canary fits task, model and spec.
+
+    Raises:
+        ValueError: if it does not. What is crafted at each step is checked by its crafter.
+    """
     if canary.task is not None and canary.task != task.fingerprint:
         raise ValueError(
             f"canary must be crafted for this task, {task!r}, got one for other private records: craft it again"
         )
     if not 0 <= canary.slot < len(task.y_train):
         raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
+    if not isinstance(canary, CanaryPair):
+        return
 
     def norm(gradient: NDArray[np.float32]) -> float:
         return float(np.linalg.norm(gradient.astype(np.float64)))

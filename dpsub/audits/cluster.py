@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.plans import Arrays, Plan, Shard
 from dpsub.audits.shard_provenance import Made, made_on
-from dpsub.audits.shards import Arrays, bytes_of_a_block, train_shard, workers
+from dpsub.audits.shards import bytes_of_a_block, train_shard, workers
 from dpsub.trainers import devices
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from dpsub.audits.failed_runs import without_failed
-from dpsub.audits.plans import Shard
+from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.shard_provenance import Made, origin
-from dpsub.audits.shards import Arrays
+from dpsub.audits.step_plans import StepPlan, one_after_the_other
 from dpsub.audits.training_plans import AnyPlan, TrainingPlan
 
 NO_FAILURES: Mapping[int, str] = {}
@@ -111,4 +111,6 @@ class Memory:
             for name, variable in self.plan.variables.items()
         }
         found = xr.Dataset(variables, self.plan.indexes, self.plan.attributes | origin(self.made))
+        if isinstance(self.plan, StepPlan):
+            return one_after_the_other(found)
         return without_failed(found, self._failed) if isinstance(self.plan, TrainingPlan) else found

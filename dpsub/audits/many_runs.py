@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -17,10 +18,10 @@ from dpsub.audits import cluster
 from dpsub.audits.checked_arguments import plan_of
 from dpsub.audits.destinations import Memory, Place
 from dpsub.audits.observers import Observer
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.plans import Arrays, Plan, Shard
 from dpsub.audits.progress import Bars
 from dpsub.audits.shard_provenance import Made, made_on
-from dpsub.audits.shards import Arrays, train_shard, workers
+from dpsub.audits.shards import train_shard, workers
 from dpsub.audits.stored_audits import located
 from dpsub.data import Task
 from dpsub.models import Model
@@ -135,6 +136,22 @@ def audit(
         seed=seed,
         matmul_precision=matmul_precision,
     )
+    return carried_out(
+        plan, device=device, store=store, repair=repair, allow_mix=allow_mix, client=client, progress=progress
+    )
+
+
+def carried_out(
+    plan: Plan,
+    *,
+    device: str,
+    store: str | os.PathLike[str] | None,
+    repair: bool,
+    allow_mix: bool,
+    client: Any,
+    progress: bool,
+) -> xr.Dataset:
+    """Train what is missing of a plan, and return all of it. The arguments are those of `audit`."""
     checks.choice("device", device, devices.NAMES)
     for name, value in (("repair", repair), ("allow_mix", allow_mix), ("progress", progress)):
         checks.flag(name, value)
@@ -175,11 +192,11 @@ def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bo
         writer = stack.enter_context(place.writing())
         plan, missing = writer.plan, writer.missing
         assert isinstance(plan, Plan)
+        bars = stack.enter_context(Bars(plan, missing, progress))
         if client is None:
-            trained = _trained_here(plan, missing, where, at_once)
+            trained = _trained_here(plan, missing, where, at_once, bars)
         else:
             trained = cluster.trained(client, plan, missing, device)
-        bars = stack.enter_context(Bars(plan, missing, progress))
         if not expected:
             bars.models.set_postfix_str("waiting for workers")
         for shard, arrays, made in stack.enter_context(closing(trained)):
@@ -189,11 +206,11 @@ def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bo
 
 
 def _trained_here(
-    plan: Plan, shards: list[Shard], device: torch.device, at_once: int
+    plan: Plan, shards: list[Shard], device: torch.device, at_once: int, bars: Bars
 ) -> Generator[tuple[Shard, Arrays, Made]]:
     def train(shard: Shard, stop: Event) -> tuple[Arrays, Made]:
         begin = time.monotonic()
-        arrays = train_shard(plan, shard, device, stop)
+        arrays = train_shard(plan, shard, device, stop, partial(bars.tick, shard))
         return arrays, made_on(device, time.monotonic() - begin)
 
     with (

@@ -17,9 +17,16 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub.audits.observers import BY_NAME, Observer, Score
 from dpsub.data import Task
 from dpsub.models import Model
-from dpsub.trainers import block_size
+from dpsub.trainers import StepCanary, block_size
 
 SHARDS = 128  # of a repeat, at most: few files, and little is lost with one shard
+ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
+
+Arrays = dict[str, NDArray[Any]]  # of a shard, by variable
+
+
+class Stopped(Exception):
+    """A shard was told to stop before it was trained."""
 
 
 class Variable(NamedTuple):
@@ -105,8 +112,17 @@ class Plan:
         return len(self.seeds)
 
     @property
+    def described(self) -> tuple[CanaryPair | StepCanary, ...]:
+        """The canaries whose descriptions are stored."""
+        return self.canaries
+
+    @property
+    def canary_crafted(self) -> str:
+        return ONCE if len(self.canaries) == 1 else EACH_REPEAT
+
+    @property
     def title(self) -> str:
-        return f"{self.canaries[0].scenario} on {self.task.name}"
+        return f"{self.described[0].scenario} on {self.task.name}"
 
     @cached_property
     def observed(self) -> list[int]:
@@ -153,7 +169,8 @@ class Plan:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """What determines the numbers: everything needed to run the audit again, except device and versions."""
-        first = self.canaries[0]
+        canaries = self.described
+        first = canaries[0]
 
         def each(values: list[Any]) -> Any:
             plain = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -177,10 +194,10 @@ class Plan:
             **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
             "block_size": block_size(self.model),
             "matmul_precision": self.matmul_precision,
-            "slot": each([canary.slot for canary in self.canaries]),
-            "canary_crafted": "once" if len(self.canaries) == 1 else "anew for each repeat",
-            "canary_fingerprint": each([canary.fingerprint for canary in self.canaries]),
-            **{f"canary_{name}": each([c.details[name] for c in self.canaries]) for name in first.details},
+            "slot": each([canary.slot for canary in canaries]),
+            "canary_crafted": self.canary_crafted,
+            "canary_fingerprint": each([canary.fingerprint for canary in canaries]),
+            **{f"canary_{name}": each([c.details[name] for c in canaries]) for name in first.details},
         }
         if taken := sorted(observed.keys() & own.keys()):
             raise ValueError(f"metrics must have attributes of other names than the audit's own, got {taken[0]!r}")

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.observers import Score
-from dpsub.audits.plans import Plan, Shard
+from dpsub.audits.plans import Arrays, Plan, Shard, Stopped
+from dpsub.audits.step_blocks import COPIES, train_step_block
+from dpsub.audits.step_plans import StepPlan
 from dpsub.trainers import assemble, block_bytes, block_size, devices
 
-Arrays = dict[str, NDArray[Any]]
 
-
-class Stopped(Exception):
-    """A shard was told to stop before it was trained."""
-
-
-def train_shard(plan: Plan, shard: Shard, device: torch.device, stop: Event) -> Arrays:
+def train_shard(
+    plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Callable[[int], None] | None = None
+) -> Arrays:
     """The numbers of one shard, by variable.
+
+    Args:
+        plan, shard, device: what to train, and where.
+        stop: set to end early.
+        tick: called after each step of an audit of steps, with the number of its trainings.
 
     Raises:
         Stopped: if `stop` was set before all of it was trained.
         ValueError: if the training diverged.
     """
-    blocks = [_train_block(plan, shard.repeat, block, device, stop) for block in shard.blocks]
+    if isinstance(plan, StepPlan):
+        blocks = [train_step_block(plan, block, device, stop, tick) for block in shard.blocks]
+    else:
+        blocks = [_train_block(plan, shard.repeat, block, device, stop) for block in shard.blocks]
     found = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}
     for name, values in found.items():
         if not np.isfinite(values).all():
@@ -75,7 +80,7 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
 def bytes_of_a_block(plan: Plan, device: torch.device) -> int:
     """About the most memory, in bytes, that a block of this audit takes."""
     runs = min(plan.runs, block_size(plan.model))
-    spare = max(one.copies for one in (Score(), *plan.observers))
+    spare = COPIES if isinstance(plan, StepPlan) else max(one.copies for one in (Score(), *plan.observers))
     return block_bytes(plan.model, plan.task, plan.spec, device, runs, spare=spare)
 
 

@@ -24,9 +24,8 @@ from dpsub._core import checks
 from dpsub._core.provenance import commit, versions
 from dpsub.audits import cluster
 from dpsub.audits.failed_runs import message_of
-from dpsub.audits.plans import Shard
+from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.shard_provenance import Made
-from dpsub.audits.shards import Arrays
 from dpsub.audits.training_plans import TrainingPlan
 
 Train = Callable[[int, int], Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpsub.estimators.threshold_rules import RULES, Bets, Fixed, ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far below this
+DEPENDENT = "assumes that observations are alike and independent; steps of one training are not: give threshold 'bets'"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def epsilon_lower_bound(
     *,
     delta: float,
     method: str = "gdp",
-    threshold: str | float | ThresholdRule = "ranks",
+    threshold: str | float | ThresholdRule = "auto",
     alpha: float = 0.05,
     simultaneous: bool = False,
     **mechanism: Unpack[Sampling],
@@ -94,6 +95,8 @@ def epsilon_lower_bound(
               ε-DP, without `delta`.
         threshold: how the score that separates the worlds is chosen.
 
+            - "auto": "bets" for the steps of a training, which are scores with the dimension `observation`, as
+              `audit_steps` gives them; else "ranks".
             - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid.
             - "bets": bets against each claim, one observation after the other. Valid though observations depend on
               earlier ones, and whenever one stops, if every bit is a fair coin tossed anew. The bound is then on the
@@ -130,11 +133,16 @@ def epsilon_lower_bound(
     """
     columns, in_z, several = scores_and_bits(scores, bits)
     simultaneous = checks.flag("simultaneous", simultaneous)
+    of_steps = getattr(scores, "dims", None) == ("observation",)
+    if isinstance(threshold, str) and threshold == "auto":
+        threshold = "bets" if of_steps else "ranks"
     how, rule = _chosen(method, threshold)
     alpha = _alpha(alpha)
     claims = how.claims(checks.probability("delta", delta), mechanism, columns.shape[1])
     level = alpha / columns.shape[1] if simultaneous else alpha
     bounds = [_bound(*each, in_z, how, rule, level) for each in zip(columns.T, claims, strict=True)]
+    if of_steps and not isinstance(rule, Bets):
+        bounds = [replace(bound, note=f"{bound.note}; {DEPENDENT}" if bound.note else DEPENDENT) for bound in bounds]
     return bounds if several else bounds[0]
 
 

@@ -123,6 +123,13 @@ class Bets:
                 f"bits must be those of a fair coin for threshold 'bets', got {of_z:,} of {count:,} observations with "
                 "bit 0: toss a fair coin for each, or give 'ranks' if the observations are independent"
             )
+        changes = int((in_z[1:] != in_z[:-1]).sum())  # a fair coin's changes are a fair coin's, too
+        if abs(changes - (count - 1) / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):
+            raise ValueError(
+                f"bits must be tossed anew for each observation for threshold 'bets', got {changes:,} changes in "
+                f"{count:,} observations: give them in the order in which they were made, or give 'ranks' if the "
+                "observations are independent"
+            )
         parameter, reached = betting.largest_refuted(scores, in_z, claim, alpha)
         return Decision(parameter, None, reached=reached)
 

@@ -33,6 +33,7 @@ class Bank:
 
     Attributes:
         theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
+        training_model: the model whose `clipped_sum` trains: `model`, or with randomness of its own (`Stochastic`).
         theta_0: the parameters before the first step.
     """
 
@@ -49,7 +50,7 @@ class Bank:
         runs: int,
         generator: torch.Generator,
     ) -> None:
-        self._training = model.training(generator) if isinstance(model, Stochastic) else model
+        self.training_model = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
         self.expected_batch_size = expected_batch_size
@@ -87,7 +88,7 @@ class Bank:
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:
             sampled = torch.cat([self._everyone if sampled is None else sampled, slot_rows])
-        total = self._training.clipped_sum(
+        total = self.training_model.clipped_sum(
             self.theta,
             self.inputs,
             self.labels,
@@ -101,12 +102,19 @@ class Bank:
         self.theta.grad = total.div_(self.expected_batch_size)
         self._optimizer.step()
 
-    def advance(self, *, noise: bool = True, clip: bool = True) -> None:
-        """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise."""
-        sampled = slot_sampled = None
+    def advance(self, *, slot_sampled: Tensor | None = None, noise: bool = True, clip: bool = True) -> None:
+        """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise.
+
+        Args:
+            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere.
+            noise, clip: whether to add noise, and to clip the records' gradients.
+        """
+        sampled = None
         if self.spec.sample_rate < 1:
-            tossed = coins(self.spec.sample_rate, self.shared + 1, self.runs, self.generator)
-            sampled, slot_sampled = tossed[:-1], tossed[-1]
+            rows = self.shared + (slot_sampled is None)
+            sampled = coins(self.spec.sample_rate, rows, self.runs, self.generator)
+            if slot_sampled is None:
+                sampled, slot_sampled = sampled[:-1], sampled[-1]
         drawn = self._noise.normal_(generator=self.generator) if noise else None
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 

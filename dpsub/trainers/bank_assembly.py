@@ -23,6 +23,7 @@ def assemble(
     bits: NDArray[np.int8],
     generator: torch.Generator,
     canary: CanaryPair | None = None,
+    empty_slot: int | None = None,
     coordinates: str = "all",
 ) -> Bank:
     """A bank for a task: n − 1 shared records, and a slot that the canary fills.
@@ -34,6 +35,7 @@ def assemble(
         bits: (runs,) 0 for the world of z, 1 for the world of z_prime.
         generator: the source of all randomness, see `Bank`. The bank trains on its device.
         canary: the pair whose z or z_prime fills the slot. None: all n records are shared, as for reference models.
+        empty_slot: without a canary: the index of a record to leave out. n counts its place.
         coordinates: "span" trains in the fewer coordinates that the records span, if the model supports it and the
             optimizer is plain SGD. Scores then have the same law, but `theta` is in other coordinates
             (`Model.within_span`). "all" trains in all coordinates.
@@ -44,8 +46,10 @@ def assemble(
     x, y = task.x_train, task.y_train
     records: list[Record] = []
     vectors = torch.zeros(0, model.parameters, device=device)
+    left_out = empty_slot if canary is None else canary.slot
+    if left_out is not None:
+        x, y = np.delete(x, left_out, axis=0), np.delete(y, left_out)
     if canary is not None:
-        x, y = np.delete(x, canary.slot, axis=0), np.delete(y, canary.slot)
         worlds = [world for world in (canary.z, canary.z_prime) if world is not None]
         records = [world for world in worlds if isinstance(world, Record)]
         if not records:

@@ -172,12 +172,15 @@ def test_order_matters(bounded):
 
 
 def test_what_bets_cannot_use_is_named(bounded):
-    bits = np.arange(FIRST) % 2
+    bits = np.arange(FIRST) // 2 % 2
     few = bounded(1.0 - bits, bits, threshold="bets")
     assert (few.epsilon, few.reached) == (0, None)
     assert few.note == "bets need more than 64 observations, which they learn from, got 64"
     bits = np.arange(1_000) % 5 == 0
     with pytest.raises(ValueError, match="bits must be those of a fair coin for threshold 'bets', got 800 of 1,000"):
+        bounded(1.0 - bits, bits, threshold="bets")
+    bits = np.arange(1_000) >= 500
+    with pytest.raises(ValueError, match="bits must be tossed anew .* for threshold 'bets', got 1 changes in 1,000"):
         bounded(1.0 - bits, bits, threshold="bets")
     with pytest.raises(ValueError, match="'bets' goes with the methods 'gdp', 'dp', 'pld', got 'katz'"):
         bounded([0.1, 0.2], [0, 1], "katz", "bets")

@@ -122,6 +122,20 @@ def audited_training(result, /, *, runs, **_):
     assert result.attrs["failed_with_z"] + result.attrs["failed_with_z_prime"] == failed
 
 
+def audit_steps(**arguments):
+    if arguments.get("store") == "new":
+        arguments["store"] = f"new-{next(COUNT)}.zarr"
+    return dpsub.audit_steps(**arguments)
+
+
+def audited_steps(result, /, *, spec, trainings=1, **_):
+    assert result.score.dims == result.bit.dims == ("observation",)
+    assert result.sizes["observation"] == trainings * spec.steps
+    assert (result.score.dtype, result.bit.dtype) == (np.float32, np.int8)
+    assert np.isfinite(result.score).all()
+    assert np.isin(result.bit, (0, 1)).all()
+
+
 ANY_STORE = st.one_of(ANY_PATH, among(["half.zarr", "damaged.zarr", "foreign", "packed.zarr"]))
 OPTIONS = {
     "runs": [1, 2, 4, np.int8(3), 5.0],
@@ -158,6 +172,38 @@ CALLS = [
             },
             audited,
             hostile=MANY_HOSTILE | {"client": among([0, 1.5, object(), b"tcp", [], {}, True, len])},
+            raises=(OSError,),
+            names=NAMES,
+        )
+        for room in ("", ".audits")
+    ),
+    *(
+        Call(
+            f"dpsub{room}.audit_steps",
+            audit_steps,
+            {
+                "task": [FLAT],
+                "model": MODELS,
+                "canary": CANARIES,
+                "spec": SPECS,
+                "canary_rate": [OMIT, 1.0, 0.25, np.float32(0.5), 1],
+                "trainings": [OMIT, 2, np.int8(2), 4.0],
+                "protocol": [OMIT, "coins"],
+                "seed": [OMIT, 0, 7],
+                "store": [OMIT, OMIT, OMIT, "new"],
+                "client": [OMIT, None],
+                "device": OPTIONS["device"],
+                "matmul_precision": OPTIONS["matmul_precision"],
+                "progress": [False],
+                **SWITCHES,
+            },
+            audited_steps,
+            hostile=HOSTILE
+            | {
+                "trainings": LITTLE,
+                "store": ANY_STORE,
+                "client": among([0, 1.5, object(), b"tcp", [], {}, True, len]),
+            },
             raises=(OSError,),
             names=NAMES,
         )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dpsub.audits.observers import BY_NAME, OF_ALL_RUNS, RESERVED, Observer, Score, are_of_some_runs
 from dpsub.audits.plans import Cut
+from dpsub.audits.step_plans import EACH_STEP, is_of_steps
 from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
 from dpsub.audits.storage.recorded import check_files, check_recorded
@@ -16,6 +17,7 @@ from dpsub.audits.training_plans import is_of_training, training_cut
 GROUPS = ("shards", "canary")
 GROUPS_OF_TRAINING = ("shards",)
 CANARIES = ("canary/z", "canary/z_prime")
+BIT_EACH_RUN, BIT_EACH_STEP = ("run",), ("run", "step")
 MOST_BYTES = 2**26  # of a document: far more than dpsub writes
 
 
@@ -115,14 +117,16 @@ def layout_of(root: Json) -> Layout:
     canaries = {}
     if of_training:
         cut = training_cut(about["runs"])
-        variables, indexes = _variables(len(about["observed_steps"]), [], cut, arrays)
+        variables, indexes = _variables(len(about["observed_steps"]), [], cut, arrays, BIT_EACH_RUN)
     else:
         cut = Cut(about["runs"], about["repeats"], about["block_size"])
         steps = -(-about["steps"] // about["observe_every"])
-        variables, indexes = _variables(steps, about["metrics"].split(), cut, arrays)
+        bits = BIT_EACH_STEP if is_of_steps(about) else BIT_EACH_RUN
+        variables, indexes = _variables(steps, about["metrics"].split(), cut, arrays, bits)
         canaries = {name: _canary(name, arrays[name], about) for name in CANARIES if name in arrays}
     layout = Layout(cut, variables, indexes | canaries, groups)
-    if ("canary/z" in canaries) == of_training or arrays.keys() != variables.keys() | layout.others.keys():
+    crafted = not of_training and about["canary_crafted"] != EACH_STEP
+    if ("canary/z" in canaries) != crafted or arrays.keys() != variables.keys() | layout.others.keys():
         raise ValueError("its arrays are not those of the audit that its attributes describe")
     for file in layout.documents.keys() - about["files"].keys():
         raise ValueError(f"files must list {file!r}")
@@ -140,7 +144,7 @@ def _named(name: str, node: object) -> Array:
 
 
 def _variables(
-    steps: int, metrics: list[str], cut: Cut, arrays: dict[str, Array]
+    steps: int, metrics: list[str], cut: Cut, arrays: dict[str, Array], bits: tuple[str, ...]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The variables that the attributes name, and the indexes of their dimensions."""
     lead = {"repeat": cut.repeats} if cut.repeats > 1 else {}
@@ -151,7 +155,7 @@ def _variables(
     for name in ("score", "bit", *metrics):
         given = arrays.get(name)
         dims = given.dims[len(lead) :] if given is not None and given.dims is not None else ()
-        if given is None or not _is_of(name, dims):
+        if given is None or not (dims == bits if name == "bit" else _is_of(name, dims)):
             raise ValueError(f"{name!r} is not a variable as dpsub writes it")
         size = dict(zip(dims, given.shape[len(lead) :], strict=True))
         if "parameter" in dims:
@@ -180,8 +184,6 @@ def _variables(
 
 def _is_of(name: str, dims: tuple[str, ...]) -> bool:
     """Whether a variable of this name may have these dimensions, beside that of repeats."""
-    if name == "bit":
-        return dims == ("run",)
     known: dict[str, Observer] = {"score": Score(), **BY_NAME}
     if name in known:
         return dims == known[name].dims

@@ -8,6 +8,8 @@ from reprlib import repr as short
 from typing import Any
 
 from dpsub._core import DPSGD, checks, random_streams
+from dpsub.audits.plans import EACH_REPEAT, ONCE
+from dpsub.audits.step_plans import EACH_STEP, PROTOCOLS, STEPS, is_of_steps
 from dpsub.audits.storage.documents import MOST, Json
 from dpsub.trainers import COORDINATES, devices
 
@@ -44,7 +46,18 @@ def check_recorded(attributes: Json) -> None:
     checks.choice("matmul_precision", attributes.get("matmul_precision"), tuple(devices.PRECISIONS))
     checks.choice("trained_coordinates", attributes.get("trained_coordinates"), COORDINATES)
     checks.real("wall_seconds", attributes.get("wall_seconds", 0.0), at_least=0)
+    if is_of_steps(attributes):
+        _check_steps(attributes)
     _check_repeats(attributes)
+
+
+def _check_steps(attributes: Json) -> None:
+    """Check what an audit of steps records beside what every audit does."""
+    checks.choice("audited", attributes["audited"], (STEPS,))
+    checks.choice("protocol", attributes.get("protocol"), PROTOCOLS)
+    checks.real("q_c", attributes.get("q_c"), above=0, at_most=1)
+    if attributes["observe_every"] != 1 or attributes["repeats"] != 1 or attributes["metrics"]:
+        raise ValueError("observe_every and repeats must be 1, and metrics empty, for an audit of steps")
 
 
 def _check_repeats(attributes: Json) -> None:
@@ -53,10 +66,11 @@ def _check_repeats(attributes: Json) -> None:
     seeds = attributes.get("seeds", [seed] if repeats == 1 else None)
     if not isinstance(seeds, list) or len(seeds) != repeats or seeds != random_streams.repeat_seeds(seed, repeats):
         raise ValueError("seeds must be those of the repeats")
-    crafted = checks.choice("canary_crafted", attributes.get("canary_crafted"), ("once", "anew for each repeat"))
-    several = crafted != "once"
+    known = (ONCE, EACH_STEP) if is_of_steps(attributes) else (ONCE, EACH_REPEAT)
+    crafted = checks.choice("canary_crafted", attributes.get("canary_crafted"), known)
+    several = crafted == EACH_REPEAT
     if several and repeats == 1:
-        raise ValueError("canary_crafted must be 'once' for one repeat")
+        raise ValueError(f"canary_crafted must be {ONCE!r} for one repeat")
     for name in ("slot", "canary_fingerprint", *(name for name in attributes if name.startswith("canary_"))):
         value: Any = attributes.get(name)
         if name != "canary_crafted" and (isinstance(value, list) != several or (several and len(value) != repeats)):

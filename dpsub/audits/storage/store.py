@@ -16,6 +16,7 @@ from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.failed_runs import without_failed
 from dpsub.audits.plans import Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
+from dpsub.audits.step_plans import StepPlan, is_of_steps, one_after_the_other
 from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents
 from dpsub.audits.storage.decoding import check_memory, decoded
@@ -138,6 +139,8 @@ def _decoded(contents: Contents, about: Json) -> xr.Dataset:
         raise ValueError(f"store must fit the memory, got {contents.path}: {error}: free some") from None
     with contents.as_written("data"):
         found = decoded(contents.files, contents.layout, told(about, contents), contents.failed)
+    if is_of_steps(about):
+        return one_after_the_other(found)
     return without_failed(found, contents.failed) if contents.layout.of_training else found
 
 
@@ -147,6 +150,12 @@ def _as_stored(asked: AnyPlan, contents: Contents) -> AnyPlan:
     if isinstance(asked, TrainingPlan) or is_of_training(attributes):
         _check_same(asked, contents)
         return asked
+    if isinstance(asked, StepPlan) != is_of_steps(attributes):
+        calls = [
+            "dpsub.audit_steps" if steps else "dpsub.audit"
+            for steps in (is_of_steps(attributes), isinstance(asked, StepPlan))
+        ]
+        raise _other_audit([f"stored by {calls[0]}, asked for by {calls[1]}"], contents)
     for name, value in asked.attributes.items():
         stored = attributes.get(name)
         close = name == "noise_multiplier" and isclose(attributes[name], value, rel_tol=SAME)
@@ -172,11 +181,9 @@ def _as_stored(asked: AnyPlan, contents: Contents) -> AnyPlan:
             if name not in RESERVED
         }
 
-    return replace(
-        asked,
-        spec=replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]),
-        canaries=tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries)),
-    )
+    taken = tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries))
+    plan = replace(asked, spec=replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]), canaries=taken)
+    return replace(plan, canary=taken[0]) if isinstance(plan, StepPlan) and taken else plan
 
 
 def _check_same(asked: AnyPlan, contents: Contents) -> None:

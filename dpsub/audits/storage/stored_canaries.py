@@ -25,7 +25,7 @@ def canaries_of(files: Mapping[str, bytes], layout: Layout, asked: Plan) -> tupl
     """The stored canaries if those of the plan equal them up to rounding, else None."""
     worlds = worlds_of(asked.canaries)
     held = {name: layout.others[f"canary/{name}"] for name in ("z", "z_prime") if f"canary/{name}" in layout.others}
-    if worlds.keys() != held.keys():
+    if worlds.keys() != held.keys() or not worlds:
         return None
     check_memory(held.values())
     stored: dict[str, list[World]] = {}

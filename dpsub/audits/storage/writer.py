@@ -24,9 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from dpsub.audits.destinations import NO_FAILURES
-from dpsub.audits.plans import Shard
+from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.shard_provenance import Made
-from dpsub.audits.shards import Arrays
 from dpsub.audits.storage import zarr_layout
 from dpsub.audits.storage.attributes import told
 from dpsub.audits.storage.contents import Contents, vouched

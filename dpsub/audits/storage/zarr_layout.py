@@ -14,10 +14,9 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from dpsub._core.canary_pair import CanaryPair, Record
-from dpsub.audits.plans import Shard
-from dpsub.audits.shards import Arrays
+from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.storage.documents import OTHER, VARIABLE
-from dpsub.audits.training_plans import AnyPlan
+from dpsub.audits.training_plans import AnyPlan, TrainingPlan
 
 World = NDArray[np.float32] | Record
 
@@ -43,7 +42,7 @@ def skeleton(plan: AnyPlan) -> dict[str, bytes]:
     for name, coordinate in plan.indexes.items():
         root.create_array(name, data=coordinate, dimension_names=(name,), compressors=ZstdCodec(level=OTHER))
     root.create_group("shards")
-    canary = root.create_group("canary") if plan.canaries else None
+    canary = None if isinstance(plan, TrainingPlan) else root.create_group("canary")
     for name, worlds in worlds_of(plan.canaries).items():
         labels = [world.y for world in worlds if isinstance(world, Record)]
         arrays = [world.x if isinstance(world, Record) else world for world in worlds]

@@ -1,0 +1,49 @@
+"""Training a block of an audit of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+import numpy as np
+import torch
+
+from dpsub._core.random_streams import torch_seed
+from dpsub.audits.plans import Arrays, Stopped
+from dpsub.audits.step_plans import StepPlan
+from dpsub.trainers import assemble
+from dpsub.trainers.step_canaries import StepSlot, at_each_step
+
+COPIES = 4  # of all parameters, which the canary's gradients and the score take beside the bank's own
+
+
+def train_step_block(
+    plan: StepPlan, block: int, device: torch.device, stop: Event, tick: Callable[[int], None] | None = None
+) -> Arrays:
+    """The scores and bits of a block's trainings, (trainings, steps).
+
+    Raises:
+        Stopped: if `stop` was set before all of it was trained.
+    """
+    worlds, sampled = plan.coins(block)
+    bank = assemble(
+        plan.model,
+        plan.task,
+        plan.spec,
+        bits=np.zeros(worlds.shape[1], dtype=np.int8),
+        generator=torch.Generator(device).manual_seed(torch_seed(plan.seeds[0], "steps", block)),
+        empty_slot=plan.canary.slot,
+    )
+    canary = at_each_step(plan.canary, bank)
+    in_world, in_batch = (torch.tensor(np.ascontiguousarray(one), device=device) for one in (worlds, sampled))
+    seen = []
+    for step in range(plan.spec.steps):
+        if stop.is_set():
+            raise Stopped
+        gradients = canary.gradients(bank, step + 1)
+        bank.slot = slot = StepSlot(gradients, in_world[step], plan.canary_rate)
+        bank.advance(slot_sampled=in_batch[step])
+        seen.append(slot.scores(bank))
+        if tick is not None:
+            tick(bank.runs)
+    return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
