@@ -4,6 +4,7 @@ from dpsub.trainers.bank import Bank
 from dpsub.trainers.bank_assembly import COORDINATES, assemble
 from dpsub.trainers.blocks import block_bytes, block_size
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot
+from dpsub.trainers.step_canaries import StepCanary, StepGradients
 
 __all__ = [
     "COORDINATES",
@@ -12,6 +13,8 @@ __all__ = [
     "NoSlot",
     "RecordSlot",
     "Slot",
+    "StepCanary",
+    "StepGradients",
     "assemble",
     "block_bytes",
     "block_size",

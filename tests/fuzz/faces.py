@@ -41,6 +41,8 @@ EXCUSED = {
     "dpsub.models.ModuleBank": PART,
     "dpsub.models.losses_of": "for crafters, which are tried",
     "dpsub.trainers.Slot": PROTOCOL,
+    "dpsub.trainers.StepCanary": PROTOCOL,
+    "dpsub.trainers.StepGradients": RESULT,
     **{f"dpsub.trainers.{name}": PART for name in ("Bank", "GradientSlot", "NoSlot", "RecordSlot", "assemble")},
     **{f"dpsub.trainers.{name}": PART for name in ("block_bytes", "block_size")},
     "dpsub.models.Network": "made of layers that are not public: mlp and convnet make it",
