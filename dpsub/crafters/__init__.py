@@ -5,6 +5,9 @@ starts from a target z: the private record of which a model trained without priv
 z′ whose gradient points the opposite way, by changing features (S3) or the label (S4), or among other records (S5).
 One that asks for an attribute changes it alone (S6). `BY_SCENARIO` holds S2 to S5, which need no attribute to be named.
 `reference` trains the model without privacy that they look at.
+
+Audits of single steps take canaries that are drawn or crafted anew at each step (`gradient_each_step`,
+`record_each_step`), and all canaries above. `fixed_gradient` is a gradient that nothing is trained for.
 """
 
 from dpsub.crafters.attribute_canaries import attribute
@@ -12,5 +15,18 @@ from dpsub.crafters.gradient_canaries import gradient
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
 from dpsub.crafters.reference_model import reference
 from dpsub.crafters.scenarios import BY_SCENARIO
+from dpsub.crafters.step_gradients import fixed_gradient, gradient_each_step
+from dpsub.crafters.step_records import record_each_step
 
-__all__ = ["BY_SCENARIO", "attribute", "crafted_input", "gradient", "mislabeled", "natural", "reference"]
+__all__ = [
+    "BY_SCENARIO",
+    "attribute",
+    "crafted_input",
+    "fixed_gradient",
+    "gradient",
+    "gradient_each_step",
+    "mislabeled",
+    "natural",
+    "record_each_step",
+    "reference",
+]

@@ -168,12 +168,7 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     check_task(task)
     if not len(task.y_aux):
         raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
-    private = set(features_of(task.x_train))
-    if known := sum(record in private for record in features_of(task.x_aux)):
-        raise ValueError(
-            f"task must have auxiliary records that are not private ones, got {known} of {len(task.y_aux)} with the "
-            "features of a private record: leave those out of x_aux and y_aux"
-        )
+    check_not_private(task, "aux")
     found = reference(task, model, spec, seed=seed, target=target)
     gradients = compare_gradients(found, task.x_aux, task.y_aux)
     chosen = int(gradients.cosine.argmin())
@@ -186,3 +181,19 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
         details={**found.details, "auxiliary": chosen, **gradients.details(chosen), "seed": seed},
         trace={"confidence": found.confidence, "cosine": gradients.cosine},
     )
+
+
+def check_not_private(task: Task, part: str) -> None:
+    """Check that no record of a part of the task, "aux" or "test", has the features of a private one.
+
+    Raises:
+        ValueError: if some have.
+    """
+    private = set(features_of(task.x_train))
+    others = getattr(task, f"x_{part}")
+    if known := sum(record in private for record in features_of(others)):
+        name = "auxiliary" if part == "aux" else "test"
+        raise ValueError(
+            f"task must have {name} records that are not private ones, got {known} of {len(others)} with the "
+            f"features of a private record: leave those out of x_{part} and y_{part}"
+        )

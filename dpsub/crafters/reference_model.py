@@ -136,7 +136,7 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
 
 def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
     """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
-    loss = losses(module(x[None]), torch.tensor([y]))[0]
+    loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
     trained = [one for one in module.parameters() if one.requires_grad]
     parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad)
     return torch.cat([part.flatten() for part in parts])

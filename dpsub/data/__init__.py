@@ -6,7 +6,7 @@ downloaded to it. Files placed by hand must be named `mnist/*.gz`, `cifar-10-bat
 """
 
 from dpsub.data.bundled import BREAST_CANCER_COLUMNS, breast_cancer, digits
-from dpsub.data.catalogue import cifar10, mnist, purchase100, purchase100_like, sst2
+from dpsub.data.catalogue import cifar10, mnist, purchase100, purchase100_like, random_images, sst2
 from dpsub.data.embeddings import MINILM, VIT
 from dpsub.data.features import features_or_digits, load_features
 from dpsub.data.tasks import Task, check_task, from_arrays
@@ -26,5 +26,6 @@ __all__ = [
     "mnist",
     "purchase100",
     "purchase100_like",
+    "random_images",
     "sst2",
 ]

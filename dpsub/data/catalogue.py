@@ -1,4 +1,4 @@
-"""The published tasks that dpsub knows by name: MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it."""
+"""The tasks that dpsub knows by name: MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it, random images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.data import embeddings, files
 from dpsub.data.embeddings import MINILM
-from dpsub.data.tasks import Task, drawn
+from dpsub.data.tasks import MOST_CLASSES, Task, drawn, from_arrays
 
 PURCHASE_TEST = 10_000
 
@@ -172,6 +172,60 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
     return drawn(
         x[train], y[train], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
         name="made-up shoppers (stand-in for Purchase100)",
+    )  # fmt: skip
+
+
+def random_images(
+    n_train: int = 500,
+    n_aux: int = 500,
+    seed: int = 0,
+    *,
+    n_test: int = 1_000,
+    size: int = 32,
+    channels: int = 3,
+    num_classes: int = 10,
+) -> Task:
+    """Images of random pixels with random labels, in the shape of CIFAR-10 by default.
+
+    Each pixel is one of 256 levels, scaled to [0, 1], and each label one of the classes, all independent and uniform.
+    There is nothing to learn but the records themselves.
+
+    Args:
+        n_train, n_aux, n_test: numbers of private, auxiliary and test records. CIFAR-10 has 50,000 for the first two
+            together and 10,000 for testing, with 12 kB a record.
+        seed: for pixels and labels.
+        size: of the images, in pixels a side.
+        channels: of the images.
+        num_classes: at least 2.
+
+    Raises:
+        ValueError: if an argument is out of range, or the task does not fit into memory.
+
+    Source: *Tight Auditing*, section 6.1 and appendix B, "a randomly initialized dataset".
+
+    >>> random_images(n_train=5, n_aux=2, n_test=0)
+    Task('random images': 5 private, 2 auxiliary, 0 test records of shape (3, 32, 32), 10 classes)
+    """
+    counts = [
+        checks.whole("n_train", n_train, at_least=2),
+        checks.whole("n_aux", n_aux, at_least=0),
+        checks.whole("n_test", n_test, at_least=0),
+    ]
+    size, channels = checks.whole("size", size), checks.whole("channels", channels)
+    num_classes = checks.whole("num_classes", num_classes, at_least=2, at_most=MOST_CLASSES)
+    rng = stream(checks.whole("seed", seed, at_least=0), "data", 3)
+    shape = (sum(counts), channels, size, size)
+    try:
+        x = rng.integers(256, size=shape, dtype=np.uint8) / np.float32(255)
+        y = rng.integers(num_classes, size=shape[0])
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise ValueError(
+            f"n_train, n_aux, n_test, size and channels must be such that records {shape} fit into memory: {error}"
+        ) from error
+    (x_train, x_aux, x_test), (y_train, y_aux, y_test) = (np.split(part, np.cumsum(counts)[:-1]) for part in (x, y))
+    return from_arrays(
+        x_train, y_train, x_aux=x_aux, y_aux=y_aux, x_test=x_test, y_test=y_test, num_classes=num_classes,
+        name="random images",
     )  # fmt: skip
 
 

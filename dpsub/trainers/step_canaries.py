@@ -29,7 +29,7 @@ class StepGradients(NamedTuple):
 
 @runtime_checkable
 class StepCanary(Protocol):
-    """A canary that is crafted anew at each step.
+    """A canary that is crafted anew at each step. Implement it to audit steps with a canary of your own.
 
     Attributes:
         scenario, adjacency, slot, details, task: as those of `CanaryPair`.
@@ -56,7 +56,10 @@ class StepCanary(Protocol):
         ...
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
-        """The gradients of the coming step, from the current models. They must not depend on the audit's coins.
+        """The gradients of the coming step.
+
+        It may look at the current models, and draws only from streams of its own seed. The coins that say which world
+        is in the slot must not influence it otherwise than through the models.
 
         Args:
             bank: R models in training.

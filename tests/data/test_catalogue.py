@@ -1,11 +1,22 @@
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 from sklearn.datasets import load_breast_cancer
 
-from dpsub.data import BREAST_CANCER_COLUMNS, breast_cancer, catalogue, digits, files, mnist, purchase100_like
+from dpsub.data import (
+    BREAST_CANCER_COLUMNS,
+    breast_cancer,
+    catalogue,
+    digits,
+    files,
+    mnist,
+    purchase100_like,
+    random_images,
+)
 
 
 def test_digits_are_split_into_private_auxiliary_and_test_records():
@@ -90,6 +101,43 @@ def test_same_seed_same_shoppers(monkeypatch):
     assert (again.fingerprint, again.test_fingerprint) == (one.fingerprint, one.test_fingerprint)
     assert other.fingerprint != one.fingerprint
     assert other.test_fingerprint != one.test_fingerprint
+
+
+def test_random_images_have_uniform_pixels_and_labels():
+    task = random_images(n_train=300, n_aux=50, n_test=20, seed=1)
+    assert task.x_train.shape == (300, 3, 32, 32)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [300, 50, 20]
+    levels = np.rint(task.x_train * 255)
+    np.testing.assert_array_equal(task.x_train, levels.astype(np.float32) / np.float32(255))
+    assert chisquare(np.bincount(levels.astype(int).ravel(), minlength=256)).pvalue > 1e-3
+    assert chisquare(np.bincount(task.y_train, minlength=10)).pvalue > 1e-3
+    flat = task.x_train.reshape(300, -1)
+    assert abs(np.corrcoef(flat[0], flat[1])[0, 1]) < 5 / np.sqrt(3072)
+    assert np.abs(np.corrcoef(flat[:, :40].T)[~np.eye(40, dtype=bool)]).max() < 5 / np.sqrt(300)
+
+
+def test_random_images_are_of_any_shape_and_follow_from_their_seed():
+    make = partial(random_images, n_train=4, n_aux=0, n_test=0, size=2, channels=1, num_classes=3)
+    one, again, other = (make(seed=seed) for seed in (1, 1, 2))
+    assert one.x_train.shape == (4, 1, 2, 2)
+    assert one.num_classes == 3
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_train": 1}, "n_train must be >= 2, got 1"),
+        ({"n_test": -1}, "n_test must be >= 0, got -1"),
+        ({"size": 0}, "size must be >= 1, got 0"),
+        ({"num_classes": 1}, "num_classes must be >= 2 .*got 1"),
+        ({"n_train": 10**15}, r"must be such that records \(.*\) fit into memory"),
+        ({"size": 10**400}, r"must be such that records \(.*\) fit into memory"),
+    ],
+)
+def test_random_images_out_of_range_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        random_images(**arguments)
 
 
 DATA = os.environ.get("DPSUB_DATA")

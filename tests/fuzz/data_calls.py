@@ -9,7 +9,7 @@ from fuzz import cast
 from fuzz.call import OMIT, Call
 from fuzz.cast import CANARIES, FLAT, HOSTILE, OF_TASK, RNG, TASKS
 from fuzz.checkers import anything, is_pair
-from fuzz.hostile import ANY_PATH, among
+from fuzz.hostile import ANY_PATH, LITTLE, among
 
 SEEDS = [OMIT, 0, 3, np.uint64(2**63), 10**400]
 X = [RNG.random((4, 3)), RNG.random((4, 3)).tolist(), np.ones((4, 3), dtype=int), np.zeros((4, 3), dtype=bool)]
@@ -136,6 +136,21 @@ CALLS = [
         hostile={"task": among(TASKS)},
     ),
     Call("dpsub.data.breast_cancer", data.breast_cancer, {"n_train": [2, 20, np.int16(30)], "seed": SEEDS}, task),
+    Call(
+        "dpsub.data.random_images",
+        data.random_images,
+        {
+            "n_train": [2, np.int16(20)],
+            "n_aux": [OMIT, 0, 3],
+            "n_test": [0, 2],
+            "seed": SEEDS,
+            "size": [1, 3, np.int8(4)],
+            "channels": [OMIT, 1],
+            "num_classes": [OMIT, 2, 3.0],
+        },
+        task,
+        hostile=dict.fromkeys(("n_train", "n_aux", "n_test", "size", "channels"), LITTLE),
+    ),
     Call("dpsub.data.digits", data.digits, {"n_train": [2, 20, np.int16(30), 1_000], "seed": SEEDS}, task),
     *(
         Call(

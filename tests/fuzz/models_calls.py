@@ -7,6 +7,7 @@ import torch
 
 from dpsub import crafters, models
 from dpsub.models.interface import cross_entropy
+from dpsub.trainers import StepCanary, assemble
 from fuzz import cast
 from fuzz.call import OMIT, Call
 from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, ONE_HOT, SPECS, TASKS
@@ -31,6 +32,19 @@ def referred(result, /, *, task, target=None, **_):
     assert result.slot == (result.confidence.argmin() if target is None else target)
     assert result.z.y == task.y_train[result.slot]
     assert torch.isfinite(result.gradient()).all()
+
+
+def each_step(result, /, *, task, model, spec, kind, **_):
+    assert isinstance(result, StepCanary)
+    assert 0 <= result.slot < len(task.y_train)
+    assert result.adjacency == "substitute"
+    assert kind in result.scenario
+    assert len(result.fingerprint) == 16
+    assert all(isinstance(value, int | str) or math.isfinite(value) for value in result.details.values())
+    bank = assemble(model, task, spec, bits=np.zeros(2, dtype=np.int8), generator=torch.Generator().manual_seed(0))
+    for worlds in (result.gradients(bank, 1), result.against_nothing(adjacency="zero_out").gradients(bank, 2)):
+        for one in worlds[:2]:
+            assert one is None or (torch.linalg.vector_norm(one, dim=-1) <= spec.max_grad_norm * 1.001).all()
 
 
 def network(result, /, *, task, **_):
@@ -135,6 +149,42 @@ CALLS = [
             ("crafted_input", {"target": TARGETS, "steps": [1, 3, np.int8(2)], "learning_rate": [OMIT, 0.1, 1]}),
             ("mislabeled", {"target": TARGETS}),
             ("natural", {"target": TARGETS}),
+        )
+    ),
+    *(
+        Call(
+            f"dpsub.crafters.{name}",
+            getattr(crafters, name),
+            CRAFTER | {"kind": ["dirac", "constant", "random"]},
+            fine,
+            hostile=HOSTILE,
+            names=OF_TASK,
+        )
+        for name, fine in (("fixed_gradient", crafted), ("gradient_each_step", each_step))
+    ),
+    *(
+        Call(
+            f"dpsub.crafters.record_each_step {kind}",
+            crafters.record_each_step,
+            CRAFTER | {"kind": [kind]} | more,
+            each_step,
+            hostile=HOSTILE | {"steps": LITTLE},
+            names=OF_TASK,
+        )
+        for kind, more in (
+            ("blank", {}),
+            ("mislabeled", {"target": TARGETS}),
+            ("crafted", {"target": TARGETS, "steps": [OMIT, 1, np.int8(2)], "learning_rate": [OMIT, 0.1, 1]}),
+            (
+                "adversarial",
+                {
+                    "target": TARGETS,
+                    "steps": [OMIT, 1, 3],
+                    "learning_rate": [OMIT, 0.1, 1],
+                    "radius": [OMIT, 0.5, 1],
+                    "ball": [OMIT, None, "linf", "l2"],
+                },
+            ),
         )
     ),
     Call(
