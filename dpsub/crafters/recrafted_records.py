@@ -17,6 +17,7 @@ from dpsub._core.random_streams import stream
 from dpsub.crafters.record_descents import Ascent, Turning, mean_gradient
 from dpsub.models import losses_of
 from dpsub.trainers import Bank, StepGradients
+from dpsub.trainers.step_canaries import clipped_gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +134,3 @@ class RecordEachStep(Frozen):
     def against_nothing(self, *, adjacency: str) -> RecordEachStep:
         """The same z against an empty slot, for "add_remove" or "zero_out"."""
         return replace(self, adjacency=checks.choice("adjacency", adjacency, ("add_remove", "zero_out")))
-
-
-def clipped_gradients(bank: Bank, x: Tensor, y: int) -> Tensor:
-    """(runs, parameters): each model's clipped gradient of a record with the label y, without dropout.
-
-    Args:
-        bank: the models.
-        x: (1, …) the features for all models, or (runs, …) each model's own.
-        y: the label.
-    """
-    own = None if len(x) == 1 else torch.eye(bank.runs, dtype=torch.bool, device=bank.device)
-    labels = torch.full((len(x),), y, device=bank.device)
-    total = bank.model.clipped_sum(bank.theta, bank.model.inputs(x), labels, own, bank.spec.max_grad_norm)
-    return bank.model.flat(total)

@@ -33,7 +33,6 @@ class Bank:
 
     Attributes:
         theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
-        training_model: the model whose `clipped_sum` trains: `model`, or with randomness of its own (`Stochastic`).
         theta_0: the parameters before the first step.
     """
 
@@ -50,7 +49,7 @@ class Bank:
         runs: int,
         generator: torch.Generator,
     ) -> None:
-        self.training_model = model.training(generator) if isinstance(model, Stochastic) else model
+        self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
         self.expected_batch_size = expected_batch_size
@@ -88,7 +87,7 @@ class Bank:
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:
             sampled = torch.cat([self._everyone if sampled is None else sampled, slot_rows])
-        total = self.training_model.clipped_sum(
+        total = self._training.clipped_sum(
             self.theta,
             self.inputs,
             self.labels,

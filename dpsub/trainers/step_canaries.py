@@ -93,17 +93,15 @@ class FixedRecords:
     """The records of a pair. Their clipped gradients are those at the current models.
 
     Attributes:
-        inputs: (1 or 2, …) z and, if there is one, z′, as `Model.inputs` returns them.
-        labels: (1 or 2,).
+        x: (1 or 2, …) the features of z and, if there is one, of z′.
+        labels: theirs.
     """
 
-    inputs: Tensor
-    labels: Tensor
+    x: Tensor
+    labels: tuple[int, ...]
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
-        z, *other = (
-            clipped_gradient(bank, self.inputs[i : i + 1], self.labels[i : i + 1]) for i in range(len(self.labels))
-        )
+        z, *other = (clipped_gradients(bank, self.x[i : i + 1], label) for i, label in enumerate(self.labels))
         return StepGradients(z, other[0] if other else None)
 
 
@@ -115,22 +113,24 @@ def at_each_step(canary: CanaryPair | StepCanary, bank: Bank) -> AtEachStep:
     records = [world for world in worlds if isinstance(world, Record)]
     if records:
         x = torch.stack([torch.tensor(record.x, device=bank.device) for record in records])
-        return FixedRecords(bank.model.inputs(x), torch.tensor([record.y for record in records], device=bank.device))
+        return FixedRecords(x, tuple(record.y for record in records))
     vectors = torch.stack([torch.tensor(world, device=bank.device) for world in worlds])
     support = vectors.any(dim=0).nonzero()[:, 0]
     z, *other = vectors[:, support]
     return FixedGradients(StepGradients(z, other[0] if other else None, support))
 
 
-def clipped_gradient(bank: Bank, inputs: Tensor, labels: Tensor) -> Tensor:
-    """(runs, parameters): what training would add for this one record, in each model.
+def clipped_gradients(bank: Bank, x: Tensor, y: int) -> Tensor:
+    """(runs, parameters): each model's clipped gradient of a record with the label y, without dropout.
 
     Args:
-        bank: R models in training.
-        inputs: (1, …), as `Model.inputs` returns them.
-        labels: (1,).
+        bank: the models.
+        x: (1, …) the features for all models, or (runs, …) each model's own.
+        y: the label.
     """
-    total = bank.training_model.clipped_sum(bank.theta, inputs, labels, None, bank.spec.max_grad_norm)
+    own = None if len(x) == 1 else torch.eye(bank.runs, dtype=torch.bool, device=bank.device)
+    labels = torch.full((len(x),), y, device=bank.device)
+    total = bank.model.clipped_sum(bank.theta, bank.model.inputs(x), labels, own, bank.spec.max_grad_norm)
     return bank.model.flat(total)
 
 

@@ -11,7 +11,7 @@ from dpsub import DPSGD, CanaryPair, audit, audit_steps, audits, crafters, data,
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.trainers import StepCanary, StepGradients
-from dpsub.trainers.step_canaries import clipped_gradient
+from dpsub.trainers.step_canaries import clipped_gradients
 
 QUIET = {"device": "cpu", "progress": False}
 
@@ -165,8 +165,8 @@ class Nearest:
 
     def gradients(self, bank, step):
         self.seen.append((step, float(bank.model.flat(bank.theta).norm())))
-        inputs = bank.model.inputs(torch.tensor(self.task_.x_train[:1]))
-        z, z_prime = (clipped_gradient(bank, inputs, torch.tensor([label])) for label in (0, 1 + step % 2))
+        x = torch.tensor(self.task_.x_train[:1])
+        z, z_prime = (clipped_gradients(bank, x, label) for label in (0, 1 + step % 2))
         return StepGradients(z, z_prime if self.adjacency == "substitute" else None)
 
     def against_nothing(self, *, adjacency):
