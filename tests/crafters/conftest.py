@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dpsub import DPSGD, data, models
+from dpsub.trainers import assemble
 
 SETTING = {"noise_multiplier": 9.0, "max_grad_norm": 2.0, "sample_rate": 1.0, "steps": 15, "learning_rate": 0.05}
 
@@ -44,3 +45,32 @@ def gradient_by_hand():
         return torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
 
     return gradient
+
+
+@pytest.fixture(scope="session")
+def targets(attacked):
+    """Tasks and models by name, a module with group norm and dropout among them."""
+    task = attacked["convnet"][0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 5, stride=3), torch.nn.GroupNorm(2, 4), torch.nn.Tanh(), torch.nn.Flatten(),
+            torch.nn.Dropout(0.5), torch.nn.Linear(64, 3),
+        )  # fmt: skip
+    return attacked | {"module": (task, models.from_module(module, task))}
+
+
+@pytest.fixture
+def bank_of(targets, spec):
+    """A bank of some models that have trained for a few steps."""
+
+    def make(name, runs=1, steps=3, **changes):
+        task, model = targets[name]
+        generator = torch.Generator().manual_seed(5)
+        found = spec(learning_rate=0.5, noise_multiplier=1.0, sample_rate=0.5, **changes)
+        bank = assemble(model, task, found, bits=np.zeros(runs, dtype=np.int8), generator=generator)
+        for _ in range(steps):
+            bank.advance()
+        return bank
+
+    return make
