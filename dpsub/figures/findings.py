@@ -14,9 +14,10 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures import read_audits
 from dpsub.figures.arguments import named
+from dpsub.figures.step_findings import step_bounds
 from dpsub.figures.twins import separation
 
-__all__ = ["accuracy", "bounds", "last_step", "panel", "panels", "promises", "separation", "source"]
+__all__ = ["accuracy", "bounds", "last_step", "panel", "panels", "promises", "separation", "source", "step_bounds"]
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
 

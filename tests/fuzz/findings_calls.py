@@ -5,6 +5,7 @@ import pandas as pd
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+import dpsub
 from dpsub import figures, findings
 from fuzz import cast
 from fuzz.accounting_calls import DELTAS
@@ -18,6 +19,22 @@ ONE, REPEATED = cast.audit(metrics=("accuracy",)), cast.audit(repeats=2)
 OTHER = cast.audit(scenario="S4")
 TWIN = cast.audit(canary=cast.GRADIENT.exchanged())
 WORST = cast.worst_case()
+STEPS = dpsub.audit_steps(
+    cast.FLAT, cast.LINEAR, cast.GRADIENT, cast.SPECS[1], trainings=100, device="cpu", progress=False
+)
+SPOILED_STEPS = [
+    ONE,
+    *(STEPS.drop_vars(name) for name in ("score", "bit")),
+    *(STEPS.assign_attrs(q_c=value) for value in (None, 0.5, "1", np.nan, [1.0])),
+    *(STEPS.assign_attrs(protocol=value) for value in (None, "coin", 1)),
+    *(STEPS.assign_attrs(sample_rate=value) for value in (None, 2.0, "a")),
+    *(STEPS.assign_attrs(steps=value) for value in (None, 0, 1.5, 10**400)),
+    STEPS.assign_attrs(adjacency="both"),
+    STEPS.assign_attrs({}).drop_attrs(),
+    STEPS.assign(score=STEPS.score * np.nan),
+    STEPS.assign(bit=STEPS.bit * 0),
+    STEPS.isel(observation=[]),
+]
 
 
 def without(name):
@@ -166,6 +183,13 @@ CALLS = [
         {"result": [ONE, OTHER], "exchanged": [TWIN], "delta": DELTAS},
         table,
         hostile={"result": ANY_AUDIT, "exchanged": ANY_AUDIT},
+    ),
+    Call(
+        "dpsub.findings.step_bounds",
+        findings.step_bounds,
+        {"result": [STEPS], "delta": DELTAS, "alpha": ALPHAS},
+        table,
+        hostile={"result": st.one_of(LITTLE, among(SPOILED_STEPS))},
     ),
     Call(
         "dpsub.findings.accuracy",
