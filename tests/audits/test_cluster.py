@@ -16,7 +16,7 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
 from torch import nn
 
-from dpsub import DPSGD, audit, audits, crafters, data, models
+from dpsub import DPSGD, audit, audit_steps, audits, crafters, data, models
 from dpsub.audits import cluster
 from dpsub.audits.shard_provenance import made_on
 from dpsub.trainers import devices
@@ -62,6 +62,14 @@ def test_workers_find_the_same_numbers(arguments, client, tmp_path, monkeypatch)
     status = audits.status(tmp_path / "a.zarr")
     assert status.complete
     assert status.device == "cpu"
+
+
+def test_workers_find_the_same_steps(arguments, client, tmp_path):
+    options = {"trainings": 300, "device": "cpu", "progress": False}
+    expected = audit_steps(*arguments, **options)
+    store = tmp_path / "steps.zarr"
+    assert audit_steps(*arguments, client=client, store=store, **options).equals(expected)
+    assert audits.load(store).equals(expected)
 
 
 def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(arguments, client):

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 from numcodecs import Zstd
 
-from dpsub import DPSGD, CanaryPair, audit, audits, data, models
+from dpsub import DPSGD, CanaryPair, audit, audit_steps, audits, data, models
 from dpsub.audits.plans import fingerprint
 from dpsub.audits.storage import archive, decoding
 from dpsub.audits.storage.contents import WHERE_FROM, vouched
@@ -30,6 +30,21 @@ def small(tmp_path_factory):
 
     def call(store, **more):
         return audit(task, models.linear(task), pair, spec, store=store, **options, **more)
+
+    call(place)
+    return place, call
+
+
+@pytest.fixture(scope="module")
+def small_steps(tmp_path_factory):
+    """The same for an audit of steps, of records that stay the same."""
+    place = tmp_path_factory.mktemp("steps") / "audit.zarr"
+    task = data.from_arrays(np.eye(3), [0, 1, 0])
+    pair, spec = CanaryPair(([1, 2, 3], 0), ([1, 2, 3], 1), 0, "S4"), DPSGD(1.0, 1.0, 1.0, 3, 0.1)
+
+    def call(store, **more):
+        options = {"trainings": 5, "device": "cpu", "progress": False, **more}
+        return audit_steps(task, models.linear(task), pair, spec, store=store, **options)
 
     call(place)
     return place, call
@@ -169,6 +184,26 @@ def test_documents_of_arrays_agree_with_the_consolidated_ones(small, store):
 def test_attributes_are_those_that_an_audit_records(small, store, name, value):
     change(store, lambda found: found["zarr.json"]["attributes"].update({name: value}))
     refused(store, small[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("audited", "models"), ("audited", None), ("protocol", "coin"), ("protocol", None), ("q_c", 0.0), ("q_c", 1.5),
+        ("q_c", "1"), ("observe_every", 3), ("metrics", "accuracy"), ("canary_crafted", "anew at each step"),
+        ("canary_crafted", "anew for each repeat"), ("runs", 6), ("steps", 4), ("repeats", 2),
+    ],
+)  # fmt: skip
+def test_attributes_are_those_that_an_audit_of_steps_records(small_steps, tmp_path, name, value):
+    place = shutil.copytree(small_steps[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["zarr.json"]["attributes"].update({name: value}))
+    refused(place, small_steps[1])
+
+
+def test_an_audit_of_steps_does_not_pass_for_one_of_models(small_steps, tmp_path):
+    place = shutil.copytree(small_steps[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["zarr.json"]["attributes"].pop("audited"))
+    refused(place, small_steps[1])
 
 
 @pytest.mark.parametrize(
@@ -408,6 +443,15 @@ def fuzz(small, place, count, seed):
 
 def test_twenty_five_forged_documents_give_the_audit_or_a_sentence(small, tmp_path):
     assert 0 < fuzz(small, tmp_path, 25, seed=7) < 25
+
+
+def test_twenty_forged_documents_give_the_audit_of_steps_or_a_sentence(small_steps, tmp_path):
+    assert 0 < fuzz(small_steps, tmp_path, 20, seed=3) < 20
+
+
+@pytest.mark.slow
+def test_five_hundred_forged_documents_give_the_audit_of_steps_or_a_sentence(small_steps, tmp_path):
+    assert 0 < fuzz(small_steps, tmp_path, 500, seed=4) < 500
 
 
 @pytest.mark.slow
