@@ -191,6 +191,18 @@ def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
+    options = {"epsilons": [8.0], "adjacencies": ["add_remove"], "steps": 1_000, "device": "cpu"}
+    glued = execute("steps_table1", tmp_path, **options)
+    assert 0.6 * 8 < glued["steps_add_remove_8"] < 1.1 * 8
+    assert glued["steps_two_trainings"] == pytest.approx(glued["steps_coins"], rel=0.2)
+    assert glued["steps_tasks"] == 4
+    for of in ("bets", "ranks", "papers"):
+        assert 0.75 < glued[f"steps_{of}_least"] < glued[f"steps_{of}_most"] < 1.1
+    assert glued["steps_plain_most"] < 0.6
+
+
+@pytest.mark.filterwarnings("default")
 def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])
     for scenario in ("S2", "S3", "S4", "S5"):
