@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -94,8 +95,7 @@ class Bettor:
             self.refuted_at = len(self)
 
     def _learn(self, claim: Claim, parameter: float) -> None:
-        slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
-        deltas = claim.deltas(slopes, parameter)
+        slopes, deltas = _curve(claim, parameter)
 
         def growth(learnt: Lesson, manner: Manner) -> tuple[Lesson, Array]:
             bets = portfolio(learnt, slopes[None], deltas[None], manner)
@@ -114,7 +114,16 @@ class Bettor:
         spread = max(float(np.std(scores - means[worlds])), LEAST_SPREAD * float(np.abs(scores).max()), LEAST_SPREAD)
         apart = max(float(means[0] - means[1]) / spread, farthest)
         centred = (past.cuts - means.mean()) / spread
-        return past._replace(past=Expected(apart / 2, -apart / 2, 1.0).counts(centred, past.past.shape[1], len(self) / 2))
+        return past._replace(
+            past=Expected(apart / 2, -apart / 2, 1.0).counts(centred, past.past.shape[1], len(self) / 2)
+        )
+
+
+@lru_cache(maxsize=128)
+def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
+    """The slopes of bets against a claim, and its δ there."""
+    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
+    return slopes, claim.deltas(slopes, parameter)
 
 
 def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected) -> int | None:
