@@ -85,7 +85,7 @@ def set_sampling(sampling):
 
 def audited(optimizer, **arguments):
     """Three steps of an optimizer of noise 1 under audit, and the report on them."""
-    if optimizer == "private":
+    if isinstance(optimizer, str) and optimizer == "private":
         weights = torch.nn.Parameter(torch.zeros(5))
         optimizer = DPOptimizer(
             torch.optim.SGD([weights], 0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4,

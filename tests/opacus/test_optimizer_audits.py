@@ -122,9 +122,11 @@ def test_correct_trainings_are_consistent(canary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
-@pytest.mark.parametrize("canary", ["dirac", "diracs", "constant", "random"])
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize(
+    ("canary", "anew"),
+    [("dirac", False), ("diracs", False), ("constant", False), ("random", False), ("dirac", True), ("random", True)],
+)
 def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits(canary, adjacency, anew):
     audits, refuted = 200, 0
     for seed in range(audits):
