@@ -363,6 +363,25 @@ def test_claims_of_no_noise_are_refused():
     assert auditor.refuted
 
 
+def test_a_claim_that_becomes_no_noise_is_refused_at_its_step():
+    optimizer = optimizer_of()
+    audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 3)
+    optimizer.noise_multiplier = 0.0
+    with pytest.raises(ValueError, match="optimizer.noise_multiplier must be > 0, got 0.0"):
+        train(optimizer, 1)
+
+
+def test_ghost_clipping_is_audited_behind_its_clipping(private):
+    trained = private("ghost", noise_multiplier=0.3)
+    auditor = audit_optimizer(trained.optimizer, noise_multiplier=1.5, **CLAIM)
+    for _ in range(300):
+        trained.step()
+        if auditor.refuted:
+            break
+    assert auditor.refuted
+
+
 def test_accumulation_without_steps_is_named():
     optimizer = optimizer_of()
     auditor = audit_optimizer(optimizer, **CLAIM)
