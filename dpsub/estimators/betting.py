@@ -21,7 +21,6 @@ Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights;
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,38 +28,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Array, Claim
+from dpsub.estimators.lessons import QUANTILES, Lesson, Stretch, stretches
 
-FIRST = 64  # observations to learn from before the first bet
-GROWTH = 1.15  # the bettor learns anew when the past has grown by this factor
-QUANTILES = np.array([0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99])  # of the past's scores, symmetric
 SLOPES = 21  # per claim
 STEEPEST = 1e-4  # slopes reach to the ε at which the claim's δ is this
 CASH = 0.5  # the share that does not bet, before learning
 SINGLE = 0.01  # the share that bets on one world only, before learning
-RESTRAINT = 5.0  # observations that speak for cash
-ROUNDS = 60  # of the multiplicative update
 STAKE = 0.99  # of the largest λ: a loss leaves something
 SMALLEST, RATIO = 0.05, 1.1  # the claims with bets of their own: a geometric sequence
 LEAST, HALVINGS = 1e-3, 11  # the smallest claim that is tested, and how exactly a bound is found between two
 TOGETHER = 8  # claims that are followed at a time
 
 
-class Stretch(NamedTuple):
-    """Observations between two lessons.
+class Manner(NamedTuple):
+    """How a bettor learns.
 
     Attributes:
-        past: (2, cells) how many earlier observations of each world fell into each cell.
-        above, below: (thresholds, cells) which cells are above and below each threshold.
-        worlds, cells: (observations,) of the stretch itself.
-        start: the number of observations before it.
+        restraint: the number of observations that speak for cash.
+        rounds: of the multiplicative update. Few of them keep the weights near the first ones.
+        haste: the exponent of the update; 1 is Cover's. With another one, restraint must be 0.
     """
 
-    past: Array
-    above: Array
-    below: Array
-    worlds: NDArray[np.int64]
-    cells: NDArray[np.int64]
-    start: int
+    restraint: float
+    rounds: int
+    haste: float
+
+
+CAUTIOUS = Manner(5.0, 60, 1.0)
 
 
 class Portfolio(NamedTuple):
@@ -91,41 +85,17 @@ class Side(NamedTuple):
     place: NDArray[np.int64]
 
 
-def stretches(scores: Array, in_z: NDArray[np.bool_]) -> Iterator[Stretch]:
-    """The observations after the first `FIRST`, with what was known before each stretch of them."""
-    worlds = np.where(in_z, 0, 1)
-    start = FIRST
-    while start < len(scores):
-        end = min(len(scores), math.ceil(start * GROWTH))
-        thresholds = np.quantile(scores[:start], QUANTILES, method="inverted_cdf")
-        cuts = np.unique(thresholds)
-        # Cell 2i + 1 holds the scores that equal cut i, the cells beside it those between two cuts.
-        cells = np.searchsorted(cuts, scores[:end], side="left") + np.searchsorted(cuts, scores[:end], side="right")
-        count = 2 * len(QUANTILES) + 1
-        past = np.bincount(worlds[:start] * count + cells[:start], minlength=2 * count).reshape(2, count)
-        own = 2 * np.searchsorted(cuts, thresholds)[:, None] + 1
-        yield Stretch(
-            past.astype(np.float64),
-            (np.arange(count) > own).astype(np.float64),
-            (np.arange(count) < own).astype(np.float64),
-            worlds[start:end],
-            cells[start:],
-            start,
-        )
-        start = end
-
-
-def portfolio(stretch: Stretch, slopes: Array, deltas: Array) -> Portfolio:
+def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array, manner: Manner = CAUTIOUS) -> Portfolio:
     """The bets of a stretch, from its past alone. Slopes and their δ are (claims, slopes)."""
-    of_z, of_z_prime = stretch.past
-    high = _side(stretch.above, of_z, of_z_prime, slopes, deltas)
-    low = _side(stretch.below[::-1], of_z_prime, of_z, slopes, deltas)
+    of_z, of_z_prime = learnt.past
+    high = _side(learnt.above, of_z, of_z_prime, slopes, deltas)
+    low = _side(learnt.below[::-1], of_z_prime, of_z, slopes, deltas)
     on_z, on_z_prime = np.stack((high.win, high.lose), axis=2), np.stack((low.lose, low.win), axis=2)
     payoff = np.concatenate((on_z + on_z_prime, on_z, on_z_prime), axis=1)
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
     scale = STAKE / (delta - payoff.min(axis=(2, 3)))
     growth = 1 + scale[:, :, None, None] * (payoff - delta[:, :, None, None])
-    staked = _weights(growth, stretch.past) * scale
+    staked = _weights(growth, learnt.past, manner) * scale
     both, high_alone, low_alone = np.split(staked, 3, axis=1)
     charge, rows = np.zeros_like(slopes), np.arange(len(slopes))[:, None]
     np.add.at(charge, (rows, high.place), (both + high_alone) * high.stake)
@@ -143,21 +113,21 @@ def _side(inside: Array, backed: Array, other: Array, slopes: Array, deltas: Arr
     return Side(2 * stake[:, :, None] * inside, -2 * (odds * stake)[:, :, None] * inside, stake, stake * delta, place)
 
 
-def _weights(growth: Array, past: Array) -> Array:
+def _weights(growth: Array, past: Array, manner: Manner) -> Array:
     """The shares of wealth (claims, assets) that would have made most of the past. What is left is cash.
 
     Source: Cover (1984), the multiplicative update.
     """
     claims, assets = growth.shape[:2]
     seen = past > 0
-    counts, growth = past[seen], growth[:, :, seen]
+    rates, growth = past[seen] / past.sum(), growth[:, :, seen]
     weights = np.full((claims, assets), SINGLE / (2 * len(QUANTILES)))
     weights[:, : len(QUANTILES)] = (1 - CASH - SINGLE) / len(QUANTILES)
     cash = np.full((claims, 1), CASH)
-    for _ in range(ROUNDS):
-        per_wealth = counts / (cash + np.matmul(weights[:, None], growth)[:, 0])
-        weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0]
-        cash = cash * per_wealth.sum(axis=1, keepdims=True) + RESTRAINT
+    for _ in range(manner.rounds):
+        per_wealth = rates / (cash + np.matmul(weights[:, None], growth)[:, 0])
+        weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0] ** manner.haste
+        cash = cash * per_wealth.sum(axis=1, keepdims=True) ** manner.haste + manner.restraint / past.sum()
         total = cash + weights.sum(axis=1, keepdims=True)
         weights, cash = weights / total, cash / total
     return weights
