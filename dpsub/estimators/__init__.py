@@ -11,6 +11,7 @@ from dpsub.estimators.from_one_step import step_to_training
 from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
+from dpsub.estimators.one_claim import wealth_of_bets
 from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "over_repeats",
     "runs_needed",
     "step_to_training",
+    "wealth_of_bets",
 ]

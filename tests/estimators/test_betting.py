@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.betting import FIRST, QUANTILES, log_wealth, portfolio, stretches
+from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators.betting import FIRST, QUANTILES, portfolio, stretches
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.validity import Cell, Drifting, Gaussian, SortedByLuck, measure
@@ -91,14 +91,10 @@ def test_privacy_curves_are_those_of_the_tradeoff_functions(claim, parameter):
 
 def test_bets_know_only_the_past():
     scores, bits = independent(np.random.default_rng(4), 400, 1.0)
-    slopes, deltas = slopes_and_deltas(GDP(DELTA), 0.7)
+    slopes, deltas = (of[0] for of in slopes_and_deltas(GDP(DELTA), 0.7))
 
     def path(scores, bits):
-        paths, wealth = [], np.zeros(1)
-        for stretch in stretches(scores, bits == 0):
-            paths.append(log_wealth(stretch, portfolio(stretch, slopes, deltas), deltas, wealth))
-            wealth = paths[-1][:, -1]
-        return np.concatenate(paths, axis=1)[0]
+        return betting.path(scores, bits == 0, slopes, deltas)
 
     whole = path(scores, bits)
     assert len(whole) == 400 - FIRST

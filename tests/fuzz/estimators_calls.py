@@ -166,6 +166,21 @@ CALLS = [
         hostile={"truth": LITTLE},
     ),
     Call(
+        "dpsub.estimators.wealth_of_bets",
+        estimators.wealth_of_bets,
+        {
+            "scores": [
+                SCORES,
+                *(np.tile(scores, 4) for scores in (SCORES, np.round(SCORES), np.where(BITS, -np.inf, np.inf))),
+            ],
+            "bits": [BITS, np.tile(BITS, 4)],
+            "epsilon": [0.1, 1, np.float32(3), 100.0],
+            "delta": DELTAS,
+            "method": [OMIT, "gdp", "dp"],
+        },
+        number(),
+    ),
+    Call(
         "dpsub.estimators.over_repeats",
         estimators.over_repeats,
         {"bounds": [[1.0], [1.0, 2.0], [[1, 2], [3, 4]], np.ones((3, 2)), (0.0, 5), *ALL_SCORES]},
