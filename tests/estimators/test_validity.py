@@ -1,5 +1,7 @@
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -166,6 +168,29 @@ def test_the_cells_of_steps_are_those_of_the_page():
     assert len(cells) == 6 * 5 * len(validity.OBSERVATIONS) + 3 * 2 * 3 + 3 * 2
     assert {type(cell.truth) for cell in cells} == {Gaussian, Drifting, SortedByLuck}
     assert {round(cell.truth.epsilon(1e-5), 6) for cell in cells if cell.method == "dp"} == {1, 2, 4, 6, 8, 16}
+
+
+def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
+    stored = validity.measured(Path(__file__).parents[2] / "results/step_validity.json")
+    assert stored["made"]["commit"].isalnum(), "made with a commit, not with changes that were in none"
+    cells = {json.dumps(validity.key(cell)): cell for cell in validity.cells_of_steps()}
+    rows = {json.dumps(row["cell"]): row for row in stored["rows"]}
+    assert rows.keys() == cells.keys()
+    for name, row in rows.items():
+        cell = cells[name]
+        dependent = type(cell.truth) is not Gaussian
+        if row["valid"] and not (dependent and cell.threshold == "ranks"):
+            assert row["wrong"] <= binom.ppf(1 - 1e-3 / len(cells), cell.audits, cell.alpha), name
+    shares = {
+        (round(row["truth"]), cells[name].method, cells[name].runs): row["mean"]
+        for name, row in rows.items()
+        if cells[name].threshold == "ranks" and abs(row["truth"] - round(row["truth"])) < 1e-6
+    }
+    assert min(shares[epsilon, "gdp", 2_000] for epsilon in (4, 8, 16)) >= 0.85
+    assert shares[1, "gdp", 20_000] >= 0.8
+    for epsilon in (1, 2, 4, 6, 8, 16):
+        for runs in validity.OBSERVATIONS[1:]:
+            assert shares[epsilon, "dp", runs] < 0.75 * shares[epsilon, "gdp", runs]
 
 
 def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
