@@ -85,6 +85,44 @@ def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp
 
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
+def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
+    glued = execute("tight_estimators", tmp_path, repeats=10, audits=5, seed=2)
+    assert glued["tight_response"] < 1e-4
+    assert glued["tight_by_dp"] == pytest.approx(0.3275, abs=1e-3)
+    assert glued["tight_by_gdp"] == pytest.approx(1.0)
+    assert glued["tight_truth"] == pytest.approx(gdp_epsilon(1.0, 1e-5))
+    assert glued["tight_optimum"] == pytest.approx(glued["tight_truth"] + 0.5)  # equation 22 at σ = 1
+    assert glued["tight_dp_most"] < 0.6 * glued["tight_truth"] < 0.85 * glued["tight_truth"] < glued["tight_flat"]
+    assert glued["tight_z_3"] < 0.7 * glued["tight_truth"]
+    assert glued["tight_dp_enough"] > 1_000 * glued["tight_gdp_enough"]
+    for adjacency in ("add_remove", "substitute"):
+        assert 0.6 < glued[f"tight_pld_{adjacency}"] < 1.05
+    assert glued["tight_gdp_add_remove"] < 0.6
+    assert glued["tight_lines_gap"] < 0.1
+    assert glued["tight_lines_least"] == pytest.approx(1e-5)  # of the last line, at a false-positive rate of 0
+
+
+@pytest.mark.filterwarnings("default")
+def test_steps_are_observations_that_bets_may_use(tmp_path):
+    glued = execute("every_step", tmp_path, audits=8, observations=600, steps=1_500, seed=2)
+    assert glued["step_live_ranks"] <= binom.ppf(0.999, 8, 0.05)
+    assert glued["step_live_bets"] <= binom.ppf(0.999, 8, 0.05)
+    assert 0.4 < glued["step_live_bets_mean"] < 0.95
+    for epsilon in (4, 8, 16):
+        assert glued[f"step_ranks_{epsilon}"] >= 0.85
+    assert glued["step_ranks_1"] >= 0.8
+    assert glued["step_dp_4"] < 0.7
+    assert glued["step_lucky_ranks"] > 0.5 * glued["step_past_audits"]
+    assert glued["step_most_bets"] * glued["step_past_audits"] <= binom.ppf(0.999, glued["step_past_audits"], 0.05)
+    for observations, least in ((1_000, 0.75), (5_000, 0.85), (20_000, 0.92)):
+        assert glued[f"step_bets_{observations}"] >= least
+    assert glued["step_step_mu"] < 2 / 3
+    assert 0.5 * glued["step_training_right"] < glued["step_training"] < glued["step_training_right"]
+    assert 0 < glued["step_add_remove"] < glued["step_add_remove_right"]
+
+
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
 def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tmp_path):
     glued = execute("figA5_adjacency_ratio", tmp_path, points=4, most_epsilon=20.0)
     assert glued["figA5_points"] == 16

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.stats import gamma, kstest
+from scipy.stats import gamma, kstest, norm
+from scipy.stats import laplace as laplace_law
 
 from dpsub import audit_training
+from dpsub.accounting import gdp_epsilon
+from dpsub.estimators import epsilon_lower_bound
 
 OWN = Path(__file__).parent.parent / "notebooks/own_code"
 LAMBDA, N = 0.01, 60
@@ -96,3 +99,55 @@ def test_an_opacus_training_follows_from_its_seed_alone():
     found = audit_training(train, **options)
     assert found.equals(audit_training(train, **options))
     assert len(np.unique(found.score)) == 6
+
+
+tight = imported("tight_auditing")
+RATES = np.linspace(0.001, 0.999, 57)
+
+
+def test_the_laplace_mechanism_has_the_tradeoff_function_of_its_two_distributions():
+    thresholds = np.linspace(-3, 4, 4001)
+    one, other = laplace_law(0, 1 / 1.3), laplace_law(1, 1 / 1.3)
+    assert (tight.laplace(one.sf(thresholds), 1.3) <= other.cdf(thresholds) + 1e-12).all()
+    np.testing.assert_allclose(tight.laplace(one.sf(thresholds), 1.3), other.cdf(thresholds), atol=1e-12)
+
+
+def test_rates_show_what_an_audit_with_a_fixed_threshold_does():
+    rng = np.random.default_rng(4)
+    bits = np.repeat([0, 1], [300, 300])
+    scores = rng.normal(size=600) + 1.5 * (bits == 0)
+    for threshold in (-0.5, 0.6, 1.7, 9.0):
+        missed, taken = (scores[:300] <= threshold).sum(), (scores[300:] > threshold).sum()
+        fpr, fnr = tight.upper(taken, 300, 0.025), tight.upper(missed, 300, 0.025)
+        options = {"delta": 1e-5, "threshold": threshold}
+        gdp, dp = (epsilon_lower_bound(scores, bits, method=method, **options) for method in ("gdp", "dp"))
+        assert gdp.mu == pytest.approx(float(tight.mu_gdp(fpr, fnr)) if fnr < 1 else 0.0)
+        assert dp.epsilon == pytest.approx(float(tight.epsilon_dp(fpr, fnr, 1e-5)))
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.0])
+def test_the_best_threshold_shows_the_whole_epsilon_and_others_less(sigma):
+    truth = gdp_epsilon(1 / sigma, 1e-5)
+    best = tight.best_threshold(sigma, 1e-5)
+    for threshold, shown in ((best - 0.05, "less"), (best, "all"), (best + 0.05, "less")):
+        rates = norm.sf(threshold / sigma), norm.cdf((threshold - 1) / sigma)
+        found = tight.epsilon_dp(*rates, 1e-5)
+        assert found == pytest.approx(truth, rel=1e-6) if shown == "all" else found < truth * (1 - 1e-6)
+    assert (2 * best - 1) / (2 * sigma**2) == pytest.approx(truth, rel=1e-6)  # equation 22
+
+
+def test_lines_lie_below_the_tradeoff_function_and_more_of_them_come_nearer():
+    exact = norm.cdf(norm.isf(RATES) - 1.0)
+    gaps = []
+    for count in (3, 10, 50):
+        epsilons, deltas = tight.lines(lambda delta: gdp_epsilon(1.0, delta), count, 1e-5)
+        below = tight.from_lines(RATES, epsilons, deltas)
+        gaps.append((exact - below).max())
+        assert (below <= exact + 1e-12).all()
+        printed = tight.from_lines(RATES, epsilons, deltas, combine=np.min)
+        assert (printed <= below).all()
+        assert printed.max() == 0  # the line of δ = 1 − 1e-5 says nothing
+        in_exponent = np.exp(-epsilons * (1 - deltas - RATES[:, None])).min(axis=1)
+        assert (in_exponent > exact).any(), "as printed, it is no lower bound"
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 0.01

@@ -12,6 +12,7 @@ from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
 from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
+from dpsub.estimators.wealth_paths import wealth_of_bets
 
 __all__ = [
     "EXACT",
@@ -23,4 +24,5 @@ __all__ = [
     "over_repeats",
     "runs_needed",
     "step_to_training",
+    "wealth_of_bets",
 ]

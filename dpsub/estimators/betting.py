@@ -139,6 +139,16 @@ def log_wealth(stretch: Stretch, bets: Portfolio, deltas: Array, before: Array) 
     return np.asarray(before[:, None] + np.cumsum(np.log(growth)[:, stretch.worlds, stretch.cells], axis=1))
 
 
+def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -> Array:
+    """The logarithm of the wealth against one claim after each observation that follows the first `FIRST`."""
+    paths, wealth = [np.zeros(0)], np.zeros(1)
+    for stretch in stretches(scores, in_z):
+        [found] = log_wealth(stretch, portfolio(stretch, slopes[None], deltas[None]), deltas[None], wealth)
+        paths.append(found)
+        wealth = found[-1:]
+    return np.concatenate(paths)
+
+
 def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> tuple[float, int | None]:
     """The largest parameter such that it and all smaller ones are refuted, and after how many observations they were.
 

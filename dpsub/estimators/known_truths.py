@@ -15,6 +15,7 @@ from dpsub._core import checks
 from dpsub.estimators.claims import Array
 
 NORMAL_SCORES = np.linspace(-9, 9, 20_001)
+MOST_GROUPS = 40  # of SortedByLuck; with more, a place's last digits would be lost in floating-point numbers
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,48 @@ class Gaussian:
 
     def tradeoff(self, fpr: Array) -> Array:
         return np.asarray(ndtr(-ndtri(checks.rates("fpr", fpr)) - self.mu))
+
+
+@dataclass(frozen=True)
+class Drifting(Gaussian):
+    """μ-GDP at each observation, whose place and spread depend on all scores and coins before it."""
+
+    def _scores(self, in_z: NDArray[np.bool_], rng: np.random.Generator) -> Array:
+        found, place = np.empty(len(in_z)), 0.0
+        for t, (noise, own) in enumerate(zip(rng.normal(size=len(in_z)).tolist(), in_z.tolist(), strict=True)):
+            found[t] = place + (1 + (place > 0)) * (noise + self.mu * own)
+            place = 0.9 * found[t] + own
+        return found
+
+
+@dataclass(frozen=True)
+class SortedByLuck(Gaussian):
+    """μ-GDP at each observation, at a place that the coins before it decide so that ranks break their promise.
+
+    After a group of observations in which z came up more often than not, all later scores are made lower, otherwise
+    higher, each time by half as much. Given the past, a score is N(0, 1) or N(μ, 1) at a place that is known. But in
+    the end groups lie above others because z came up more often in them.
+    """
+
+    together: int = 16  # observations at one place
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("together", self.together)
+
+    def _scores(self, in_z: NDArray[np.bool_], rng: np.random.Generator) -> Array:
+        groups = np.array_split(in_z, range(self.together, len(in_z), self.together))
+        luck = np.array([np.sign(group.mean() - 0.5) if len(group) else 0.0 for group in groups])
+        if len(groups) > MOST_GROUPS:
+            raise ValueError(
+                f"bits must be at most {MOST_GROUPS * self.together} for SortedByLuck with together = {self.together}, "
+                f"got {len(in_z)}: its places could not be told apart"
+            )
+        halved = 10 * 2.0 ** np.arange(len(groups), 0, -1)
+        places = -np.concatenate(([0.0], np.cumsum(luck * halved)[:-1]))
+        return np.asarray(
+            np.repeat(places, [len(group) for group in groups]) + rng.normal(size=len(in_z)) + self.mu * in_z
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +113,8 @@ class RandomizedResponse:
         return np.asarray(np.maximum(1 - np.exp(self.loss) * rates, np.exp(-self.loss) * (1 - rates)))
 
 
-Truth = Gaussian | SampledGaussian | RandomizedResponse
+Truth = Gaussian | Drifting | SortedByLuck | SampledGaussian | RandomizedResponse
+KINDS = "Gaussian, Drifting, SortedByLuck, SampledGaussian or RandomizedResponse"
 
 
 @lru_cache(maxsize=16)
@@ -81,9 +125,12 @@ def _inverse(truth: Truth) -> tuple[Array, Array]:
 
 
 def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) -> Array:
-    """(runs,) the scores of the strongest attack on runs with these bits; higher speaks for z, bit 0."""
+    """(runs,) the scores of the strongest attack on runs with these bits; higher speaks for z, bit 0.
+
+    Those of Drifting and SortedByLuck are observations in order, each with a coin of its own.
+    """
     if not isinstance(truth, Truth):
-        raise ValueError(f"truth must be Gaussian, SampledGaussian or RandomizedResponse, got {type(truth).__name__}")
+        raise ValueError(f"truth must be {KINDS}, got {type(truth).__name__}")
     if not isinstance(rng, np.random.Generator):
         raise ValueError(f"rng must be a NumPy generator, as np.random.default_rng makes, got {type(rng).__name__}")
     try:
@@ -92,6 +139,8 @@ def scores(truth: Truth, bits: NDArray[np.integer], rng: np.random.Generator) ->
         worlds = np.array(None)
     if worlds.ndim != 1 or worlds.dtype.kind not in "iub" or not np.isin(worlds, (0, 1)).all():
         raise ValueError("bits must have shape (runs,) and be 0 (trained with z) or 1 (with z_prime)")
+    if isinstance(truth, Drifting | SortedByLuck):
+        return truth._scores(worlds == 0, rng)
     negative = ndtri(rng.random(len(worlds)))
     positive = np.interp(negative, *_inverse(truth))  # f is its own inverse
     return np.asarray(-np.where(worlds == 0, positive, negative))

@@ -4,8 +4,8 @@ The adversary of every audit here is the strongest that the truth allows: its er
 itself. The false-positive rate of a z′ run's score is uniform. A run of z exceeds a score whose false-positive rate is
 u with probability 1 − f(u).
 
-``python -m dpsub.estimators.validity FILE`` measures everything that the book shows, in about an hour on two cores. It
-resumes after an interruption.
+``python -m dpsub.estimators.validity FILE`` measures everything that the book shows of runs, in about an hour on two
+cores. With ``steps`` behind the file, it measures what the book shows of steps. It resumes after an interruption.
 """
 
 from __future__ import annotations
@@ -31,14 +31,25 @@ from dpsub import accounting, estimators
 from dpsub._core import checks
 from dpsub._core.provenance import commit
 from dpsub._core.random_streams import stream
-from dpsub.estimators.known_truths import Gaussian, RandomizedResponse, SampledGaussian, Truth, scores
+from dpsub.estimators.known_truths import (
+    KINDS,
+    Drifting,
+    Gaussian,
+    RandomizedResponse,
+    SampledGaussian,
+    SortedByLuck,
+    Truth,
+    scores,
+)
 
 __all__ = [
     "RUNS",
     "Cell",
+    "Drifting",
     "Gaussian",
     "RandomizedResponse",
     "SampledGaussian",
+    "SortedByLuck",
     "entries",
     "measure",
     "measured",
@@ -47,6 +58,7 @@ __all__ = [
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)
+OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class Cell:
         checks.whole("audits", self.audits)
         checks.probability("delta", self.delta)
         if not isinstance(self.truth, Truth):
-            raise ValueError(f"truth must be Gaussian, SampledGaussian or RandomizedResponse, got {self.truth!r}")
+            raise ValueError(f"truth must be {KINDS}, got {self.truth!r}")
 
     @property
     def mechanism(self) -> dict[str, Any]:
@@ -82,8 +94,9 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
     """How many of a cell's audits were wrong, and how large their bounds were.
 
     Returns:
-        `wrong`, how many bounds exceeded the truth; `audits`; `mean`, the mean bound divided by the truth; `truth`;
-        `valid` and `assumes`, the attributes of the bounds.
+        `wrong`, how many bounds exceeded the truth; `audits`; `mean` and `spread`, the mean and the standard deviation
+        of the bounds divided by the truth; `truth`; `valid` and `assumes`, the attributes of the bounds; and `mean_mu`,
+        the mean bound on μ divided by the truth's, where both are μ-GDP.
 
     Raises:
         ValueError: if the truth's ε at the cell's δ is 0: nothing can be divided by it.
@@ -109,14 +122,18 @@ def measure(cell: Cell, seed: int = 0) -> dict[str, Any]:
         assert isinstance(bound, estimators.LowerBound)
         bounds.append(bound)
     epsilons = np.array([bound.epsilon for bound in bounds])
-    return {
+    row = {
         "wrong": int((epsilons > truth * (1 + 1e-9)).sum()),
         "audits": cell.audits,
         "mean": float(epsilons.mean() / truth),
+        "spread": float(epsilons.std() / truth),
         "truth": truth,
         "valid": bounds[0].valid,
         "assumes": bounds[0].assumes,
     }
+    if isinstance(cell.truth, Gaussian) and cell.method == "gdp":
+        row["mean_mu"] = float(np.mean([bound.mu for bound in bounds]) / cell.truth.mu)
+    return row
 
 
 def cells() -> Iterator[Cell]:
@@ -146,6 +163,27 @@ def cells() -> Iterator[Cell]:
         for method in ("gdp", "dp", "pld"):
             if method != "pld" or isinstance(other, SampledGaussian):
                 yield Cell(method, cut, runs, other, delta=delta)
+
+
+def cells_of_steps() -> Iterator[Cell]:
+    """The cells of the page on steps: claims and rules by ε, bets by μ, and what depends on the past."""
+    ways = (("gdp", "ranks"), ("gdp", "best"), ("dp", "ranks"), ("dp", "best"), ("gdp", "bets"))
+    for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0, 16.0):
+        truth = Gaussian(accounting.gdp_mu(epsilon, DELTA))
+        for method, threshold in ways:
+            for count in OBSERVATIONS:
+                few = threshold == "bets" or count == OBSERVATIONS[-1]  # these take longest
+                yield Cell(method, threshold, count, truth, audits=100 if few else 400)
+    for mu in (0.5, 1.0, 2.0):
+        for threshold in ("bets", "ranks"):
+            for count in (1_000, 5_000, 20_000):
+                yield Cell("gdp", threshold, count, Gaussian(mu), audits=100)
+    for past in (Gaussian(0.1), Drifting(0.1), SortedByLuck(0.1)):
+        for threshold in ("ranks", "bets"):
+            yield Cell("gdp", threshold, 640, past, audits=1_000)
+
+
+STUDIES = {"runs": cells, "steps": cells_of_steps}
 
 
 def key(cell: Cell) -> dict[str, Any]:
@@ -200,4 +238,4 @@ def run(path: Path, every: Callable[[], Iterator[Cell]] = cells) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), STUDIES[sys.argv[2] if len(sys.argv) > 2 else "runs"])

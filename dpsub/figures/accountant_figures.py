@@ -49,7 +49,9 @@ def against_noise(
 
 
 def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[str, Artist]:
-    """Trade-off functions by adjacency, with the line of guessing: the lower a curve, the better the best attack.
+    """Trade-off functions by name, with the line of guessing: the lower a curve, the better the best attack.
+
+    Adjacencies have their looks. Each other name has a colour and a line style of its own.
 
     Source: *Tight Auditing*, section 4; Dong, Roth and Su (2022), Definition 2.1.
     """
@@ -57,10 +59,14 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
     rates = points("fpr", checks.rates("fpr", fpr))
     artists: dict[str, Artist] = {}
     (artists["guessing"],) = ax.plot([0, 1], [1, 0], color="0.8", linestyle=":", label="guessing")
+    own = zip(cycle(COLORS), cycle(("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))), strict=False)
     for name, values in named("fnr", fnr, taken=("guessing",)).items():
+        look = {} if name in LOOKS else {"marker": "", **dict(zip(("color", "linestyle"), next(own), strict=True))}
         label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, literal(name))
         of = f"fnr[{name!r}]"
-        (artists[name],) = ax.plot(rates, points(of, checks.rates(of, values), len(rates)), **looks(name, label=label))
+        (artists[name],) = ax.plot(
+            rates, points(of, checks.rates(of, values), len(rates)), **looks(name, label=label, **look)
+        )
     ax.set_xlabel("false-positive rate")
     ax.set_ylabel("false-negative rate")
     ax.set_xlim(0, 1)

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from dpsub.accounting import gdp_epsilon
-from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.betting import log_wealth, portfolio
+from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators.betting import portfolio
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.lessons import FIRST, QUANTILES, stretches
+from dpsub.estimators.validity import Cell, Drifting, Gaussian, SortedByLuck, measure
 
 DELTA = 1e-5
 SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")
@@ -23,58 +23,25 @@ def independent(rng, observations, mu):
     return rng.normal(size=observations) + mu * (bits == 0), bits
 
 
-def drifting(rng, observations, mu):
-    """The place and the spread of a score depend on all scores and coins before it."""
-    bits = rng.integers(0, 2, observations)
-    scores, place = np.empty(observations), 0.0
-    for t in range(observations):
-        spread = 1 + (place > 0)
-        scores[t] = place + spread * (rng.normal() + mu * (bits[t] == 0))
-        place = 0.9 * scores[t] + (bits[t] == 0)
-    return scores, bits
+PASTS = [(Gaussian(1.0), 400), (Drifting(1.0), 400), (SortedByLuck(0.1), 640)]
 
 
-def sorted_by_luck(rng, observations, mu, together=16):
-    """After many coins for z the next scores are made lower, after few higher, by less and less.
-
-    Given the past, each is N(0, 1) or N(μ, 1) at a place that is known: exactly μ-GDP. But at the end the places where
-    z came up more often are above those where it came up less often.
-    """
-    bits = rng.integers(0, 2, observations)
-    place, step = 0.0, 2.0 ** (observations // together)
-    places = np.empty(observations)
-    for start in range(0, observations, together):
-        places[start : start + together] = place
-        place -= 10 * step * np.sign(0.5 - bits[start : start + together].mean())
-        step /= 2
-    return places + rng.normal(size=observations) + mu * (bits == 0), bits
-
-
-PROCESSES = [(independent, 1.0, 400), (drifting, 1.0, 400), (sorted_by_luck, 0.1, 640)]
-
-
-def refuted(process, mu, observations, threshold, audits, alpha):
-    """In how many audits of this process a true claim was refuted."""
-    rng = np.random.default_rng(1)
-    truth = gdp_epsilon(mu, DELTA)
-    return sum(
-        epsilon_lower_bound(*process(rng, observations, mu), delta=DELTA, threshold=threshold, alpha=alpha).epsilon
-        > truth
-        for _ in range(audits)
-    )
+def refuted(truth, observations, threshold, audits, alpha):
+    """In how many audits of this truth it was refuted."""
+    return measure(Cell("gdp", threshold, observations, truth, audits=audits, alpha=alpha), seed=1)["wrong"]
 
 
 @pytest.mark.parametrize(
     ("audits", "alpha"), [(60, 0.25), pytest.param(1_000, 0.05, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-@pytest.mark.parametrize(("process", "mu", "observations"), PROCESSES)
-def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(process, mu, observations, audits, alpha):
-    assert refuted(process, mu, observations, "bets", audits, alpha) <= binom.ppf(0.999, audits, alpha)
+@pytest.mark.parametrize(("truth", "observations"), PASTS, ids=lambda one: type(one).__name__)
+def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(truth, observations, audits, alpha):
+    assert refuted(truth, observations, "bets", audits, alpha) <= binom.ppf(0.999, audits, alpha)
 
 
 def test_ranks_break_their_promise_where_bets_keep_it():
-    assert refuted(sorted_by_luck, 0.1, 640, "ranks", 40, 0.05) > 20  # at most 2 of 40 are promised
-    assert refuted(sorted_by_luck, 0.1, 640, "bets", 40, 0.05) <= 2
+    assert refuted(SortedByLuck(0.1), 640, "ranks", 40, 0.05) > 20  # at most 2 of 40 are promised
+    assert refuted(SortedByLuck(0.1), 640, "bets", 40, 0.05) <= 2
 
 
 @pytest.mark.parametrize(("mu", "observations", "least"), [(0.5, 5_000, 0.75), (1, 1_000, 0.75), (1, 5_000, 0.85)])
@@ -125,14 +92,10 @@ def test_privacy_curves_are_those_of_the_tradeoff_functions(claim, parameter):
 
 def test_bets_know_only_the_past():
     scores, bits = independent(np.random.default_rng(4), 400, 1.0)
-    slopes, deltas = slopes_and_deltas(GDP(DELTA), 0.7)
+    slopes, deltas = (of[0] for of in slopes_and_deltas(GDP(DELTA), 0.7))
 
     def path(scores, bits):
-        paths, wealth = [], np.zeros(1)
-        for stretch in stretches(scores, bits == 0):
-            paths.append(log_wealth(stretch, portfolio(stretch, slopes, deltas), deltas, wealth))
-            wealth = paths[-1][:, -1]
-        return np.concatenate(paths, axis=1)[0]
+        return betting.path(scores, bits == 0, slopes, deltas)
 
     whole = path(scores, bits)
     assert len(whole) == 400 - FIRST

@@ -1,5 +1,7 @@
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -7,8 +9,9 @@ import pytest
 from scipy.stats import binom, kstest
 
 from dpsub import validity
+from dpsub.accounting import gdp_mu
 from dpsub.estimators import EXACT
-from dpsub.estimators.validity import Cell, Gaussian, RandomizedResponse, SampledGaussian
+from dpsub.estimators.validity import Cell, Drifting, Gaussian, RandomizedResponse, SampledGaussian, SortedByLuck
 
 TRUTHS = [Gaussian(1.0), SampledGaussian(1.0, 0.9, 1), SampledGaussian(3.0, 0.0625, 500), RandomizedResponse(1.0)]
 
@@ -23,6 +26,44 @@ def test_the_scores_are_those_of_the_strongest_attack(truth):
     for fpr in (0.001, 0.01, 0.1, 0.5, 0.9):
         cut = np.quantile(negatives, 1 - fpr)
         assert (positives <= cut).mean() == pytest.approx(float(truth.tradeoff(np.array(fpr))), abs=0.01)
+
+
+def drifting_one_by_one(mu, bits, noise):
+    scores, place = np.empty(len(bits)), 0.0
+    for t in range(len(bits)):
+        spread = 1 + (place > 0)
+        scores[t] = place + spread * (noise[t] + mu * (bits[t] == 0))
+        place = 0.9 * scores[t] + (bits[t] == 0)
+    return scores
+
+
+def sorted_one_by_one(mu, bits, noise, together):
+    place, step = 0.0, 10 * 2.0 ** (1 + (len(bits) - 1) // together)
+    scores = np.empty(len(bits))
+    for start in range(0, len(bits), together):
+        coins = bits[start : start + together]
+        scores[start : start + together] = place + noise[start : start + together] + mu * (coins == 0)
+        place -= step * np.sign(0.5 - coins.mean())
+        step /= 2
+    return scores
+
+
+@pytest.mark.parametrize("count", [1, 16, 40, 160])
+def test_what_depends_on_the_past_is_made_one_by_one(count):
+    bits = np.random.default_rng(2).integers(0, 2, count)
+    noise = np.random.default_rng(3).normal(size=count)
+    for truth, expected in (
+        (Drifting(0.7), drifting_one_by_one(0.7, bits, noise)),
+        (SortedByLuck(0.7), sorted_one_by_one(0.7, bits, noise, 16)),
+        (SortedByLuck(0.7, together=5), sorted_one_by_one(0.7, bits, noise, 5)),
+    ):
+        np.testing.assert_allclose(validity.scores(truth, bits, np.random.default_rng(3)), expected, rtol=1e-12)
+        assert truth.epsilon(1e-5) == Gaussian(0.7).epsilon(1e-5)
+
+
+def test_places_that_floating_point_numbers_cannot_tell_apart_are_refused():
+    with pytest.raises(ValueError, match="bits must be at most 80 for SortedByLuck with together = 2, got 81"):
+        validity.scores(SortedByLuck(1.0, together=2), np.zeros(81, dtype=int), np.random.default_rng(0))
 
 
 def test_what_a_truth_is_at_delta():
@@ -48,6 +89,9 @@ def test_a_cell_is_measured_and_the_same_again():
     assert row == validity.measure(cell)
     assert (row["audits"], row["valid"], row["assumes"]) == (40, False, "gdp")
     assert 0.8 < row["mean"] < 1.0
+    assert row["mean"] < row["mean_mu"] < 1.0  # ε falls faster than μ
+    assert 0.02 < row["spread"] < 0.2
+    assert "mean_mu" not in validity.measure(replace(cell, method="dp"))
 
 
 def test_a_file_is_gone_on_with(tmp_path):
@@ -73,8 +117,10 @@ CELL = {"method": "gdp", "threshold": "best", "runs": 256, "truth": Gaussian(1.0
         (lambda: Cell(**CELL | {"audits": 0}), "audits must be >= 1, got 0"),
         (lambda: Cell(**CELL | {"runs": 1}), "runs must be >= 2, got 1"),
         (lambda: Cell(**CELL | {"delta": 0.0}), "delta must be > 0 and < 1, got 0.0"),
-        (lambda: Cell(**CELL | {"truth": None}), "truth must be Gaussian, SampledGaussian or RandomizedResponse"),
+        (lambda: Cell(**CELL | {"truth": None}), "truth must be Gaussian, Drifting, SortedByLuck, Sampled"),
         (lambda: Gaussian(0.0), "mu must be > 0, got 0.0"),
+        (lambda: SortedByLuck(-1.0), "mu must be > 0, got -1.0"),
+        (lambda: SortedByLuck(1.0, together=0), "together must be >= 1, got 0"),
         (lambda: SampledGaussian(0.0, 1.0, 1), "noise_multiplier must be > 0, got 0.0"),
         (lambda: SampledGaussian(1.0, 2.0, 1), "sample_rate must be > 0 and <= 1, got 2.0"),
         (lambda: SampledGaussian(1.0, 1.0, 0), "steps must be >= 1, got 0"),
@@ -115,6 +161,36 @@ def test_lists_of_bits_have_the_scores_of_arrays():
         validity.scores(Gaussian(2.0), one, np.random.default_rng(0)) for one in (bits, np.array(bits))
     )
     np.testing.assert_array_equal(of_list, of_array)
+
+
+def test_the_cells_of_steps_are_those_of_the_page():
+    cells = list(validity.cells_of_steps())
+    assert len(cells) == 6 * 5 * len(validity.OBSERVATIONS) + 3 * 2 * 3 + 3 * 2
+    assert {type(cell.truth) for cell in cells} == {Gaussian, Drifting, SortedByLuck}
+    assert {round(cell.truth.epsilon(1e-5), 6) for cell in cells if cell.method == "dp"} == {1, 2, 4, 6, 8, 16}
+
+
+def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
+    stored = validity.measured(Path(__file__).parents[2] / "results/step_validity.json")
+    assert stored["made"]["commit"].isalnum(), "made with a commit, not with changes that were in none"
+    cells = {json.dumps(validity.key(cell)): cell for cell in validity.cells_of_steps()}
+    rows = {json.dumps(row["cell"]): row for row in stored["rows"]}
+    assert rows.keys() == cells.keys()
+    for name, row in rows.items():
+        cell = cells[name]
+        dependent = type(cell.truth) is not Gaussian
+        if row["valid"] and not (dependent and cell.threshold == "ranks"):
+            assert row["wrong"] <= binom.ppf(1 - 1e-3 / len(cells), cell.audits, cell.alpha), name
+    shares = {
+        (round(row["truth"]), cells[name].method, cells[name].runs): row["mean"]
+        for name, row in rows.items()
+        if cells[name].threshold == "ranks" and abs(row["truth"] - round(row["truth"])) < 1e-6
+    }
+    assert min(shares[epsilon, "gdp", 2_000] for epsilon in (4, 8, 16)) >= 0.85
+    assert shares[1, "gdp", 20_000] >= 0.8
+    for epsilon in (1, 2, 4, 6, 8, 16):
+        for runs in validity.OBSERVATIONS[1:]:
+            assert shares[epsilon, "dp", runs] < 0.75 * shares[epsilon, "gdp", runs]
 
 
 def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
@@ -175,6 +251,19 @@ def test_every_cell_that_claims_to_be_valid_keeps_its_promise(cell):
 @pytest.mark.parametrize("mu", [1.0, 2.0, 3.0])
 def test_the_rank_test_finds_most_of_the_truth(runs, least, mu):
     assert validity.measure(Cell("gdp", "ranks", runs, Gaussian(mu), audits=400), seed=2)["mean"] >= least
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "each", "least"), [(4, 1_000, 0.85), (8, 1_000, 0.85), (16, 1_000, 0.85), (1, 10_000, 0.8)]
+)
+def test_ranks_find_most_of_a_step_with_so_many_observations_of_either_world(epsilon, each, least):
+    truth = Gaussian(gdp_mu(epsilon, 1e-5))
+    found = {
+        method: validity.measure(Cell(method, "ranks", 2 * each, truth, audits=60), seed=3)["mean"]
+        for method in ("gdp", "dp")
+    }
+    assert found["gdp"] >= least
+    assert found["dp"] < 0.6 * found["gdp"]
 
 
 def test_entries_are_those_of_a_mapping_or_a_table():

@@ -27,3 +27,12 @@ def test_tradeoffs_are_drawn_over_guessing(ax):
     np.testing.assert_array_equal(artists["substitute"].get_xydata().T, [[0, 0.5, 1], [1, 0.1, 0]])
     np.testing.assert_array_equal(artists["add_remove"].get_ydata(), [1, 0.3, 0])
     np.testing.assert_array_equal(artists["guessing"].get_xydata(), [[0, 1], [1, 0]])
+
+
+def test_tradeoffs_of_other_names_can_be_told_apart(ax):
+    names = ["Gaussian", "Laplace", "substitute", "a third", "a fourth"]
+    artists = figures.tradeoffs(ax, [0, 1], {name: [1, 0] for name in names})
+    lines = [artists[name] for name in names]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(names)
+    assert {line.get_marker() for line in lines if line.get_label() != "substitute"} == {""}
+    assert artists["substitute"].get_color() == figures.LOOKS["substitute"]["color"]

@@ -32,7 +32,7 @@ PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
 NO_RATE = LITTLE.filter(lambda rate: not isinstance(rate, Real) or not 0 < rate < 1)
 SEEDS = [OMIT, 0, 5, np.int32(3)]
 TRUTHS = [validity.Gaussian(1.0), validity.Gaussian(3), validity.RandomizedResponse(1.0)]
-TRUTHS += [validity.SampledGaussian(2.0, 1.0, 3)]
+TRUTHS += [validity.SampledGaussian(2.0, 1.0, 3), validity.Drifting(0.5), validity.SortedByLuck(0.5, together=8)]
 FPR = [0.1, np.linspace(0, 1, 5), [0.0, 1.0], np.float32(0.5)]
 
 
@@ -166,12 +166,29 @@ CALLS = [
         hostile={"truth": LITTLE},
     ),
     Call(
+        "dpsub.estimators.wealth_of_bets",
+        estimators.wealth_of_bets,
+        {
+            "scores": [
+                SCORES,
+                *(np.tile(scores, 4) for scores in (SCORES, np.round(SCORES), np.where(BITS, -np.inf, np.inf))),
+            ],
+            "bits": [BITS, np.tile(BITS, 4)],
+            "epsilon": [0.1, 1, np.float32(3), 100.0],
+            "delta": DELTAS,
+            "method": [OMIT, "gdp", "dp"],
+        },
+        number(),
+    ),
+    Call(
         "dpsub.estimators.over_repeats",
         estimators.over_repeats,
         {"bounds": [[1.0], [1.0, 2.0], [[1, 2], [3, 4]], np.ones((3, 2)), (0.0, 5), *ALL_SCORES]},
         over_repeats,
     ),
     Call("dpsub.validity.Gaussian", validity.Gaussian, {"mu": EPSILONS}, anything),
+    Call("dpsub.validity.Drifting", validity.Drifting, {"mu": EPSILONS}, anything),
+    Call("dpsub.validity.SortedByLuck", validity.SortedByLuck, {"mu": EPSILONS, "together": [OMIT, 1, 30]}, anything),
     Call("dpsub.validity.RandomizedResponse", validity.RandomizedResponse, {"loss": EPSILONS}, anything),
     Call(
         "dpsub.validity.SampledGaussian",
@@ -186,7 +203,7 @@ CALLS = [
             {argument: good},
             fine,
         )
-        for truth in TRUTHS[1:]
+        for truth in TRUTHS[1:4]
         for name, argument, good, fine in (
             ("epsilon", "delta", DELTAS, number(0)),
             ("tradeoff", "fpr", FPR, number(0, 1)),
