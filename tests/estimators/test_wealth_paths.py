@@ -4,7 +4,7 @@ import pytest
 from dpsub import validity
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import wealth_of_bets
-from dpsub.estimators.betting import FIRST
+from dpsub.estimators.lessons import FIRST
 
 DELTA = 1e-5
 
