@@ -95,7 +95,8 @@ def audited(task, model, spec, canaries, *, name, folder=None, **options):
                 pair = pair.against_nothing(adjacency=adjacency)
             store = None
             if folder is not None:
-                store = Path(folder) / f"{name}-{adjacency}-{label}.zarr"
+                of = label.replace(",", "").replace(" ", "_")
+                store = Path(folder) / f"{name}-{adjacency}-{of}.zarr"
             found[adjacency, label] = dpsub.audit_steps(
                 task,
                 model,
@@ -114,5 +115,5 @@ def kept(folder, name):
     for path in sorted(Path(folder).glob(f"{name}-*.zarr*")):
         of = path.name.partition(".zarr")[0]
         _, adjacency, label = of.split("-", 2)
-        found[adjacency, label] = audits.load(path)
+        found[adjacency, label.replace("_", " ")] = audits.load(path)
     return found
