@@ -1,5 +1,6 @@
 """The models and audits of the notebook on canaries at each step."""
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def model(name, task):
         return models.mlp(task, (int(size),))
     if kind == "wrn":
         return wide_resnet(task, depth=int(size), copies=1)
+    if kind == "linear" and task.x_train.ndim > 2:
+        shape = task.x_train.shape[1:]
+        head = nn.Linear(math.prod(shape), task.num_classes)
+        flat = nn.Sequential(nn.Flatten(), head)
+        return models.from_module(flat, task, start="fresh")
     return {"linear": models.linear, "convnet": models.convnet}[kind](task)
 
 
