@@ -302,6 +302,33 @@ def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
         assert abs(glued[f"cost_{canary}"]) < 1 + 3 * glued[f"error_{canary}"]
 
 
+@pytest.mark.filterwarnings("default")
+def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_records(tmp_path):
+    glued = execute(
+        "steps_canaries",
+        tmp_path,
+        n_train=250,
+        architecture="linear",
+        sample_rate=0.04,
+        steps=400,
+        crafting_steps=1,
+        epsilons=[8.0],
+        sizes=["linear"],
+        copies=[2],
+        device="cpu",
+    )
+    canaries = ("dirac_anew", "random_anew", "mislabeled", "blank", "adversarial", "crafted")
+    for adjacency in ("add_remove", "substitute"):
+        # a bound lies above the truth by chance in up to 5 % of audits
+        bounds = [glued[f"canaries_{adjacency}_{canary}"] for canary in canaries]
+        assert max(bounds) < 1.1 * glued[f"canaries_{adjacency}"]
+        assert bounds[0] > 0.2 * glued[f"canaries_{adjacency}"]
+    assert glued["canaries_add_remove_mislabeled_others"] > glued["canaries_add_remove_dirac_anew_others"] + 0.1
+    assert glued["canaries_add_remove_mislabeled"] < glued["canaries_add_remove_dirac_anew"]
+    assert 0 < glued["canaries_one_copy"] < 8.8
+    assert glued["canaries_largest_share"] < 1.1
+
+
 @pytest.mark.slow  # a process to kill and a cluster; the book executes it too, and it asserts that numbers stay
 @pytest.mark.filterwarnings("default")
 def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):

@@ -8,7 +8,8 @@ from dpsub import audits, crafters, findings
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
-STORES = sorted([*PAPER.glob("*/*.zarr.zip"), *FIGURE_4.glob("*.zarr.zip")])
+CANARIES = RESULTS / "laptop" / "steps_canaries"
+STORES = sorted([*PAPER.glob("*/*.zarr.zip"), *FIGURE_4.glob("*.zarr.zip"), *CANARIES.glob("*.zarr.zip")])
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda path: f"{path.parent.name}/{path.name.split('.zarr')[0]}")

@@ -6,6 +6,7 @@ them: `findings` (tables of audits), `pictures` (crafting), `explorer`, `thresho
 
 from dpsub.figures.accountant_figures import against_noise, epsilon_bars, tradeoffs
 from dpsub.figures.audit_figures import against_runs, epsilon_against_step, epsilon_panels, worst_case
+from dpsub.figures.canary_figures import canary_panels
 from dpsub.figures.estimator_figures import game, validity
 from dpsub.figures.style import (
     COLORS,
@@ -28,6 +29,7 @@ __all__ = [
     "STYLE",
     "against_noise",
     "against_runs",
+    "canary_panels",
     "epsilon_against_step",
     "epsilon_bars",
     "epsilon_panels",

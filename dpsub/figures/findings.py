@@ -14,10 +14,14 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures import read_audits
 from dpsub.figures.arguments import named
+from dpsub.figures.step_canaries import canary_steps
 from dpsub.figures.step_findings import step_bounds
 from dpsub.figures.twins import separation
 
-__all__ = ["accuracy", "bounds", "last_step", "panel", "panels", "promises", "separation", "source", "step_bounds"]
+__all__ = [
+    "accuracy", "bounds", "canary_steps", "last_step", "panel", "panels", "promises", "separation", "source",
+    "step_bounds",
+]  # fmt: skip
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
 

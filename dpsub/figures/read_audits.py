@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from dpsub._core import checks
+
 ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
     "task_fingerprint", "adjacency",
@@ -44,6 +46,21 @@ def arranged(argument: str, result: Any) -> xr.Dataset:
         for name, dims in (("score", DIMENSIONS), ("bit", DIMENSIONS[:2]))
     }
     return xr.Dataset(found, attrs=of.attrs)
+
+
+def of_steps(argument: str, result: Any) -> xr.Dataset:
+    """Refuse what is no audit of steps at canary rate 1."""
+    of = dataset(argument, result)
+    dims = {name: of[name].dims for name in ("score", "bit") if name in of.data_vars}
+    if dims != dict.fromkeys(("score", "bit"), ("observation",)):
+        raise ValueError(f"{argument} must be an audit by audit_steps, got one with the variables {dims}")
+    rate = attribute(argument, of, "q_c")
+    if checks.real(f"{argument}'s q_c", rate) != 1:
+        raise ValueError(
+            f"{argument} must have a canary rate of 1, got {rate}: below, use epsilon_lower_bound(method='pld', "
+            "sample_rate=canary_rate, steps=1, adjacency=…)"
+        )
+    return of
 
 
 def whole(argument: str, arranged: xr.Dataset) -> xr.Dataset:

@@ -44,17 +44,9 @@ def step_bounds(result: xr.Dataset, *, delta: float, alpha: float = 0.05) -> pd.
 
     Source: *Tight Auditing*, section 5.5 and Table 1.
     """
-    of = read_audits.dataset("result", result)
-    dims = {name: of[name].dims for name in ("score", "bit") if name in of.data_vars}
-    if dims != dict.fromkeys(("score", "bit"), ("observation",)):
-        raise ValueError(f"result must be an audit by audit_steps, got one with the variables {dims}")
+    of = read_audits.of_steps("result", result)
     about = {name: read_audits.attribute("result", of, name) for name in ("sample_rate", "steps", "adjacency")}
-    rate, protocol = (read_audits.attribute("result", of, name) for name in ("q_c", "protocol"))
-    if checks.real("result's q_c", rate) != 1:
-        raise ValueError(
-            f"result must have a canary rate of 1, got {rate}: below, use epsilon_lower_bound(method='pld', "
-            "sample_rate=canary_rate, steps=1, adjacency=…)"
-        )
+    protocol = read_audits.attribute("result", of, "protocol")
     delta = checks.probability("delta", delta)
     checks.choice("result's protocol", protocol, ("coins", "two_trainings"))
     rows: dict[str, dict[str, Any]] = {}

@@ -192,6 +192,13 @@ CALLS = [
         hostile={"result": st.one_of(LITTLE, among(SPOILED_STEPS))},
     ),
     Call(
+        "dpsub.findings.canary_steps",
+        findings.canary_steps,
+        {"audited": [{"one": STEPS}, {("substitute", "one"): STEPS}], "delta": DELTAS, "alpha": ALPHAS},
+        table,
+        hostile={"audited": st.one_of(LITTLE, among(SPOILED_STEPS).map(lambda one: {"one": one}))},
+    ),
+    Call(
         "dpsub.findings.accuracy",
         findings.accuracy,
         {"result": [ONE], "bit": [OMIT, None, 0, 1]},

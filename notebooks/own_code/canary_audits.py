@@ -1,0 +1,125 @@
+"""The models and audits of the notebook on canaries at each step."""
+
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+from torch import nn
+
+import dpsub
+from dpsub import audits, data, models
+from own_code.wide_resnet import Augmented, mean_loss, wide_resnet
+
+ADJACENCIES = ("add_remove", "substitute")
+
+
+def task(name, n_train, seed):
+    """The private records: "digits", "mnist", "cifar10" or "random".
+
+    Images of random pixels are 8 × 8, as the digits are.
+    """
+    if name == "random":
+        return data.random_images(n_train, 500, seed, size=8, channels=1)
+    known = {
+        "digits": data.digits,
+        "mnist": data.mnist,
+        "cifar10": data.cifar10,
+    }
+    return known[name](n_train=n_train, seed=seed)
+
+
+def model(name, task):
+    """A model: "linear", "convnet", "mlp 128" (width), "wrn 16" (depth)."""
+    kind, _, size = name.partition(" ")
+    if kind == "mlp":
+        return models.mlp(task, (int(size),))
+    if kind == "wrn":
+        return wide_resnet(task, depth=int(size), copies=1)
+    if kind == "linear" and task.x_train.ndim > 2:
+        shape = task.x_train.shape[1:]
+        head = nn.Linear(math.prod(shape), task.num_classes)
+        flat = nn.Sequential(nn.Flatten(), head)
+        return models.from_module(flat, task, start="fresh")
+    return {"linear": models.linear, "convnet": models.convnet}[kind](task)
+
+
+def digit_images(n_train, seed):
+    """The digits with all their pixels, (1, 8, 8)."""
+    x, y = load_digits(return_X_y=True)
+    x = (x / 16).reshape(-1, 1, 8, 8)
+    order = np.random.default_rng(seed).permutation(len(y))
+    private, others = order[:n_train], order[n_train:]
+    return data.from_arrays(
+        x[private],
+        y[private],
+        x_test=x[others],
+        y_test=y[others],
+        num_classes=10,
+        name="digits",
+    )
+
+
+def images(name, n_train, seed):
+    """As `task`, in a shape that can be shifted and flipped."""
+    make = digit_images if name == "digits" else partial(task, name)
+    return make(n_train=n_train, seed=seed)
+
+
+def augmented(name, task, copies, pad=1):
+    """A model that trains on several copies of each image.
+
+    It is a Wide ResNet if the name says so ("wrn 16"), and a small
+    convolutional network otherwise.
+    """
+    kind, _, depth = name.partition(" ")
+    if kind == "wrn":
+        return wide_resnet(task, depth=int(depth), copies=copies)
+    channels, size = task.x_train.shape[1:3]
+    network = nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * (size // 2) ** 2, task.num_classes),
+    )
+    bank = Augmented(network, copies, pad)
+    return models.from_module(bank, task, start="fresh", loss=mean_loss)
+
+
+def audited(task, model, spec, canaries, *, name, folder=None, **options):
+    """Audit a training for each canary, under both adjacencies.
+
+    `canaries` are substitute pairs by name. With a folder, each audit is
+    kept in it, under `name`. Returns the audits by adjacency and canary.
+    """
+    found = {}
+    for adjacency in ADJACENCIES:
+        for label, pair in canaries.items():
+            if adjacency == "add_remove":
+                pair = pair.against_nothing(adjacency=adjacency)
+            store = None
+            if folder is not None:
+                of = label.replace(",", "").replace(" ", "_")
+                store = Path(folder) / f"{name}-{adjacency}-{of}.zarr"
+            found[adjacency, label] = dpsub.audit_steps(
+                task,
+                model,
+                pair,
+                spec,
+                store=store,
+                progress=False,
+                **options,
+            )
+    return found
+
+
+def kept(folder, name):
+    """The audits that `audited` kept in a folder under this name."""
+    found = {}
+    for path in sorted(Path(folder).glob(f"{name}-*.zarr*")):
+        of = path.name.partition(".zarr")[0]
+        _, adjacency, label = of.split("-", 2)
+        found[adjacency, label.replace("_", " ")] = audits.load(path)
+    return found
