@@ -121,6 +121,28 @@ def test_steps_are_observations_that_bets_may_use(tmp_path):
     assert 0 < glued["step_add_remove"] < glued["step_add_remove_right"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_noise(tmp_path):
+    glued = execute(
+        "final_model_only", tmp_path, runs=64, trainings=4, settings=["digits/linear"], n_train=100,
+        without_noise="digits/linear", clipping_bounds=[10.0], seed=1, device="cpu",
+    )  # fmt: skip
+    found = {key.removeprefix("final_model_"): value for key, value in glued.items()}
+    assert found["runs"] == 64
+    assert found["apart"] == 0
+    assert found["add_remove"] == pytest.approx(8.0, abs=1e-3)
+    assert found["add_remove"] < found["substitute"]
+    assert 0 < found["small_most"] < found["add_remove"]
+    assert 0 < found["small_dirac"] <= found["small_steps"] < found["add_remove"]
+    assert found["small_free"] > 2 * found["small_most"]
+    assert found["kept_runs"] == 2000
+    assert found["kept_most"] < found["kept_bayes"] < found["add_remove"]
+    assert found["kept_network"] < found["kept_dirac"] < found["add_remove"]
+    assert found["kept_random"] == pytest.approx(found["kept_network"], abs=1)
+    assert found["free_least"] < found["free_most"] < found["free_ceiling"] == pytest.approx(44.06, abs=0.01)
+
+
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tmp_path):
@@ -228,6 +250,7 @@ def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
     assert glued["own_training_failed_prime"] == 0
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     options = {"epsilons": [8.0], "adjacencies": ["add_remove"], "steps": 1_000, "device": "cpu"}

@@ -29,7 +29,7 @@ def figure_3():
 def test_every_figure_at_full_scale_has_its_audits():
     assert {path.parent.name for path in STORES if path.parent.parent == PAPER} == {
         "quickstart", "fig3_natural_data", "figA1_accuracy", "figA2_clipping", "figA3_steps", "figA4_learning_rate",
-        "figA6_text",
+        "figA6_text", "final_model_only",
     }  # fmt: skip
 
 
@@ -104,6 +104,20 @@ def test_canaries_cost_less_than_a_point_of_accuracy():
     for canary in (findings.accuracy(inputs, bit=1)[:, -1], findings.accuracy(gradients)[:, -1]):
         error = (target.var(ddof=1) / len(target) + canary.var(ddof=1) / len(canary)) ** 0.5
         assert abs(target.mean() - canary.mean()) + 5 * error < 0.01
+
+
+def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():
+    stored = {path.name.split(".zarr")[0]: audits.load(path) for path in PAPER.glob("final_model_only/*.zarr.zip")}
+    final = {name: one for name, one in stored.items() if "steps" not in name}
+    assert (len(stored), len(final)) == (36, 18)
+    assert all(one.sizes["run"] == 2000 and one.sizes["step"] == 1 for one in final.values())
+    assert all(one.sizes["observation"] == 2000 for name, one in stored.items() if name not in final)
+    assert {one.noise_multiplier for name, one in final.items() if "C=" in name} == {1e-30}
+    noisy = [one for name, one in final.items() if "C=" not in name and one.adjacency == "add_remove"]
+    last = findings.last_step(noisy, delta=1e-5)
+    assert last.add_remove.to_numpy() == pytest.approx(8, abs=1e-3)
+    assert (last.bound > 1).all()
+    assert (last.bound < last.add_remove).all()
 
 
 @pytest.fixture(scope="module")
