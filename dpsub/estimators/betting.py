@@ -21,7 +21,6 @@ Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights;
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,10 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Array, Claim
+from dpsub.estimators.lessons import QUANTILES, Lesson, Stretch, stretches
 
-FIRST = 64  # observations to learn from before the first bet
-GROWTH = 1.15  # the bettor learns anew when the past has grown by this factor
-QUANTILES = np.array([0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99])  # of the past's scores, symmetric
 SLOPES = 21  # per claim
 STEEPEST = 1e-4  # slopes reach to the ε at which the claim's δ is this
 CASH = 0.5  # the share that does not bet, before learning
@@ -43,24 +40,6 @@ STAKE = 0.99  # of the largest λ: a loss leaves something
 SMALLEST, RATIO = 0.05, 1.1  # the claims with bets of their own: a geometric sequence
 LEAST, HALVINGS = 1e-3, 11  # the smallest claim that is tested, and how exactly a bound is found between two
 TOGETHER = 8  # claims that are followed at a time
-
-
-class Stretch(NamedTuple):
-    """Observations between two lessons.
-
-    Attributes:
-        past: (2, cells) how many earlier observations of each world fell into each cell.
-        above, below: (thresholds, cells) which cells are above and below each threshold.
-        worlds, cells: (observations,) of the stretch itself.
-        start: the number of observations before it.
-    """
-
-    past: Array
-    above: Array
-    below: Array
-    worlds: NDArray[np.int64]
-    cells: NDArray[np.int64]
-    start: int
 
 
 class Portfolio(NamedTuple):
@@ -91,41 +70,17 @@ class Side(NamedTuple):
     place: NDArray[np.int64]
 
 
-def stretches(scores: Array, in_z: NDArray[np.bool_]) -> Iterator[Stretch]:
-    """The observations after the first `FIRST`, with what was known before each stretch of them."""
-    worlds = np.where(in_z, 0, 1)
-    start = FIRST
-    while start < len(scores):
-        end = min(len(scores), math.ceil(start * GROWTH))
-        thresholds = np.quantile(scores[:start], QUANTILES, method="inverted_cdf")
-        cuts = np.unique(thresholds)
-        # Cell 2i + 1 holds the scores that equal cut i, the cells beside it those between two cuts.
-        cells = np.searchsorted(cuts, scores[:end], side="left") + np.searchsorted(cuts, scores[:end], side="right")
-        count = 2 * len(QUANTILES) + 1
-        past = np.bincount(worlds[:start] * count + cells[:start], minlength=2 * count).reshape(2, count)
-        own = 2 * np.searchsorted(cuts, thresholds)[:, None] + 1
-        yield Stretch(
-            past.astype(np.float64),
-            (np.arange(count) > own).astype(np.float64),
-            (np.arange(count) < own).astype(np.float64),
-            worlds[start:end],
-            cells[start:],
-            start,
-        )
-        start = end
-
-
-def portfolio(stretch: Stretch, slopes: Array, deltas: Array) -> Portfolio:
+def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array) -> Portfolio:
     """The bets of a stretch, from its past alone. Slopes and their δ are (claims, slopes)."""
-    of_z, of_z_prime = stretch.past
-    high = _side(stretch.above, of_z, of_z_prime, slopes, deltas)
-    low = _side(stretch.below[::-1], of_z_prime, of_z, slopes, deltas)
+    of_z, of_z_prime = learnt.past
+    high = _side(learnt.above, of_z, of_z_prime, slopes, deltas)
+    low = _side(learnt.below[::-1], of_z_prime, of_z, slopes, deltas)
     on_z, on_z_prime = np.stack((high.win, high.lose), axis=2), np.stack((low.lose, low.win), axis=2)
     payoff = np.concatenate((on_z + on_z_prime, on_z, on_z_prime), axis=1)
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
     scale = STAKE / (delta - payoff.min(axis=(2, 3)))
     growth = 1 + scale[:, :, None, None] * (payoff - delta[:, :, None, None])
-    staked = _weights(growth, stretch.past) * scale
+    staked = _weights(growth, learnt.past) * scale
     both, high_alone, low_alone = np.split(staked, 3, axis=1)
     charge, rows = np.zeros_like(slopes), np.arange(len(slopes))[:, None]
     np.add.at(charge, (rows, high.place), (both + high_alone) * high.stake)
@@ -169,17 +124,19 @@ def log_wealth(stretch: Stretch, bets: Portfolio, deltas: Array, before: Array) 
     return np.asarray(before[:, None] + np.cumsum(np.log(growth)[:, stretch.worlds, stretch.cells], axis=1))
 
 
-def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> tuple[float, int | None]:
+def largest_refuted(
+    scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float, also: tuple[float, ...] = ()
+) -> tuple[float, int | None]:
     """The largest parameter such that it and all smaller ones are refuted, and after how many observations they were.
 
-    The claims of a geometric sequence, fixed in advance, have bets of their own. A claim between two of them uses the
-    bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given true claim is
-    refuted, that of the truth or the next of the sequence, and the second implies the first.
+    The claims of a geometric sequence and of `also`, fixed in advance, have bets of their own. A claim between two of
+    them uses the bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given
+    true claim is refuted, that of the truth or the next of the sequence, and the second implies the first.
     """
     lessons, goal = list(stretches(scores, in_z)), -math.log(alpha)
     refuted, latest, first = 0.0, 0, 0
     while lessons and refuted < claim.most:
-        tested, slopes, deltas = _curves(claim, first)
+        tested, slopes, deltas = _curves(claim, first, also)
         reached = _first_reached(lessons, slopes, deltas, goal)
         for parameter, after, *curve in zip(tested, reached.tolist(), slopes, deltas, strict=True):
             if not after:
@@ -190,9 +147,10 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
 
 
 @lru_cache(maxsize=128)
-def _curves(claim: Claim, first: int) -> tuple[list[float], Array, Array]:
+def _curves(claim: Claim, first: int, also: tuple[float, ...]) -> tuple[list[float], Array, Array]:
     """The next claims of the sequence: their parameters, slopes, and their δ there, both (claims, slopes)."""
-    tested = np.minimum(SMALLEST * RATIO ** np.arange(first, first + TOGETHER), claim.most).tolist()
+    sequence = np.sort(np.append(SMALLEST * RATIO ** np.arange(first + TOGETHER), also))[first : first + TOGETHER]
+    tested = np.minimum(sequence, claim.most).tolist()
     slopes = np.stack([np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES) for parameter in tested])
     return tested, slopes, np.stack([claim.deltas(*each) for each in zip(slopes, tested, strict=True)])
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.estimators.betting import FIRST
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP
+from dpsub.estimators.lessons import FIRST
 from dpsub.estimators.methods import EXACT, METHODS, Method, Sampling
 from dpsub.estimators.one_threshold import Katz
 from dpsub.estimators.scores import scores_and_bits

@@ -1,9 +1,20 @@
-r"""Extensions of Opacus: an accountant for substitute adjacency, and a statement of what a training protects.
+r"""Extensions of Opacus: an accountant for substitute adjacency, a statement of what a training protects, and an audit.
 
 Importing this module registers the accountant: ``PrivacyEngine(accountant="prv_substitute")``.
 """
 
 from dpsub.opacus.accountant import SubstitutePRVAccountant
+from dpsub.opacus.auditors import Auditor
+from dpsub.opacus.optimizer_audits import audit_optimizer
+from dpsub.opacus.reports import Disturbance, Report
 from dpsub.opacus.statement import PrivacyStatement, privacy_statement
 
-__all__ = ["PrivacyStatement", "SubstitutePRVAccountant", "privacy_statement"]
+__all__ = [
+    "Auditor",
+    "Disturbance",
+    "PrivacyStatement",
+    "Report",
+    "SubstitutePRVAccountant",
+    "audit_optimizer",
+    "privacy_statement",
+]

@@ -31,7 +31,7 @@ class BatchSizes:
         sample = getattr(optimizer.params[0], "grad_sample", None)
         if self._accumulated or not self._readable or sample is None or not optimizer.expected_batch_size:
             return
-        size = len(sample)
+        size = len(sample) - getattr(sample, "canary_rows", 0)
         if self._earlier is None:
             self._earlier = size
             return

@@ -4,9 +4,10 @@ from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.betting import FIRST, QUANTILES, log_wealth, portfolio, stretches
+from dpsub.estimators.betting import log_wealth, portfolio
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
+from dpsub.estimators.lessons import FIRST, QUANTILES, stretches
 
 DELTA = 1e-5
 SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")

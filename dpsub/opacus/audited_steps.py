@@ -1,0 +1,231 @@
+"""The steps of one Opacus optimizer, with a canary in each, and what comes out of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
+from dpsub._core.random_streams import stream
+from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
+
+MARK = "_dpsub_auditor"  # of an optimizer that is audited
+
+
+class Observation(NamedTuple):
+    """One step of the optimizer: which world it was in, and what came out.
+
+    Attributes:
+        bit: 0 for z, 1 for z′.
+        sign: 1, -1 or 0: how the canary was in the sum.
+        pieces: the canary.
+        products: of the privatised sum with the pieces' directions, in units of the clipping bound.
+        max_grad_norm, noise_multiplier: of the optimizer before the step.
+        iterations: how many batches were accumulated in the step.
+    """
+
+    bit: int
+    sign: int
+    pieces: Pieces
+    products: NDArray[np.float64]
+    max_grad_norm: float
+    noise_multiplier: float
+    iterations: int
+
+
+class AuditedSteps:
+    """Hooks one optimizer, whatever its class, by two places that all have.
+
+    When `step` is called, the canary enters `grad_sample` of the parameters (with ghost clipping, `grad`). When
+    `original_optimizer` steps, `grad` is read.
+
+    The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
+    fails after its canary has entered is not tossed for again.
+    """
+
+    def __init__(
+        self,
+        optimizer: DPOptimizer,
+        canaries: Canaries,
+        *,
+        adjacency: str,
+        rate: float,
+        norm: float,
+        seed: int,
+        observed: Callable[[Observation], None],
+    ) -> None:
+        self._optimizer, self._canaries, self._observed = optimizer, canaries, observed
+        self._adjacency, self._rate, self._norm = adjacency, rate, norm
+        self._coins = stream(seed, "audit")
+        self._parameters: list[Tensor] = list(optimizer.params)
+        self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._entered: Observation | None = None  # without its products
+        self._extended: list[tuple[Tensor, Tensor]] = []
+        self._read: Tensor | None = None
+        self._inside = self._removed = False
+        self._iterations, self._taken = 1, 0
+        self.batches = 0  # physical ones since the last observation
+        self._before = vars(optimizer).get("step")
+        self._own = self._hooked(optimizer.step)
+        optimizer.step = self._own
+        self._reading = optimizer.original_optimizer.register_step_pre_hook(self._reads)
+
+    def remove(self) -> None:
+        """Leave the optimizer as it was. If others have wrapped its step since, theirs passes through."""
+        if self._removed:
+            return
+        self._removed = True
+        self._reading.remove()
+        if vars(self._optimizer).get("step") is self._own:
+            if self._before is None:
+                del self._optimizer.step
+            else:
+                self._optimizer.step = self._before
+
+    def _hooked(self, inner: Callable[..., Any]) -> MethodType:
+        # A method, because torch's schedulers wrap the function of a method.
+        @functools.wraps(inner)
+        def step(_: DPOptimizer, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+            if self._removed:
+                return inner(closure, *args, **kwargs)
+            if closure is None:
+                self._enter()
+            else:
+                closure = self._entering(closure)
+            return self._finish(lambda: inner(closure, *args, **kwargs))
+
+        return MethodType(step, self._optimizer)
+
+    def _entering(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def with_canary() -> Any:
+            result = closure()
+            self._enter()
+            return result
+
+        return with_canary
+
+    def _finish(self, inner: Callable[[], Any]) -> Any:
+        self._inside, self._read = True, None
+        try:
+            result = inner()
+        finally:
+            self._inside = False
+            self._cut_off()
+        if self._read is None:
+            if not getattr(self._optimizer, "_is_last_step_skipped", False):
+                raise RuntimeError(
+                    "optimizer.step() must let optimizer.original_optimizer step, whose gradients are audited, got one "
+                    "that returned without it"
+                )
+            return result
+        seen, self._entered, self.batches = self._entered, None, 0
+        assert seen is not None
+        self._taken += 1
+        self._observed(seen._replace(products=self._read.double().cpu().numpy(), iterations=self._iterations))
+        return result
+
+    def _enter(self) -> None:
+        """Put the canary into the gradients that await the step, if it is not in this logical step already."""
+        with torch.no_grad():
+            gradients = self._gradients()
+            self.batches += 1
+            if self._entered is not None:
+                return
+            if self._canaries.needs_energies:
+                self._canaries.learn([_energy(one, self._ghost) for one in gradients])
+            toss, draw = self._coins.random(2)
+            bit = int(toss < 0.5)
+            sign = 0 if draw >= self._rate else 1 if bit == 0 else -1 if self._adjacency == "substitute" else 0
+            pieces = self._canaries.draw(self._parameters)
+            bound, sigma = float(self._optimizer.max_grad_norm), float(self._optimizer.noise_multiplier)
+            self._entered = Observation(bit, sign, pieces, np.empty(0), bound, sigma, 1)
+            if self._ghost:
+                for place, piece in pieces.items():
+                    if sign:
+                        piece.add_to(gradients[place], sign * piece.clipped * bound)
+            elif sign or (draw < self._rate and self._adjacency == "zero_out"):
+                self._extend(pieces, sign * self._norm * bound)
+
+    def _gradients(self) -> list[Any]:
+        """The gradients that await the step: per-sample ones, or the sums of clipped ones."""
+        now = list(self._optimizer.params)
+        if len(now) != len(self._parameters) or any(a is not b for a, b in zip(now, self._parameters, strict=True)):
+            raise ValueError(
+                f"optimizer must have the {len(self._parameters)} parameters that it had when it was wrapped, got "
+                f"{len(now)} with others: call remove(), then audit_optimizer again"
+            )
+        name = "grad" if self._ghost else "grad_sample"
+        gradients = [getattr(one, name, None) for one in self._parameters]
+        for one, parameter in zip(gradients, self._parameters, strict=True):
+            if one is None or (isinstance(one, list) and not one):
+                raise ValueError(
+                    f"optimizer.step() must find {name} of all parameters, got none for one of shape "
+                    f"{tuple(parameter.shape)}: the model must be in the mode in which it was wrapped. Call "
+                    "model.train(), leave its hooks enabled, and call loss.backward() before each step"
+                )
+        self._iterations = len(gradients[0]) if isinstance(gradients[0], list) else 1
+        return gradients
+
+    def _extend(self, pieces: Pieces, norm: float) -> None:
+        """One more row for each parameter, with this norm in all."""
+        for place, parameter in enumerate(self._parameters):
+            held: Any = parameter.grad_sample  # type: ignore[attr-defined]
+            old = held[0] if isinstance(held, list) else held
+            new = old.new_zeros((len(old) + 1, *parameter.shape))
+            new[:-1] = old
+            new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
+            new.canary_rows = 1
+            if place in pieces:
+                pieces[place].add_to(new[-1], norm * pieces[place].share)
+            if isinstance(held, list):
+                held[0] = new
+            else:
+                parameter.grad_sample = new  # type: ignore[attr-defined]
+            self._extended.append((parameter, new))
+
+    def _cut_off(self) -> None:
+        """Take the canary's rows off the gradients that Opacus has used."""
+        for parameter, extended in self._extended:
+            held = getattr(parameter, "grad_sample", None)
+            whole = extended[:-1]
+            whole.__dict__.update({name: value for name, value in vars(extended).items() if name != "canary_rows"})
+            if held is extended:
+                parameter.grad_sample = whole  # type: ignore[attr-defined]
+            elif isinstance(held, list) and held and held[0] is extended:
+                held[0] = whole
+        self._extended = []
+
+    def _reads(self, *_: Any) -> None:
+        """Before the underlying optimizer steps: read the privatised gradients that it is about to use."""
+        if not self._inside or self._entered is None:
+            return
+        scale = 1.0
+        if self._optimizer.loss_reduction == "mean":
+            scale = float(self._optimizer.expected_batch_size) * self._iterations
+        with torch.no_grad():
+            grads = {place: self._parameters[place].grad for place in self._entered.pieces}
+            products = [
+                self._entered.pieces[place].product(one).double() if one is not None else torch.zeros(()).double()
+                for place, one in grads.items()
+            ]
+            read = torch.stack(products) * (scale / self._entered.max_grad_norm)
+        if not bool(torch.isfinite(read).all()):
+            raise ValueError(
+                f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
+                f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
+            )
+        self._read = read if self._read is None else self._read + read
+
+
+def _energy(gradients: Any, ghost: bool) -> Tensor:
+    """How large the gradients of each coordinate are."""
+    if ghost:
+        return gradients.abs()  # type: ignore[no-any-return]
+    parts = gradients if isinstance(gradients, list) else [gradients]
+    return torch.stack([part.square().sum(dim=0) for part in parts]).sum(dim=0)

@@ -1,0 +1,115 @@
+"""The audit of an Opacus optimizer: checks of what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opacus.optimizers import DPOptimizer
+
+from dpsub._core import checks
+from dpsub.estimators.lower_bounds import SMALLEST_ALPHA
+from dpsub.opacus.auditors import Asked, Auditor
+from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
+from dpsub.opacus.optimizer_checks import audited_optimizer
+
+
+def audit_optimizer(
+    optimizer: DPOptimizer,
+    *,
+    delta: float,
+    adjacency: str,
+    canary: str | Sequence[Tensor] | Mapping[Tensor, Tensor] = "dirac",
+    canary_rate: float = 1.0,
+    canary_norm: float = 10.0,
+    alpha: float = 0.05,
+    sample_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    anew: bool = False,
+    seed: int = 0,
+    callback: Callable[[Auditor], Any] | None = None,
+) -> Auditor:
+    r"""Test an implementation of DP-SGD while it trains: a canary in each step, and what it leaves in the noisy sum.
+
+    At each step of the optimizer a fair coin decides between two worlds. The canary is a gradient g that enters as one
+    more record's, before clipping. Under substitution z is g and z′ is −g; otherwise z is g and z′ is nothing. Correct
+    DP-SGD clips g to max_grad_norm C. The observation is the privatised sum's product with the clipped canary, in
+    units of C: N(±1, σ²), or N(1, σ²) against N(0, σ²), plus what the other records contribute.
+
+    Bets against the claim decide whether it is refuted. They hold though later steps depend on earlier ones, and at any
+    moment: a correct optimizer is ever refuted with probability at most alpha. The report's bound on a step comes from
+    bets of the same kind on a family of claims, this one among them; the verdict is that of `refuted`.
+
+    The canaries add to the training. `report().disturbance` says how much. `remove()` removes them.
+
+    Args:
+        optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
+            adaptive clipping. With ghost clipping (`DPOptimizerFastGradientClipping`) there are no per-sample
+            gradients: the canary enters after clipping, which is then not audited. Distributed ones are refused.
+        delta: 0 < δ < 1; the δ at which ε are stated.
+        adjacency: "substitute", "add_remove" (the canary's row is there or not) or "zero_out" (z′ is a row of zeros).
+        canary: "dirac" (one coordinate, among the hundredth that the first batch moves least; with clipping by layer
+            one of each parameter), "diracs" (one of each parameter), "constant", "random" (a Gaussian direction), or
+            gradients of your own: a tensor for each of `optimizer.params`, or a mapping from parameters to tensors.
+            Only their direction counts.
+        canary_rate: in (0, 1]; the probability with which the canary is in a step at all. Below 1 the claim of a step
+            is that of the subsampled Gaussian mechanism.
+        canary_norm: > 0; the norm of the canary before clipping, in units of C.
+        alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
+        sample_rate: of the training, for the ε of the training. None: that of the attached accountant.
+        noise_multiplier: what is claimed of each step, as the documentation says. None: what
+            `optimizer.noise_multiplier` is at each step.
+        anew: draw the canary anew for each step.
+        seed: ≥ 0; of the coins and of the canary. The training's own randomness is not touched.
+        callback: called with the auditor after each step, when the parameters have been updated. What it raises comes
+            out of `optimizer.step()` and so ends the training.
+
+    Returns:
+        An `Auditor`: `report()`, `observations()`, `remove()`, and `refuted`, which a training loop may ask.
+
+    Raises:
+        ValueError: if an argument is out of range, if the optimizer is none of these or is being audited already, or
+            if the claim is a noise multiplier of 0, whose ε is infinite. Later, from `optimizer.step()`: if there are
+            no per-sample gradients, the parameters are others than before, or the gradients are not finite.
+        RuntimeError: from `optimizer.step()`, if it returns without a step of `original_optimizer`.
+
+    Source: *Tight Auditing*, Algorithm 2 and section 6.3.
+
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> weights = torch.nn.Parameter(torch.zeros(1_000))
+    >>> optimizer = DPOptimizer(
+    ...     torch.optim.SGD([weights], lr=0.1), noise_multiplier=0.5, max_grad_norm=1.0, expected_batch_size=8,
+    ...     generator=torch.Generator().manual_seed(0),
+    ... )
+    >>> auditor = audit_optimizer(
+    ...     optimizer, delta=1e-5, adjacency="substitute", sample_rate=0.1, noise_multiplier=1.0
+    ... )
+    >>> while not auditor.refuted:
+    ...     weights.grad_sample = torch.ones(8, 1_000)
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> report = auditor.report()
+    >>> report.refuted, report.refuted_at == auditor.steps
+    (True, True)
+    >>> auditor.remove()
+    """
+    audited = audited_optimizer(optimizer, noise_multiplier)
+    delta, adjacency = checks.probability("delta", delta), checks.adjacency(adjacency)
+    canary_rate = checks.real("canary_rate", canary_rate, above=0, at_most=1)
+    canary_norm = checks.real("canary_norm", canary_norm, above=0)
+    alpha = checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+    if sample_rate is not None:
+        sample_rate = checks.real("sample_rate", sample_rate, above=0, at_most=1)
+    if noise_multiplier is not None:
+        noise_multiplier = checks.real("noise_multiplier", noise_multiplier, above=0)
+    anew, seed = checks.flag("anew", anew), checks.whole("seed", seed, at_least=0)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be a function that takes the auditor, got {callback!r}")
+    kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, audited.parameters)
+    if anew and not isinstance(kind, str):
+        raise ValueError(f"anew must be False for a canary of your own, which is not drawn, got {anew}")
+    asked = Asked(
+        delta, adjacency, alpha, canary_rate, canary_norm, sample_rate, noise_multiplier, anew, seed, callback
+    )
+    return Auditor(audited, kind, asked)
