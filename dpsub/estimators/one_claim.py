@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from functools import lru_cache
 
 import numpy as np
 
@@ -71,7 +72,13 @@ def fewest(claim: Claim, parameter: float, alpha: float) -> int | None:
 
 def _growth(learnt: Lesson, claim: Claim, parameter: float) -> Array:
     """By what an observation multiplies the wealth: (2, cells), by its world and cell."""
-    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
-    deltas = claim.deltas(slopes, parameter)
+    slopes, deltas = _curve(claim, parameter)
     bets: Portfolio = portfolio(learnt, slopes[None], deltas[None])
     return np.asarray(bets.gross[0] - bets.charge[0] @ deltas)
+
+
+@lru_cache(maxsize=128)
+def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
+    """The slopes of the bets, and the claim's δ there."""
+    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
+    return slopes, claim.deltas(slopes, parameter)

@@ -1,0 +1,249 @@
+"""Which audit finds which fault of the zoo, and after how many steps."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dpsub.estimators.claims import GDP
+from dpsub.estimators.dpsgd_claim import MechanismDP
+from dpsub.estimators.one_claim import Bettor
+from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
+from own_code import record_audit, zoo
+from own_code.zoo_training import Training
+
+DELTA, ALPHA = 1e-5, 0.05
+LITTLE = 0.3  # a noise multiplier at which batches show who is in them
+
+
+def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
+    """The log-wealth, after each step, of bets against what is claimed.
+
+    Returns:
+        Its path, and after how many steps it reached 1/α, or None.
+    """
+    claim = GDP(DELTA)
+    if sample_rate < 1:
+        claim = MechanismDP(DELTA, sample_rate, 1, adjacency)
+    distance = 2 if adjacency == "substitute" else 1
+    bettor, path = Bettor(ALPHA), []
+    for score, bit in zip(scores, bits, strict=True):
+        bettor.observe(score, bit == 0, claim, distance / noise_multiplier)
+        path.append(bettor.log_wealth)
+    return np.array(path), bettor.refuted_at
+
+
+def beside(trainer, *, adjacency, steps, seed, remember=False, **asked):
+    """A canary beside the records: `audit_optimizer`."""
+    training = Training(trainer, seed=seed)
+    return _audit(training, adjacency, steps, seed, remember, asked)
+
+
+def alone(
+    trainer, *, noise_multiplier, adjacency, steps, seed, claimed=None
+):
+    """Observations of an optimizer without any records: its canary alone.
+
+    Args:
+        noise_multiplier: of the optimizer.
+        claimed: noise multiplier, if it is another one.
+    """
+    torch.manual_seed(seed)
+    weights = torch.nn.Parameter(torch.zeros(100))
+    optimizer = trainer.optimizer(
+        torch.optim.SGD([weights], lr=0.1),
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=1.0,
+        expected_batch_size=30,
+    )
+    auditor = audit_optimizer(
+        optimizer,
+        delta=DELTA,
+        adjacency=adjacency,
+        alpha=ALPHA,
+        sample_rate=0.1,
+        noise_multiplier=claimed,
+        seed=seed,
+    )
+    for _ in range(steps):
+        weights.grad_sample = torch.zeros(0, 100)
+        optimizer.step()
+        optimizer.zero_grad()
+    return auditor
+
+
+def against(trainer, *, adjacency, steps, seed):
+    """A canary that points against all other records, copies of one.
+
+    Batches have a fixed size, so the sum of the others hardly varies.
+    """
+    trainer = replace(trainer, loader=zoo.shuffled)
+    training = Training(trainer, alike=True, learning_rate=1e-3, seed=seed)
+    x, y, _ = training.data[-1:]
+    training.gradients_of(x, y)
+    asked = {
+        "canary": [-p.grad_sample[0] for p in training.optimizer.params]
+    }
+    return _audit(training, adjacency, steps, seed, False, asked)
+
+
+def _audit(training, adjacency, steps, seed, remember, asked):
+    optimizer = training.optimizer
+    auditor = audit_optimizer(
+        optimizer,
+        delta=DELTA,
+        adjacency=adjacency,
+        alpha=ALPHA,
+        sample_rate=training.sample_rate,
+        seed=seed,
+        **asked,
+    )
+    for _ in training.batches():
+        optimizer.step()
+        if auditor.steps == steps or (auditor.refuted and not remember):
+            break
+    seen = auditor.observations()
+    scores, bits = seen.score.values.astype(float), seen.bit.values
+    if remember:
+        scores = record_audit.seen_before(scores, bits, adjacency=adjacency)
+    return bets(
+        scores,
+        bits,
+        noise_multiplier=optimizer.noise_multiplier,
+        adjacency=adjacency,
+    )
+
+
+def among(
+    trainer, *, adjacency, steps, seed, look="product", noise_multiplier=1.0
+):
+    """A canary among the records: the claim is of a subsampled step."""
+    training = Training(
+        trainer, noise_multiplier=noise_multiplier, seed=seed
+    )
+    product, shortness, bits = record_audit.observe(
+        training, steps, adjacency=adjacency, seed=seed
+    )
+    law = {
+        "noise_multiplier": noise_multiplier,
+        "sample_rate": training.sample_rate,
+    }
+    scores, chosen = product, np.ones(steps, dtype=bool)
+    if look == "length":
+        scores = shortness
+    elif look == "not seen yet":
+        chosen = record_audit.not_seen_yet(product, bits, **law)
+    path, after = bets(
+        scores[chosen], bits[chosen], adjacency=adjacency, **law
+    )
+    steps_of_bets = np.flatnonzero(chosen)
+    whole = np.zeros(steps)
+    whole[steps_of_bets] = np.diff(path, prepend=0.0)
+    at = None if after is None else int(steps_of_bets[after - 1]) + 1
+    return np.cumsum(whole), at
+
+
+def sizes(trainer, *, adjacency, steps, seed):
+    """What the accountant sees without a canary: the sizes of batches."""
+    training = Training(trainer, seed=seed)
+    accountant = SubstitutePRVAccountant()
+    training.optimizer.attach_step_hook(
+        accountant.get_optimizer_hook_fn(training.sample_rate)
+    )
+    for t, _ in enumerate(training.batches(), start=1):
+        training.optimizer.step()
+        try:
+            accountant.check_sampling("poisson")
+        except ValueError:
+            return np.zeros(t), t
+        if t == steps:
+            return np.zeros(t), None
+
+
+AUDITS = {
+    "Dirac": beside,
+    "Diracs": partial(beside, canary="diracs"),
+    "constant": partial(beside, canary="constant"),
+    "random": partial(beside, canary="random"),
+    "random, anew": partial(beside, canary="random", anew=True),
+    "Diracs of norm C": partial(beside, canary="diracs", canary_norm=1.0),
+    "Dirac, remembered": partial(beside, remember=True),
+    "against the others": against,
+    "record": partial(among, noise_multiplier=LITTLE),
+    "record, not seen yet": partial(
+        among, look="not seen yet", noise_multiplier=LITTLE
+    ),
+    "length": partial(among, look="length"),
+    "sizes": sizes,
+}
+BEST = {
+    "right": ("Diracs", "substitute"),
+    "clips the average": ("Dirac", "substitute"),
+    "clips each layer": ("Diracs", "substitute"),
+    "sums before clipping": ("against the others", "add_remove"),
+    "100 seeds": ("Dirac, remembered", "substitute"),
+    "half the noise": ("Dirac", "substitute"),
+    "noise on one group": ("Diracs", "substitute"),
+    "noise of microbatches": ("Dirac", "substitute"),
+    "noise of workers": ("Dirac", "substitute"),
+    "too much noise": ("Diracs", "substitute"),
+    "shuffled": ("sizes", "substitute"),
+    "weighted": ("record", "substitute"),
+    "divides by n": ("length", "add_remove"),
+}
+OF_SAMPLING = ("shuffled", "weighted", "divides by n")
+
+
+def all_cells():
+    """Every fault, with the audits that concern it."""
+    of_records = [name for name in AUDITS if name.startswith("record")] + [
+        "length"
+    ]
+    for fault in zoo.ZOO:
+        audits = [name for name in AUDITS if name not in of_records]
+        if fault in OF_SAMPLING:
+            audits = ["Dirac", "Diracs", *of_records, "sizes"]
+        elif fault == "right":
+            audits += of_records
+        for audit in audits:
+            yield fault, audit, "substitute"
+            if audit != "record, not seen yet":
+                yield fault, audit, "add_remove"
+
+
+def detection(cells, *, steps, seeds):
+    """After how many steps each audit refutes each trainer.
+
+    Args:
+        cells: (fault, audit, adjacency), names of `zoo.ZOO` and `AUDITS`.
+        steps: of a training, if it is not refuted before.
+        seeds: of the repetitions.
+
+    Returns:
+        A row for each cell: how many repetitions found the fault, of how
+        many; the median number of steps, where those that did not count as
+        infinitely many; and the log-wealth of the first repetition.
+    """
+    rows = []
+    for fault, audit, adjacency in cells:
+        trained = [
+            AUDITS[audit](
+                zoo.ZOO[fault], adjacency=adjacency, steps=steps, seed=seed
+            )
+            for seed in seeds
+        ]
+        after = [np.inf if at is None else at for _, at in trained]
+        rows.append(
+            {
+                "fault": fault,
+                "audit": audit,
+                "adjacency": adjacency,
+                "found": int(np.isfinite(after).sum()),
+                "of": len(after),
+                "steps": float(np.median(after)),
+                "wealth": trained[0][0],
+            }
+        )
+    return pd.DataFrame(rows)
