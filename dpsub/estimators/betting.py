@@ -34,12 +34,27 @@ SLOPES = 21  # per claim
 STEEPEST = 1e-4  # slopes reach to the ε at which the claim's δ is this
 CASH = 0.5  # the share that does not bet, before learning
 SINGLE = 0.01  # the share that bets on one world only, before learning
-RESTRAINT = 5.0  # observations that speak for cash
-ROUNDS = 60  # of the multiplicative update
 STAKE = 0.99  # of the largest λ: a loss leaves something
 SMALLEST, RATIO = 0.05, 1.1  # the claims with bets of their own: a geometric sequence
 LEAST, HALVINGS = 1e-3, 11  # the smallest claim that is tested, and how exactly a bound is found between two
 TOGETHER = 8  # claims that are followed at a time
+
+
+class Manner(NamedTuple):
+    """How a bettor learns.
+
+    Attributes:
+        restraint: the number of observations that speak for cash.
+        rounds: of the multiplicative update. Few of them keep the weights near the first ones.
+        haste: the exponent of the update; 1 is Cover's. With another one, restraint must be 0.
+    """
+
+    restraint: float
+    rounds: int
+    haste: float
+
+
+CAUTIOUS = Manner(5.0, 60, 1.0)
 
 
 class Portfolio(NamedTuple):
@@ -70,7 +85,7 @@ class Side(NamedTuple):
     place: NDArray[np.int64]
 
 
-def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array) -> Portfolio:
+def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array, manner: Manner = CAUTIOUS) -> Portfolio:
     """The bets of a stretch, from its past alone. Slopes and their δ are (claims, slopes)."""
     of_z, of_z_prime = learnt.past
     high = _side(learnt.above, of_z, of_z_prime, slopes, deltas)
@@ -80,7 +95,7 @@ def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array) -> Portfol
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
     scale = STAKE / (delta - payoff.min(axis=(2, 3)))
     growth = 1 + scale[:, :, None, None] * (payoff - delta[:, :, None, None])
-    staked = _weights(growth, learnt.past) * scale
+    staked = _weights(growth, learnt.past, manner) * scale
     both, high_alone, low_alone = np.split(staked, 3, axis=1)
     charge, rows = np.zeros_like(slopes), np.arange(len(slopes))[:, None]
     np.add.at(charge, (rows, high.place), (both + high_alone) * high.stake)
@@ -98,21 +113,21 @@ def _side(inside: Array, backed: Array, other: Array, slopes: Array, deltas: Arr
     return Side(2 * stake[:, :, None] * inside, -2 * (odds * stake)[:, :, None] * inside, stake, stake * delta, place)
 
 
-def _weights(growth: Array, past: Array) -> Array:
+def _weights(growth: Array, past: Array, manner: Manner) -> Array:
     """The shares of wealth (claims, assets) that would have made most of the past. What is left is cash.
 
     Source: Cover (1984), the multiplicative update.
     """
     claims, assets = growth.shape[:2]
     seen = past > 0
-    counts, growth = past[seen], growth[:, :, seen]
+    rates, growth = past[seen] / past.sum(), growth[:, :, seen]
     weights = np.full((claims, assets), SINGLE / (2 * len(QUANTILES)))
     weights[:, : len(QUANTILES)] = (1 - CASH - SINGLE) / len(QUANTILES)
     cash = np.full((claims, 1), CASH)
-    for _ in range(ROUNDS):
-        per_wealth = counts / (cash + np.matmul(weights[:, None], growth)[:, 0])
-        weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0]
-        cash = cash * per_wealth.sum(axis=1, keepdims=True) + RESTRAINT
+    for _ in range(manner.rounds):
+        per_wealth = rates / (cash + np.matmul(weights[:, None], growth)[:, 0])
+        weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0] ** manner.haste
+        cash = cash * per_wealth.sum(axis=1, keepdims=True) ** manner.haste + manner.restraint / past.sum()
         total = cash + weights.sum(axis=1, keepdims=True)
         weights, cash = weights / total, cash / total
     return weights
@@ -124,19 +139,17 @@ def log_wealth(stretch: Stretch, bets: Portfolio, deltas: Array, before: Array) 
     return np.asarray(before[:, None] + np.cumsum(np.log(growth)[:, stretch.worlds, stretch.cells], axis=1))
 
 
-def largest_refuted(
-    scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float, also: tuple[float, ...] = ()
-) -> tuple[float, int | None]:
+def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> tuple[float, int | None]:
     """The largest parameter such that it and all smaller ones are refuted, and after how many observations they were.
 
-    The claims of a geometric sequence and of `also`, fixed in advance, have bets of their own. A claim between two of
-    them uses the bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given
-    true claim is refuted, that of the truth or the next of the sequence, and the second implies the first.
+    The claims of a geometric sequence, fixed in advance, have bets of their own. A claim between two of them uses the
+    bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given true claim is
+    refuted, that of the truth or the next of the sequence, and the second implies the first.
     """
     lessons, goal = list(stretches(scores, in_z)), -math.log(alpha)
     refuted, latest, first = 0.0, 0, 0
     while lessons and refuted < claim.most:
-        tested, slopes, deltas = _curves(claim, first, also)
+        tested, slopes, deltas = _curves(claim, first)
         reached = _first_reached(lessons, slopes, deltas, goal)
         for parameter, after, *curve in zip(tested, reached.tolist(), slopes, deltas, strict=True):
             if not after:
@@ -147,10 +160,9 @@ def largest_refuted(
 
 
 @lru_cache(maxsize=128)
-def _curves(claim: Claim, first: int, also: tuple[float, ...]) -> tuple[list[float], Array, Array]:
+def _curves(claim: Claim, first: int) -> tuple[list[float], Array, Array]:
     """The next claims of the sequence: their parameters, slopes, and their δ there, both (claims, slopes)."""
-    sequence = np.sort(np.append(SMALLEST * RATIO ** np.arange(first + TOGETHER), also))[first : first + TOGETHER]
-    tested = np.minimum(sequence, claim.most).tolist()
+    tested = np.minimum(SMALLEST * RATIO ** np.arange(first, first + TOGETHER), claim.most).tolist()
     slopes = np.stack([np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES) for parameter in tested])
     return tested, slopes, np.stack([claim.deltas(*each) for each in zip(slopes, tested, strict=True)])
 

@@ -5,38 +5,71 @@ from __future__ import annotations
 import math
 from array import array
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
-from dpsub.estimators.betting import SLOPES, STEEPEST, Portfolio, portfolio
+from dpsub.estimators.betting import CAUTIOUS, SLOPES, STEEPEST, Manner, portfolio
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.lessons import FIRST, Lesson, lesson, until
 
 STEEPEST_SLOPE = 30.0  # no number of observations shows anything at steeper ones
 MOST_TRIED = 20_000  # observations of a perfect attack
+BOLD = Manner(restraint=0.0, rounds=30, haste=8.0)  # of who learns from Gaussians, which have no chance patterns
+SHARES = np.array([0.05, 0.75, 0.2])  # of the first wealth: of those who count, fit and expect
+LARGER = 1.2  # who fits bets on worlds that are at least this much farther apart than is claimed
+FAULT = 2.0  # who expects bets on this much less noise than is claimed
+LEAST_SPREAD = 1e-12  # of a fitted Gaussian, and relative to the largest score
+MANY = 2.0  # scores of each world, which who expects takes for seen: more of them lead to steeper slopes
+POINTS = ndtri((np.arange(200) + 0.5) / 200)
+
+
+class Expected(NamedTuple):
+    """Where the scores lie: the means of z and of z′, and the probability that the record is in at all."""
+
+    z: float
+    z_prime: float
+    rate: float
+
+    def counts(self, cuts: Array, cells: int, many: float) -> Array:
+        """How many of so many scores of each world fall into each cell, for noise of 1."""
+        means = np.array([[self.z], [self.z_prime]])
+        below = self.rate * ndtr(cuts - means) + (1 - self.rate) * ndtr(cuts)
+        counts = np.zeros((2, cells))
+        counts[:, 0 : 2 * len(cuts) + 1 : 2] = many * np.diff(below, axis=1, prepend=0.0, append=1.0)
+        return counts
 
 
 class Bettor:
-    """Follows the wealth of one bettor, who bets against what is claimed of each observation.
+    """Follows the wealth of bettors, who bet against what is claimed of each observation.
 
-    The wealth ever reaches 1/α with probability at most α if every claim holds, however the observations depend on the
-    past, and whenever one stops. With the same claim at all observations it is the wealth of `betting.log_wealth`.
+    Their wealth together ever reaches 1/α with probability at most α if every claim holds, however the observations
+    depend on the past, and whenever one stops. Three share the first wealth. One bets as `betting` does. One fits
+    Gaussians to the past's scores, and learns faster if that is what they are. One bets from the first observation on,
+    on Gaussian scores with half the noise that is claimed: it finds gross faults, and loses its share where there are
+    none.
+
+    Args:
+        alpha: the probability with which true claims may be refuted.
+        expected: where the scores lie; what it says costs power if it is wrong, and never validity.
 
     Attributes:
-        log_wealth: its logarithm now.
-        most: its largest value so far.
+        log_wealth: the logarithm of their wealth now.
         refuted_at: the number of observations after which it first reached its goal; None if it has not.
     """
 
-    def __init__(self, alpha: float) -> None:
-        self.log_wealth = self.most = 0.0
+    def __init__(self, alpha: float, expected: Expected) -> None:
+        self.log_wealth = 0.0
         self.refuted_at: int | None = None
-        self._goal = -math.log(alpha)
+        self._goal, self._expected = -math.log(alpha), expected
         self._scores, self._worlds = array("d"), array("q")
         self._next_lesson = FIRST
-        self._learnt: Lesson | None = None
+        self._past: Lesson | None = None
         self._claim: tuple[Claim, float] | None = None
-        self._growth: Array = np.ones((2, 1))
+        self._wealths = np.zeros(len(SHARES))
+        self._bets: list[tuple[Lesson, Array] | None] = [None] * len(SHARES)
 
     def __len__(self) -> int:
         return len(self._scores)
@@ -44,41 +77,73 @@ class Bettor:
     def observe(self, score: float, in_z: bool, claim: Claim, parameter: float) -> None:
         """Take one more observation, of which the claim with this parameter is made."""
         if len(self) == self._next_lesson:
-            self._learnt = lesson(np.array(self._scores), np.array(self._worlds))
-            self._next_lesson, self._claim = until(len(self)), None
+            self._past = lesson(np.array(self._scores), np.array(self._worlds))
+            self._next_lesson, self._bets[:2] = until(len(self)), [None, None]
+        if self._claim != (claim, parameter):
+            self._claim, self._bets = (claim, parameter), [None] * len(SHARES)
+        if self._bets[2] is None or (self._past is not None and self._bets[0] is None):
+            self._learn(claim, parameter)
         world = 0 if in_z else 1
-        if self._learnt is not None:
-            if self._claim != (claim, parameter):
-                self._growth, self._claim = _growth(self._learnt, claim, parameter), (claim, parameter)
-            self.log_wealth += math.log(self._growth[world, int(self._learnt.cells(score))])
-            self.most = max(self.most, self.log_wealth)
+        for place, bets in enumerate(self._bets):
+            if bets is not None:
+                learnt, growth = bets
+                self._wealths[place] += math.log(growth[world, int(learnt.cells(score))])
+        self.log_wealth = float(np.logaddexp.reduce(self._wealths + np.log(SHARES)))
         self._scores.append(score)
         self._worlds.append(world)
         if self.refuted_at is None and self.log_wealth >= self._goal:
             self.refuted_at = len(self)
 
+    def _learn(self, claim: Claim, parameter: float) -> None:
+        slopes, deltas = _curve(claim, parameter)
 
-def fewest(claim: Claim, parameter: float, alpha: float) -> int | None:
-    """After how many observations a perfect attack refutes a claim, if the coin falls on z, z, z′, z′, and so on.
+        def growth(learnt: Lesson, manner: Manner) -> tuple[Lesson, Array]:
+            bets = portfolio(learnt, slopes[None], deltas[None], manner)
+            return learnt, np.asarray(bets.gross[0] - bets.charge[0] @ deltas)
 
-    None if it takes more than `MOST_TRIED`.
-    """
-    bettor = Bettor(alpha)
-    while bettor.refuted_at is None and len(bettor) < MOST_TRIED:
-        in_z = len(bettor) // 2 % 2 == 0
-        bettor.observe(float(in_z), in_z, claim, parameter)
-    return bettor.refuted_at
+        if self._bets[2] is None:
+            self._bets[2] = growth(_expected(self._expected, parameter), BOLD)
+        if self._past is not None and self._bets[0] is None:
+            fitted = self._fitted(self._past, LARGER * parameter * self._expected.rate)
+            self._bets[:2] = growth(self._past, CAUTIOUS), growth(fitted, BOLD)
 
-
-def _growth(learnt: Lesson, claim: Claim, parameter: float) -> Array:
-    """By what an observation multiplies the wealth: (2, cells), by its world and cell."""
-    slopes, deltas = _curve(claim, parameter)
-    bets: Portfolio = portfolio(learnt, slopes[None], deltas[None])
-    return np.asarray(bets.gross[0] - bets.charge[0] @ deltas)
+    def _fitted(self, past: Lesson, farthest: float) -> Lesson:
+        """What Gaussians with the past's means and spread show, at least so far apart, in units of the spread."""
+        scores, worlds = np.array(self._scores), np.array(self._worlds)
+        means = np.array([scores[worlds == world].mean() if (worlds == world).any() else 0.0 for world in (0, 1)])
+        spread = max(float(np.std(scores - means[worlds])), LEAST_SPREAD * float(np.abs(scores).max()), LEAST_SPREAD)
+        apart = max(float(means[0] - means[1]) / spread, farthest)
+        centred = (past.cuts - means.mean()) / spread
+        return past._replace(
+            past=Expected(apart / 2, -apart / 2, 1.0).counts(centred, past.past.shape[1], len(self) / 2)
+        )
 
 
 @lru_cache(maxsize=128)
 def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
-    """The slopes of the bets, and the claim's δ there."""
+    """The slopes of bets against a claim, and its δ there."""
     slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
     return slopes, claim.deltas(slopes, parameter)
+
+
+def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected) -> int | None:
+    """After how many observations a perfect attack refutes a claim, if the coin falls on z, z, z′, z′, and so on.
+
+    None if it takes more than `MOST_TRIED`.
+    """
+    bettor = Bettor(alpha, expected)
+    while bettor.refuted_at is None and len(bettor) < MOST_TRIED:
+        in_z = len(bettor) // 2 % 2 == 0
+        bettor.observe(expected.z if in_z else expected.z_prime, in_z, claim, parameter)
+    return bettor.refuted_at
+
+
+def _expected(where: Expected, parameter: float) -> Lesson:
+    """What scores would show, if there were less noise than is claimed."""
+    spread = (where.z - where.z_prime) / (FAULT * parameter)
+    means = np.array([where.z, where.z_prime])
+    scores = (means[:, None] + spread * POINTS).ravel()
+    worlds: NDArray[np.int64] = np.repeat([0, 1], len(POINTS))
+    seen = lesson(scores, worlds)
+    scaled = Expected(where.z / spread, where.z_prime / spread, where.rate)
+    return seen._replace(past=scaled.counts(seen.cuts / spread, seen.past.shape[1], MANY))

@@ -104,12 +104,8 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Bets:
-    """Bets against each claim, in the order of the observations: see `dpsub.estimators.betting`.
+    """Bets against each claim, in the order of the observations: see `dpsub.estimators.betting`."""
 
-    `also` are parameters of claims, fixed in advance, that get bets of their own.
-    """
-
-    also: tuple[float, ...] = ()
     name: ClassVar[str] = "bets"
     valid: ClassVar[bool] = True
     one_threshold: ClassVar[bool] = False
@@ -127,7 +123,7 @@ class Bets:
                 f"bits must be those of a fair coin for threshold 'bets', got {of_z:,} of {count:,} observations with "
                 "bit 0: toss a fair coin for each, or give 'ranks' if the observations are independent"
             )
-        parameter, reached = betting.largest_refuted(scores, in_z, claim, alpha, self.also)
+        parameter, reached = betting.largest_refuted(scores, in_z, claim, alpha)
         return Decision(parameter, None, reached=reached)
 
     def ceiling(self, runs: int, claim: Claim, test: ThresholdTest, alpha: float) -> float:

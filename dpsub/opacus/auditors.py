@@ -20,8 +20,7 @@ from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.one_claim import Bettor, fewest
-from dpsub.estimators.threshold_rules import Bets
+from dpsub.estimators.one_claim import Bettor, Expected, fewest
 from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
 from dpsub.opacus.optimizer_checks import Audited
@@ -60,7 +59,8 @@ class Auditor:
         self._claim: Claim = GDP(asked.delta)
         if asked.canary_rate < 1:
             self._claim = MechanismDP(asked.delta, asked.canary_rate, 1, asked.adjacency)
-        self._bettor, self._weights = Bettor(asked.alpha), PieceWeights(len(audited.parameters))
+        self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
+        self._bettor, self._weights = Bettor(asked.alpha, self._expected), PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
@@ -171,7 +171,7 @@ class Auditor:
             alpha=self._asked.alpha,
             sample_rate=rate,
             noise_multiplier=sigma,
-            fewest=fewest(self._claim, claimed_step, self._asked.alpha),
+            fewest=fewest(self._claim, claimed_step, self._asked.alpha, self._expected),
             notes=self._audited.notes,
         )
 
@@ -179,7 +179,6 @@ class Auditor:
         if len(set(self._bits)) < 2:
             note = f"all {len(self._bits)} observations are of one world"
             return LowerBound(0.0, 0.0, None, None, None, "gdp", "gdp", True, note=note, observations=len(self._bits))
-        constant = len(set(self._sigmas)) == 1
         sampling: dict[str, Any] = {}
         if self._asked.canary_rate < 1:
             sampling = {"sample_rate": self._asked.canary_rate, "steps": 1, "adjacency": self._asked.adjacency}
@@ -188,12 +187,22 @@ class Auditor:
             np.array(self._bits),
             delta=self._asked.delta,
             method="pld" if sampling else "gdp",
-            threshold=Bets(also=(claimed_step,) if constant else ()),
+            threshold="bets",
             alpha=self._asked.alpha,
             **sampling,
         )
         assert isinstance(bound, LowerBound)
-        return bound
+        return bound if self.refuted else self._no_more_than_claimed(bound, claimed_step)
+
+    def _no_more_than_claimed(self, bound: LowerBound, claimed_step: float) -> LowerBound:
+        """The bound, lowered to the claim, which its own bets have not refuted."""
+        epsilon = self._claim.epsilon(claimed_step)
+        if bound.epsilon <= epsilon:
+            return bound
+        note = "lowered to the claim, which is not refuted"
+        if bound.mu is not None:
+            return replace(bound, epsilon=epsilon, mu=claimed_step, note=note)
+        return replace(bound, epsilon=epsilon, noise_multiplier=distance(self._asked.adjacency) / claimed_step, note=note)
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(

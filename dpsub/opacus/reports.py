@@ -100,6 +100,8 @@ class Report:
             f"sample rate {self.sample_rate:.4g}: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} "
             "is claimed."
         )
+        if self.refuted and most >= self.noise_multiplier:
+            found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         if not self.refuted:
             found.append(
                 "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "

@@ -10,7 +10,7 @@ import torch
 
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.one_claim import Bettor
+from dpsub.estimators.one_claim import Bettor, Expected
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 from own_code import record_audit, zoo
 from own_code.zoo_training import Training
@@ -28,8 +28,9 @@ def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
     claim = GDP(DELTA)
     if sample_rate < 1:
         claim = MechanismDP(DELTA, sample_rate, 1, adjacency)
-    distance = 2 if adjacency == "substitute" else 1
-    bettor, path = Bettor(ALPHA), []
+    of_z_prime = -1.0 if adjacency == "substitute" else 0.0
+    bettor = Bettor(ALPHA, Expected(1.0, of_z_prime, sample_rate))
+    distance, path = 1.0 - of_z_prime, []
     for score, bit in zip(scores, bits, strict=True):
         bettor.observe(score, bit == 0, claim, distance / noise_multiplier)
         path.append(bettor.log_wealth)
@@ -208,6 +209,8 @@ def all_cells():
         audits = [name for name in AUDITS if name not in of_records]
         if fault in OF_SAMPLING:
             audits = ["Dirac", "Diracs", *of_records, "sizes"]
+        elif fault == "too much noise":
+            audits = ["Dirac", "Diracs", "random"]
         elif fault == "right":
             audits += of_records
         for audit in audits:

@@ -3,8 +3,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import (
+    AdaClipDPOptimizer,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+)
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -48,3 +56,63 @@ def trained():
         return Trained(engine, model, optimizer, loader)
 
     return train
+
+
+KINDS = {
+    "flat": DPOptimizer,
+    "per_layer": DPPerLayerOptimizer,
+    "ghost": DPOptimizerFastGradientClipping,
+    "adaptive": AdaClipDPOptimizer,
+}
+
+
+class Private:
+    """A small model in Opacus's hands, without a loader: `step` takes a batch of random records."""
+
+    def __init__(self, kind="flat", *, noise_multiplier=1.0, batch=8, reduction="mean", optimizer=None, lr=0.1, c=1.5):
+        torch.manual_seed(0)
+        plain = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        self.kind, self.batch = kind, batch
+        self.criterion = torch.nn.CrossEntropyLoss(reduction=reduction)
+        about = {"loss_reduction": reduction}
+        if kind == "ghost":
+            about |= {"max_grad_norm": c, "use_ghost_clipping": True}
+            self.model = GradSampleModuleFastGradientClipping(plain, **about)
+        else:
+            self.model = GradSampleModule(plain, **about)
+        bound = [c / 2] * 4 if kind == "per_layer" else c
+        more = {}
+        if kind == "adaptive":
+            more = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 10.0}
+            more |= {"min_clipbound": 0.1, "unclipped_num_std": 2.0}
+        self.optimizer = (optimizer or KINDS[kind])(
+            torch.optim.SGD(self.model.parameters(), lr=lr, momentum=0.5),
+            noise_multiplier=noise_multiplier, max_grad_norm=bound, expected_batch_size=batch,
+            loss_reduction=reduction, generator=torch.Generator().manual_seed(1), **more,
+        )  # fmt: skip
+        self.data = torch.Generator().manual_seed(2)
+
+    @property
+    def parameters(self):
+        return list(self.optimizer.params)
+
+    def backward(self, size=None):
+        size = self.batch if size is None else size
+        x, y = torch.randn(size, 6, generator=self.data), torch.randint(3, (size,), generator=self.data)
+        if self.kind == "ghost":
+            loss = DPLossFastGradientClipping(self.model, self.optimizer, self.criterion, self.criterion.reduction)
+            loss(self.model(x), y).backward()
+        else:
+            self.criterion(self.model(x), y).backward()
+
+    def step(self, size=None):
+        """One step, and the gradients that it was taken with."""
+        self.optimizer.zero_grad()
+        self.backward(size)
+        self.optimizer.step()
+        return [parameter.grad.clone() for parameter in self.parameters]
+
+
+@pytest.fixture(scope="session")
+def private():
+    return Private

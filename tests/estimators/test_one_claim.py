@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from dpsub.accounting import gdp_mu
+from dpsub.estimators.betting import SLOPES, STEEPEST, log_wealth, portfolio
+from dpsub.estimators.claims import GDP
+from dpsub.estimators.dpsgd_claim import MechanismDP
+from dpsub.estimators.lessons import FIRST, stretches
+from dpsub.estimators.one_claim import SHARES, Bettor, Expected, fewest
+
+CLAIM = GDP(1e-5)
+SUBSTITUTED, ADDED = Expected(1.0, -1.0, 1.0), Expected(1.0, 0.0, 1.0)
+
+
+def observed(rng, observations, mu, expected=SUBSTITUTED):
+    """Scores as of a canary at full rate whose noise gives this μ."""
+    in_z = rng.random(observations) < 0.5
+    spread = (expected.z - expected.z_prime) / mu
+    return np.where(in_z, expected.z, expected.z_prime) + spread * rng.normal(size=observations), in_z
+
+
+def followed(scores, in_z, parameter, alpha=0.05, expected=SUBSTITUTED, claim=CLAIM):
+    bettor = Bettor(alpha, expected)
+    for score, world in zip(scores.tolist(), in_z.tolist(), strict=True):
+        bettor.observe(score, world, claim, parameter)
+    return bettor
+
+
+def test_who_counts_has_the_wealth_of_bets_on_all_claims():
+    scores, in_z = observed(np.random.default_rng(0), 700, 1.0)
+    slopes = np.linspace(0.0, CLAIM.steepest(STEEPEST, 0.7), SLOPES)[None]
+    deltas, wealth = CLAIM.deltas(slopes[0], 0.7)[None], np.zeros(1)
+    for stretch in stretches(scores, in_z):
+        wealth = log_wealth(stretch, portfolio(stretch, slopes, deltas), deltas, wealth)[:, -1]
+    bettor = followed(scores, in_z, 0.7)
+    assert bettor._wealths[0] == pytest.approx(wealth[0])
+    assert np.exp(bettor.log_wealth) == pytest.approx(SHARES @ np.exp(bettor._wealths))
+
+
+@pytest.mark.parametrize("claim", [CLAIM, MechanismDP(1e-5, 0.3, 1, "substitute")])
+def test_no_true_claim_lets_wealth_grow_on_average(claim):
+    # For the Gaussian pair that the claim allows at most, the expectation of each bettor's growth is computed.
+    parameter, expected = 1.2, Expected(1.0, -1.0, getattr(claim, "sample_rate", 1.0))
+    scores, in_z = observed(np.random.default_rng(1), FIRST + 40, 2.5)
+    bettor = followed(scores, in_z, parameter, expected=expected, claim=claim)
+    for learnt, growth in bettor._bets:
+        assert growth.min() > 0
+        for place in np.linspace(-1, 1, 9):
+            sides = place + np.array([1, -1]) * parameter / 2
+            below = [
+                expected.rate * norm.cdf(learnt.cuts - side) + (1 - expected.rate) * norm.cdf(learnt.cuts - place)
+                for side in sides
+            ]
+            law = np.zeros_like(growth)
+            law[:, 0 : 2 * len(learnt.cuts) + 1 : 2] = np.diff(below, axis=1, prepend=0.0, append=1.0)
+            for each in (law, law[::-1]):
+                assert (each * growth).sum() / 2 <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("expected", [SUBSTITUTED, ADDED])
+def test_true_claims_are_ever_refuted_in_at_most_alpha_of_audits(expected):
+    rng, audits, alpha = np.random.default_rng(2), 60, 0.25
+    refuted = sum(
+        followed(*observed(rng, 200, 2.0, expected), 2.0, alpha, expected).refuted_at is not None for _ in range(audits)
+    )
+    assert refuted <= binom.ppf(0.999, audits, alpha)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.3, 2.0])
+def test_true_claims_are_ever_refuted_in_at_most_alpha_of_many_audits(mu):
+    rng, audits, alpha = np.random.default_rng(3), 1_000, 0.05
+    refuted = sum(followed(*observed(rng, 600, mu), mu, alpha).refuted_at is not None for _ in range(audits))
+    assert refuted <= binom.ppf(0.999, audits, alpha)
+
+
+def test_half_the_noise_is_found_before_the_past_is_learnt_from():
+    rng = np.random.default_rng(4)
+    found = [followed(*observed(rng, 200, 4.0), 2.0).refuted_at or 200 for _ in range(24)]
+    assert np.median(found) < FIRST
+
+
+@pytest.mark.slow
+def test_a_step_of_1_57_for_1_27_is_found_within_10_000_observations():
+    # The optimal test, which knows both, would need about 5,000 on average.
+    rng, claimed, true = np.random.default_rng(5), *(gdp_mu(epsilon, 1e-5) for epsilon in (1.27, 1.57))
+    found = [followed(*observed(rng, 10_000, true, ADDED), claimed, expected=ADDED).refuted_at for _ in range(40)]
+    assert sum(one is not None for one in found) >= 24
+
+
+def test_a_claim_that_changes_is_judged_by_what_it_was_at_each_step():
+    rng = np.random.default_rng(6)
+    bettor, wrong = Bettor(0.05, SUBSTITUTED), Bettor(0.05, SUBSTITUTED)
+    for t in range(400):
+        mu = 1.0 if t % 100 < 50 else 3.0
+        [score], [in_z] = observed(rng, 1, mu)
+        bettor.observe(score, in_z, CLAIM, mu)
+        wrong.observe(score, in_z, CLAIM, 1.0)
+    assert bettor.refuted_at is None
+    assert wrong.refuted_at is not None
+
+
+def test_bets_know_only_the_past():
+    scores, in_z = observed(np.random.default_rng(7), 150, 3.0)
+    whole = followed(scores, in_z, 2.0)
+    for known in (30, FIRST, 120):
+        part = followed(scores[:known], in_z[:known], 2.0)
+        again = followed(np.append(scores[:known], 7.0), np.append(in_z[:known], True), 2.0)
+        part.observe(7.0, True, CLAIM, 2.0)
+        assert part.log_wealth == again.log_wealth
+    assert len(whole) == 150
+
+
+def test_a_perfect_attack_takes_more_steps_for_a_larger_claim():
+    needed = [fewest(CLAIM, mu, 0.05, SUBSTITUTED) for mu in (1.0, 2.0, 3.0)]
+    assert needed == sorted(needed)
+    assert fewest(CLAIM, 12.0, 0.05, SUBSTITUTED) is None
+    assert fewest(CLAIM, 1.0, 0.001, SUBSTITUTED) > needed[0]
+
+
+def test_equal_scores_and_extreme_claims_are_no_trouble():
+    in_z = np.arange(100) % 2 == 0
+    for mu in (1e-3, 1.0, 1e3, 1e8):
+        assert followed(np.zeros(100), in_z, mu).refuted_at is None
+    assert np.isfinite(followed(1e6 * np.where(in_z, 1.0, -1.0), in_z, 1e3).log_wealth)

@@ -1,0 +1,286 @@
+"""What an audit does to the steps of an optimizer, and what it leaves."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from opacus.optimizers import DPOptimizer
+from scipy.stats import kstest
+
+from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning")
+
+KINDS = ("flat", "per_layer", "ghost", "adaptive")
+CLAIM = {"delta": 1e-5, "adjacency": "substitute", "sample_rate": 0.1}
+
+
+def audited(trained, **options):
+    return audit_optimizer(trained.optimizer, **{**CLAIM, **options})
+
+
+def contribution(auditor, trained, bound):
+    """What the canary of the last observation adds to the privatised gradients, by the definition of clipping."""
+    bit = int(auditor.observations().bit[-1])
+    pieces = auditor._steps._canaries.draw(trained.parameters)
+    gradients = [torch.zeros_like(one) for one in trained.parameters]
+    for place, piece in pieces.items():
+        piece.add_to(gradients[place], 10 * bound * piece.share)
+    if trained.kind == "per_layer":
+        for one in gradients:
+            one.mul_(min(1.0, bound / 2 / max(float(one.norm()), 1e-12)))
+    else:
+        whole = math.sqrt(sum(float(one.norm()) ** 2 for one in gradients))
+        for one in gradients:
+            one.mul_(min(1.0, bound / whole))
+    return [(1 - 2 * bit) * one for one in gradients]
+
+
+@pytest.mark.parametrize("canary", ["dirac", "diracs", "constant", "random"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_less_the_canary_the_gradients_are_opacus_own(private, kind, canary):
+    plain, trained = private(kind, lr=0.0), private(kind, lr=0.0)
+    auditor = audited(trained, canary=canary)
+    for _ in range(5):
+        bound = float(trained.optimizer.max_grad_norm)
+        own, others = plain.step(), trained.step()
+        if kind == "adaptive":  # its bound also follows the canary
+            trained.optimizer.max_grad_norm = plain.optimizer.max_grad_norm.clone()
+        for mine, theirs, added in zip(own, others, contribution(auditor, trained, bound), strict=True):
+            torch.testing.assert_close(theirs - added / trained.batch, mine, atol=1e-6, rtol=1e-5)
+    assert auditor.steps == 5
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "ghost"])
+def test_scores_are_the_noise_and_one_clipped_canary(private, kind, adjacency, reduction):
+    # With gradients of 0 the sum is the canary and the noise, which a second generator draws again.
+    trained = private(kind, reduction=reduction, lr=0.0)
+    with torch.no_grad():
+        for parameter in trained.parameters:
+            parameter.zero_()
+    auditor = audited(trained, adjacency=adjacency)
+    again = torch.Generator().manual_seed(1)
+    pieces, noises = None, []
+    for _ in range(12):
+        trained.optimizer.zero_grad()
+        trained.backward()
+        for parameter in trained.parameters:
+            if kind == "ghost":
+                parameter.grad.zero_()
+            else:
+                parameter.grad_sample.zero_()
+        trained.optimizer.step()
+        pieces = auditor._steps._canaries.draw(trained.parameters)
+        noise = [torch.normal(0.0, 1.5, one.shape, generator=again) for one in trained.parameters]
+        products = [piece.product(noise[place]) * piece.clipped for place, piece in pieces.items()]
+        noises.append(float(sum(products)) / 1.5)
+    seen = auditor.observations()
+    means = np.where(seen.bit == 0, 1.0, -1.0 if adjacency == "substitute" else 0.0)
+    assert len(np.unique(seen.bit)) == 2
+    np.testing.assert_allclose(seen.score, means + noises, atol=2e-5)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_scores_of_a_dirac_are_gaussian(private, adjacency):
+    trained = private(noise_multiplier=0.8, c=0.01)
+    auditor = audited(trained, adjacency=adjacency)
+    for _ in range(600):
+        trained.optimizer.zero_grad()
+        for parameter in trained.parameters:
+            parameter.grad_sample = torch.zeros(8, *parameter.shape)
+        trained.optimizer.step()
+    seen = auditor.observations()
+    means = np.where(seen.bit == 0, 1.0, -1.0 if adjacency == "substitute" else 0.0)
+    assert kstest((seen.score - means) / 0.8, "norm").pvalue > 0.01
+    assert abs(float(seen.bit.mean()) - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removed_canaries_leave_nothing(private, kind):
+    plain, trained = private(kind), private(kind)
+    before = dict(vars(trained.optimizer))
+    auditor = audited(trained)
+    assert vars(trained.optimizer).keys() - before.keys() == {"step", "_dpsub_auditor"}
+    auditor.remove()
+    auditor.remove()
+    assert vars(trained.optimizer) == before
+    assert not trained.optimizer.original_optimizer._optimizer_step_pre_hooks
+    for _ in range(3):
+        for mine, theirs in zip(plain.step(), trained.step(), strict=True):
+            assert torch.equal(mine, theirs)
+    assert auditor.steps == 0
+    audited(trained)  # it may be audited again
+
+
+def test_a_step_without_its_canary_is_bit_for_bit_opacus_own(private):
+    plain, trained = private(), private()
+    auditor = audited(trained)
+    auditor._steps._rate = 0.0
+    for _ in range(3):
+        for mine, theirs in zip(plain.step(), trained.step(), strict=True):
+            assert torch.equal(mine, theirs)
+    assert auditor.steps == 3
+
+
+def test_the_randomness_of_the_training_is_not_touched(private):
+    trained = private()
+    audited(trained, canary="random", anew=True)
+    trained.optimizer.zero_grad()
+    trained.backward()
+    before = torch.random.get_rng_state()
+    trained.optimizer.step()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_rows_of_canaries_do_not_stay_in_grad_sample(private):
+    trained = private()
+    audited(trained)
+    trained.step()
+    assert {len(parameter.grad_sample) for parameter in trained.parameters} == {8}
+    with pytest.raises(ValueError, match="haven't been cleared"):
+        trained.optimizer.step()
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+def test_an_empty_batch_is_a_step(private, adjacency):
+    trained = private()
+    auditor = audited(trained, adjacency=adjacency)
+    for _ in range(8):
+        gradients = trained.step(0)
+    assert all(bool(torch.isfinite(one).all()) for one in gradients)
+    assert auditor.steps == 8
+
+
+def test_accumulated_batches_hold_one_canary(private):
+    plain, trained = private(lr=0.0), private(lr=0.0)
+    auditor = audited(trained, canary="constant")
+    for _ in range(3):
+        for one in (plain, trained):
+            one.optimizer.zero_grad()
+            for _ in range(4):
+                one.backward()
+            one.optimizer.step()
+        added = contribution(auditor, trained, 1.5)
+        for a, b, c in zip(plain.parameters, trained.parameters, added, strict=True):
+            torch.testing.assert_close(b.grad - c / 32, a.grad, atol=1e-6, rtol=1e-5)
+            assert [len(part) for part in b.grad_sample] == [8] * 4
+    assert auditor.steps == 3
+
+
+@pytest.mark.parametrize("kind", ["flat", "ghost"])
+def test_skipped_steps_hold_one_canary(private, kind):
+    plain, trained = private(kind, lr=0.0), private(kind, lr=0.0)
+    auditor = audited(trained, canary="constant")
+    for _ in range(3):
+        for one in (plain, trained):
+            for skipped in (True, True, False):
+                one.optimizer.signal_skip_step(skipped)
+                one.optimizer.zero_grad()
+                one.backward()
+                one.optimizer.step()
+        for a, b, c in zip(plain.parameters, trained.parameters, contribution(auditor, trained, 1.5), strict=True):
+            torch.testing.assert_close(b.grad - c / 8, a.grad, atol=1e-6, rtol=1e-5)
+    assert auditor.steps == 3
+
+
+def test_a_closure_is_called_once_and_its_gradients_are_audited(private):
+    trained, calls = private(), []
+    auditor = audited(trained)
+
+    def closure():
+        calls.append(None)
+        trained.optimizer.zero_grad()
+        trained.backward()
+
+    trained.optimizer.step(closure)
+    assert (len(calls), auditor.steps) == (1, 1)
+
+
+def test_schedulers_may_come_before_and_after(private):
+    trained = private()
+    before = torch.optim.lr_scheduler.StepLR(trained.optimizer, 1)
+    auditor = audited(trained)
+    after = torch.optim.lr_scheduler.StepLR(trained.optimizer, 1)
+    trained.step()
+    before.step(), after.step()
+    assert auditor.steps == 1
+    auditor.remove()
+    trained.step()
+    assert auditor.steps == 1
+
+
+def test_a_failed_step_is_not_tossed_for_again(private):
+    trained = private()
+    auditor = audited(trained)
+    coins = auditor._steps._coins
+
+    def fail(_):
+        raise RuntimeError("out of memory")
+
+    trained.optimizer.attach_step_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trained.step()
+    trained.optimizer.attach_step_hook(lambda _: None)
+    drawn = coins.bit_generator.state
+    trained.step()
+    assert auditor.steps == 1
+    assert coins.bit_generator.state == drawn
+
+
+def test_accountants_count_the_records_without_the_canary(private):
+    trained, accountant = private(), SubstitutePRVAccountant()
+    trained.optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(0.1))
+    audited(trained, adjacency="add_remove")
+    for _ in range(60):
+        trained.step()
+    with pytest.raises(ValueError, match="30 of 30 pairs of successive batches were of equal size"):
+        accountant.get_epsilon(1e-5)
+
+
+class OwnSteps(DPOptimizer):
+    def step(self, closure=None):
+        self.pre_step()
+        return self.original_optimizer.step()
+
+
+class NoOriginal(DPOptimizer):
+    def step(self, closure=None):
+        self.pre_step()
+
+
+def test_subclasses_are_audited_as_they_are_if_the_original_optimizer_steps(private):
+    trained = private(optimizer=OwnSteps)
+    auditor = audited(trained)
+    trained.step()
+    assert auditor.steps == 1
+    trained = private(optimizer=NoOriginal)
+    audited(trained)
+    with pytest.raises(RuntimeError, match="must let optimizer.original_optimizer step"):
+        trained.step()
+
+
+def test_what_a_step_cannot_be_audited_with_is_named(private):
+    trained = private()
+    audited(trained)
+    trained.model.disable_hooks()
+    with pytest.raises(ValueError, match=r"must find grad_sample of all parameters.*mode in which it was wrapped"):
+        trained.step()
+    trained = private("ghost")
+    audited(trained)
+    with pytest.raises(ValueError, match=r"must find grad of all parameters.*Call model.train\(\), leave its hooks"):
+        trained.optimizer.step()
+    trained = private()
+    audited(trained)
+    trained.parameters[0].requires_grad_(False)
+    with pytest.raises(ValueError, match="the 4 parameters that it had when it was wrapped, got 3"):
+        trained.step()
+    trained = private()
+    auditor = audited(trained)
+    with torch.no_grad():
+        trained.parameters[0].fill_(math.inf)
+    with pytest.raises(ValueError, match="optimizer must have finite gradients, got nan at step 1"):
+        trained.step()
+    assert auditor.steps == 0

@@ -1,0 +1,388 @@
+"""The audit of an optimizer, as its users see it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from scipy.stats import binom
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpsub import accounting, data
+from dpsub.estimators import epsilon_lower_bound
+from dpsub.opacus import audit_optimizer
+from dpsub.opacus.reports import Disturbance
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning", "ignore:Secure RNG:UserWarning")
+
+CLAIM = {"delta": 1e-5, "adjacency": "substitute", "sample_rate": 0.1}
+
+
+def optimizer_of(size=400, kind=DPOptimizer, noise_multiplier=1.0, seed=0, **options):
+    weights = torch.nn.Parameter(torch.zeros(size))
+    options = {"max_grad_norm": 1.0, "expected_batch_size": 4, **options}
+    generator = torch.Generator().manual_seed(seed)
+    return kind(torch.optim.SGD([weights], 0.1), noise_multiplier=noise_multiplier, generator=generator, **options)
+
+
+def train(optimizer, steps, gradient=0.01, until=None):
+    """Steps on records with random gradients."""
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        for parameter in optimizer.params:
+            parameter.grad_sample = gradient * torch.randn(4, *parameter.shape, generator=generator)
+        optimizer.step()
+        optimizer.zero_grad()
+        if until is not None and until.refuted:
+            break
+
+
+class HalfTheNoise(DPOptimizer):
+    def add_noise(self):
+        whole, self.noise_multiplier = self.noise_multiplier, self.noise_multiplier / 2
+        super().add_noise()
+        self.noise_multiplier = whole
+
+
+class NoClipping(DPOptimizer):
+    def clip_and_accumulate(self):
+        for parameter in self.params:
+            parameter.summed_grad = parameter.grad_sample.sum(dim=0)
+
+
+class NoiseInAllButTheLast(DPOptimizer):
+    def add_noise(self):
+        super().add_noise()
+        last = self.params[-1]
+        last.grad = last.summed_grad.clone()
+
+
+class WholeNormForEachLayer(DPOptimizer):
+    def clip_and_accumulate(self):
+        for parameter in self.params:
+            norms = parameter.grad_sample.flatten(1).norm(dim=1)
+            parameter.summed_grad = torch.einsum("i,i...", (1 / (norms + 1e-6)).clamp(max=1), parameter.grad_sample)
+
+
+def several(kind, sizes=(60, 5, 30, 5)):
+    """An optimizer with several parameters."""
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    return kind(
+        torch.optim.SGD(parameters, 0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+@pytest.mark.parametrize("fault", [HalfTheNoise, NoClipping])
+def test_gross_faults_are_refuted(fault, adjacency):
+    optimizer = optimizer_of(kind=fault)
+    auditor = audit_optimizer(optimizer, **{**CLAIM, "adjacency": adjacency})
+    train(optimizer, 400, until=auditor)
+    report = auditor.report()
+    assert report.refuted
+    assert report.refuted_at == auditor.steps == report.observations
+    assert report.verdict == f"refuted at step {report.refuted_at}"
+
+
+def test_a_canary_within_the_bound_does_not_find_missing_clipping():
+    optimizer = optimizer_of(kind=NoClipping)
+    auditor = audit_optimizer(optimizer, canary_norm=0.5, **CLAIM)
+    train(optimizer, 300)
+    assert not auditor.refuted
+    assert abs(np.abs(auditor.observations().score).mean() - math.sqrt(2 / math.pi)) < 0.3
+
+
+@pytest.mark.parametrize(("fault", "canary"), [(NoiseInAllButTheLast, "diracs"), (WholeNormForEachLayer, "diracs")])
+def test_a_dirac_in_each_parameter_finds_what_one_parameter_hides(fault, canary):
+    optimizer = several(fault)
+    auditor = audit_optimizer(optimizer, canary=canary, **CLAIM)
+    train(optimizer, 1_000, until=auditor)
+    assert auditor.refuted
+    correct = several(DPOptimizer)
+    auditor = audit_optimizer(correct, canary=canary, **CLAIM)
+    train(correct, 300)
+    assert not auditor.refuted
+
+
+@pytest.mark.parametrize("canary", ["dirac", "diracs", "constant", "random", "own"])
+def test_correct_trainings_are_consistent(canary):
+    optimizer = several(DPOptimizer)
+    if canary == "own":
+        canary = [torch.linspace(-1, 1, one.numel()) for one in optimizer.params]
+    auditor = audit_optimizer(optimizer, canary=canary, **CLAIM)
+    train(optimizer, 150)
+    report = auditor.report()
+    assert (report.refuted, report.refuted_at, report.verdict) == (False, None, "consistent so far")
+    assert report.step.mu <= report.claimed_step == 2.0
+    assert report.epsilon <= report.claimed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+@pytest.mark.parametrize("canary", ["dirac", "diracs", "constant", "random"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits(canary, adjacency, anew):
+    audits, refuted = 200, 0
+    for seed in range(audits):
+        optimizer = several(DPOptimizer)
+        optimizer.generator.manual_seed(seed)
+        auditor = audit_optimizer(
+            optimizer, delta=1e-5, adjacency=adjacency, canary=canary, anew=anew, seed=seed, noise_multiplier=1.0
+        )
+        train(optimizer, 300, until=auditor)
+        refuted += auditor.refuted
+    assert refuted <= binom.ppf(0.999, audits, 0.05)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    task = data.digits(n_train=1_280)
+    return TensorDataset(torch.as_tensor(task.x_train), torch.as_tensor(task.y_train))
+
+
+def private_digits(digits, batch_size=32, noise_multiplier=1.0, **options):
+    torch.manual_seed(0)
+    inputs = digits.tensors[0][0].numel()
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(inputs, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    )
+    return PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), 0.5), noise_multiplier=noise_multiplier,
+        max_grad_norm=1.0, data_loader=DataLoader(digits, batch_size=batch_size),
+        noise_generator=torch.Generator().manual_seed(0), **options,
+    )  # fmt: skip
+
+
+def epoch(model, optimizer, batches):
+    for x, y in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+def test_half_the_noise_is_refuted_within_an_epoch_on_digits(digits, clipping):
+    options = {} if clipping == "flat" else {"clipping": "per_layer"}
+    model, optimizer, loader = private_digits(digits, batch_size=16, **options)
+    if clipping == "per_layer":
+        optimizer.max_grad_norms = [0.5] * 4
+    optimizer.noise_multiplier = 0.5
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute", noise_multiplier=1.0)
+    epoch(model, optimizer, loader)
+    report = auditor.report()
+    assert report.refuted
+    assert report.sample_rate == pytest.approx(1 / len(loader))
+    assert auditor.steps == len(loader) == 80
+
+
+def test_the_claim_is_the_accountants(digits):
+    model, optimizer, loader = private_digits(digits)
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="add_remove")
+    epoch(model, optimizer, loader)
+    report = auditor.report()
+    expected = accounting.epsilon(
+        noise_multiplier=1.0, sample_rate=1 / len(loader), steps=len(loader), delta=1e-5, adjacency="add_remove"
+    )
+    assert report.claimed == pytest.approx(expected)
+    assert not report.refuted
+    assert 0 <= report.epsilon <= report.claimed
+
+
+def test_batch_memory_managers_skipped_steps_are_one_observation(digits):
+    model, optimizer, loader = private_digits(digits, batch_size=64)
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=20, optimizer=optimizer) as batches:
+        epoch(model, optimizer, batches)
+    assert auditor.steps == len(loader)
+
+
+def test_observations_are_a_dataset_that_estimators_take():
+    optimizer = optimizer_of(noise_multiplier=0.5)
+    auditor = audit_optimizer(optimizer, canary_norm=3.0, seed=5, noise_multiplier=0.9, **CLAIM)
+    train(optimizer, 200)
+    seen = auditor.observations()
+    assert dict(seen.sizes) == {"observation": 200}
+    assert (seen.score.dtype, seen.bit.dtype) == (np.float32, np.int8)
+    about = {"canary": "dirac", "canary_norm": 3.0, "seed": 5, "adjacency": "substitute", "noise_multiplier": 0.9}
+    assert {name: seen.attrs[name] for name in about} == about
+    bound = epsilon_lower_bound(seen.score, seen.bit, delta=1e-5, threshold="bets")
+    assert bound.mu == pytest.approx(auditor.report().step.mu)
+    again = optimizer_of(noise_multiplier=0.5)
+    other = audit_optimizer(again, canary_norm=3.0, seed=5, noise_multiplier=0.9, **CLAIM)
+    train(again, 200)
+    assert other.observations().identical(seen)
+
+
+def test_each_step_is_judged_by_its_own_claim():
+    optimizer = optimizer_of()
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    for sigma in (1.0, 0.4, 2.0, 0.4):
+        optimizer.noise_multiplier = sigma
+        train(optimizer, 60)
+    report = auditor.report()
+    assert not report.refuted
+    assert (report.noise_multiplier, report.claimed_step) == (0.4, 5.0)
+    assert not report.training.valid
+    assert "the claimed noise changed" in report.training.note
+    history = [(1.0, 0.1, 60), (0.4, 0.1, 120), (2.0, 0.1, 60)]
+    assert report.claimed == pytest.approx(accounting.epsilon(history=history, delta=1e-5, adjacency="substitute"))
+
+
+def test_below_a_canary_rate_of_1_the_claim_is_that_of_subsampling():
+    faulty = optimizer_of(kind=HalfTheNoise, noise_multiplier=0.8)
+    auditor = audit_optimizer(faulty, canary_rate=0.5, **CLAIM)
+    train(faulty, 1_000, until=auditor)
+    assert auditor.refuted
+    absent = np.abs(auditor.observations().score) < 0.6
+    assert 0.25 < absent.mean() < 0.75
+    correct = optimizer_of(noise_multiplier=0.4)
+    auditor = audit_optimizer(correct, canary_rate=0.5, **CLAIM)
+    train(correct, 300)
+    assert not auditor.refuted
+
+
+@pytest.mark.slow
+def test_below_a_canary_rate_of_1_bounds_are_about_the_noise():
+    faulty = optimizer_of(kind=HalfTheNoise, noise_multiplier=0.8)
+    auditor = audit_optimizer(faulty, canary_rate=0.5, **CLAIM)
+    train(faulty, 1_000)
+    report = auditor.report()
+    assert (report.step.method, report.training.method) == ("pld", "pld")
+    assert 0.4 < report.step.noise_multiplier < 0.8
+    assert report.claimed_step == 2 / 0.8
+
+
+def test_the_bound_does_not_exceed_a_claim_that_is_not_refuted():
+    optimizer = optimizer_of(kind=HalfTheNoise)
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 1_000)
+    assert auditor.report().step.mu > 2
+    auditor._bettor.refuted_at, auditor._reported = None, None  # as if its own bets had been slower
+    lowered = auditor.report()
+    assert (lowered.step.mu, lowered.step.note) == (2.0, "lowered to the claim, which is not refuted")
+    assert lowered.epsilon <= lowered.claimed
+
+
+def test_a_callback_sees_every_step_and_may_end_the_training():
+    class Refuted(Exception):
+        pass
+
+    seen = []
+
+    def stop(auditor):
+        seen.append(auditor.steps)
+        if auditor.refuted:
+            raise Refuted
+
+    optimizer = optimizer_of(kind=HalfTheNoise)
+    auditor = audit_optimizer(optimizer, callback=stop, **CLAIM)
+    with pytest.raises(Refuted):
+        train(optimizer, 400)
+    assert seen == list(range(1, auditor.refuted_at + 1))
+
+
+def test_disturbance_is_what_the_canaries_add():
+    optimizer = optimizer_of(noise_multiplier=2.0)
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 100)
+    bits = auditor.observations().bit.values
+    added = abs(int((1 - 2 * bits).sum()))
+    disturbance = auditor.report().disturbance
+    assert disturbance == pytest.approx(Disturbance(1 / (2 * 20), added / (2 * 20 * 10), added))
+    assert "A canary has 2.5 % of the norm of a step's noise" in str(disturbance)
+
+
+def test_the_report_says_in_words_what_was_found():
+    optimizer = optimizer_of(kind=HalfTheNoise)
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 400)
+    told = " ".join(str(auditor.report()).split())
+    for part in (
+        f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}", "at confidence 95 %",
+        "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1", "clipping bounds",
+    ):  # fmt: skip
+        assert part in told
+    assert auditor.report() is auditor.report()
+
+
+def test_too_few_observations_say_how_many_it_takes():
+    optimizer = optimizer_of()
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 10)
+    report = auditor.report()
+    told = " ".join(str(report).split())
+    assert (report.epsilon, report.refuted) == (0, False)
+    assert "bets need more than 64 observations" in report.step.note
+    assert f"Even a perfect attack would take {report.fewest} steps to refute this claim" in told
+
+
+@pytest.mark.parametrize(("kind", "note"), [("ghost", "clipping was not audited"), ("adaptive", "the noisy count")])
+def test_what_is_not_audited_is_said(private, kind, note):
+    trained = private(kind)
+    auditor = audit_optimizer(trained.optimizer, **CLAIM)
+    trained.step()
+    assert note in " ".join(str(auditor.report()).split())
+
+
+def test_what_cannot_be_audited_is_named():
+    plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1)
+    with pytest.raises(ValueError, match="optimizer must be Opacus's DPOptimizer.*got SGD: make it private first"):
+        audit_optimizer(plain, **CLAIM)
+    optimizer = optimizer_of()
+    for rate in (0, -0.1, 1.5):
+        with pytest.raises(ValueError, match="canary_rate must be > 0 and <= 1"):
+            audit_optimizer(optimizer, canary_rate=rate, **CLAIM)
+    with pytest.raises(ValueError, match="canary_norm must be > 0, got 0"):
+        audit_optimizer(optimizer, canary_norm=0, **CLAIM)
+    with pytest.raises(ValueError, match="anew must be False for a canary of your own"):
+        audit_optimizer(optimizer, canary=[torch.ones(400)], anew=True, **CLAIM)
+    with pytest.raises(ValueError, match="callback must be a function that takes the auditor, got 3"):
+        audit_optimizer(optimizer, callback=3, **CLAIM)
+    with pytest.raises(ValueError, match="adjacency must be one of"):
+        audit_optimizer(optimizer, delta=1e-5, adjacency="replace")
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    with pytest.raises(ValueError, match=r"must not be under audit already.*call remove\(\)"):
+        audit_optimizer(optimizer, **CLAIM)
+    with pytest.raises(ValueError, match=r"report\(\) must come after a step of the optimizer, got none so far"):
+        auditor.report()
+
+
+def test_claims_of_no_noise_are_refused():
+    silent = optimizer_of(noise_multiplier=0.0)
+    with pytest.raises(ValueError, match=r"optimizer.noise_multiplier must be > 0, got 0.0: its ε is infinite"):
+        audit_optimizer(silent, **CLAIM)
+    with pytest.raises(ValueError, match="noise_multiplier must be > 0, got 0"):
+        audit_optimizer(silent, noise_multiplier=0, **CLAIM)
+    auditor = audit_optimizer(silent, noise_multiplier=1.0, **CLAIM)
+    train(silent, 100, until=auditor)
+    assert auditor.refuted
+
+
+def test_accumulation_without_steps_is_named():
+    optimizer = optimizer_of()
+    auditor = audit_optimizer(optimizer, **CLAIM)
+    for _ in range(3):
+        optimizer.signal_skip_step(True)
+    train(optimizer, 3)
+    with pytest.raises(ValueError, match="got none so far, and 3 batches were accumulated"):
+        auditor.report()
+
+
+def test_a_sample_rate_that_nobody_knows_is_asked_for():
+    optimizer = optimizer_of()
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
+    train(optimizer, 5)
+    with pytest.raises(ValueError, match="sample_rate must be given to audit_optimizer, since no accountant"):
+        auditor.report()
+    assert not auditor.refuted
+
+
+def test_distributed_optimizers_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    with pytest.raises(ValueError, match="must be of one process, got the distributed DistributedDPOptimizer"):
+        audit_optimizer(optimizer_of(kind=DistributedDPOptimizer), **CLAIM)
