@@ -263,7 +263,7 @@ def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_accused(tmp_path):
     glued = execute("find_the_bug", tmp_path, zoo_steps=400, bound_steps=1000)
-    assert 64 < glued["bug_refuted_at"] <= glued["bug_epoch"] == 320
+    assert 0 < glued["bug_refuted_at"] <= glued["bug_epoch"] == 320
     assert glued["bug_mended_refuted"] == glued["bug_accused"] == 0
     assert glued["bug_found"] == glued["bug_faults"] == glued["bug_stored_faults"] == 11
     assert glued["bug_right_bound"] < 1.27 < glued["bug_scaled_bound"] < 2.97
