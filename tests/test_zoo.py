@@ -211,7 +211,6 @@ CANARIES = [
     *({"canary": kind} for kind in ("dirac", "diracs", "constant", "random")),
     {"canary": "random", "anew": True},
     {"canary": "diracs", "anew": True},
-    {"canary": "dirac", "remember": True},
 ]
 
 
@@ -224,6 +223,16 @@ def test_right_trainings_are_accused_in_no_more_than_alpha_of_200_audits():
         _, at = zoo_audits.beside(zoo.ZOO["right"], adjacency=adjacency, steps=250, seed=seed, **asked)
         accused += at is not None
     assert accused <= binom.ppf(0.999, 200, zoo_audits.ALPHA)
+
+
+@pytest.mark.slow
+def test_right_noise_is_accused_in_no_more_than_alpha_of_audits_that_remember():
+    accused = 0
+    for seed in range(100):
+        adjacency = ("substitute", "add_remove")[seed % 2]
+        _, at = zoo_audits.remembered(zoo.ZOO["right"], adjacency=adjacency, steps=300, seed=seed)
+        accused += at is not None
+    assert accused <= binom.ppf(0.999, 100, zoo_audits.ALPHA)
 
 
 @pytest.mark.slow

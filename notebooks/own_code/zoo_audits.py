@@ -39,10 +39,10 @@ def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
     return np.array(path), bettor.refuted_at
 
 
-def beside(trainer, *, adjacency, steps, seed, remember=False, **asked):
+def beside(trainer, *, adjacency, steps, seed, **asked):
     """A canary beside the records: `audit_optimizer`."""
     training = Training(trainer, seed=seed)
-    return _audit(training, adjacency, steps, seed, remember, asked)
+    return _audit(training, adjacency, steps, seed, asked)
 
 
 def alone(trainer, *, noise_multiplier, adjacency, steps, seed, stop=False):
@@ -89,10 +89,10 @@ def against(trainer, *, adjacency, steps, seed):
     asked = {
         "canary": [-p.grad_sample[0] for p in training.optimizer.params]
     }
-    return _audit(training, adjacency, steps, seed, False, asked)
+    return _audit(training, adjacency, steps, seed, asked)
 
 
-def _audit(training, adjacency, steps, seed, remember, asked):
+def _audit(training, adjacency, steps, seed, asked):
     optimizer = training.optimizer
     auditor = audit_optimizer(
         optimizer,
@@ -105,17 +105,25 @@ def _audit(training, adjacency, steps, seed, remember, asked):
     )
     for _ in training.batches():
         optimizer.step()
-        if auditor.steps == steps or (auditor.refuted and not remember):
+        if auditor.steps == steps or auditor.refuted:
             break
+    return _judged(auditor, optimizer.noise_multiplier, adjacency)
+
+
+def remembered(trainer, *, adjacency, steps, seed):
+    """Bets on noise that comes again, in an optimizer without records."""
+    law = {"noise_multiplier": 2.0, "adjacency": adjacency}
+    auditor = alone(trainer, steps=steps, seed=seed, **law)
+    return _judged(auditor, **law, remember=True)
+
+
+def _judged(auditor, noise_multiplier, adjacency, remember=False):
     seen = auditor.observations()
     scores, bits = seen.score.values.astype(float), seen.bit.values
     if remember:
         scores = record_audit.seen_before(scores, bits, adjacency=adjacency)
     return bets(
-        scores,
-        bits,
-        noise_multiplier=optimizer.noise_multiplier,
-        adjacency=adjacency,
+        scores, bits, noise_multiplier=noise_multiplier, adjacency=adjacency
     )
 
 
@@ -175,7 +183,7 @@ AUDITS = {
     "random": partial(beside, canary="random"),
     "random, anew": partial(beside, canary="random", anew=True),
     "Diracs of norm C": partial(beside, canary="diracs", canary_norm=1.0),
-    "Dirac, remembered": partial(beside, remember=True),
+    "noise remembered": remembered,
     "against the others": against,
     "record": partial(among, noise_multiplier=LITTLE),
     "record, not seen yet": partial(
