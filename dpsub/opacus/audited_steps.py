@@ -177,8 +177,8 @@ class AuditedSteps:
         for place, parameter in enumerate(self._parameters):
             held: Any = parameter.grad_sample  # type: ignore[attr-defined]
             old = held[0] if isinstance(held, list) else held
-            new = old.new_zeros((len(old) + 1, *parameter.shape))
-            new[:-1] = old
+            new = old.new_empty((len(old) + 1, *parameter.shape))
+            new[:-1], new[-1] = old, 0
             new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
             new.canary_rows = 1
             if place in pieces:

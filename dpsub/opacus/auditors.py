@@ -202,7 +202,9 @@ class Auditor:
         note = "lowered to the claim, which is not refuted"
         if bound.mu is not None:
             return replace(bound, epsilon=epsilon, mu=claimed_step, note=note)
-        return replace(bound, epsilon=epsilon, noise_multiplier=distance(self._asked.adjacency) / claimed_step, note=note)
+        return replace(
+            bound, epsilon=epsilon, noise_multiplier=distance(self._asked.adjacency) / claimed_step, note=note
+        )
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(

@@ -40,6 +40,9 @@ def audit_optimizer(
     moment: a correct optimizer is ever refuted with probability at most alpha. The report's bound on a step comes from
     bets of the same kind on a family of claims, this one among them; the verdict is that of `refuted`.
 
+    What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
+    coin decides whether it is in.
+
     The canaries add to the training. `report().disturbance` says how much. `remove()` removes them.
 
     Args:

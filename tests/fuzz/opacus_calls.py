@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPOptimizer
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from dpsub.opacus import PrivacyStatement, SubstitutePRVAccountant, privacy_statement
+from dpsub.opacus import PrivacyStatement, Report, SubstitutePRVAccountant, audit_optimizer, privacy_statement
 from fuzz.accounting_calls import DELTAS, HISTORIES
 from fuzz.call import OMIT, Call
 from fuzz.checkers import anything
@@ -80,6 +81,29 @@ def set_sampling(sampling):
     made = SubstitutePRVAccountant()
     made.sampling = sampling
     return made
+
+
+def audited(optimizer, **arguments):
+    """Three steps of an optimizer of noise 1 under audit, and the report on them."""
+    if isinstance(optimizer, str) and optimizer == "private":
+        weights = torch.nn.Parameter(torch.zeros(5))
+        optimizer = DPOptimizer(
+            torch.optim.SGD([weights], 0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+    auditor = audit_optimizer(optimizer, **arguments)
+    for _ in range(3):
+        weights.grad_sample = torch.ones(4, 5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return auditor.report()
+
+
+def reported(result, /, **_):
+    assert isinstance(result, Report)
+    assert 0 <= result.epsilon <= result.claimed * (1 + 1e-3) + 1e-3
+    assert (result.observations, result.refuted) == (3, False)
+    assert str(result)
 
 
 SAMPLING = ["poisson", "epochs"]
@@ -157,5 +181,25 @@ CALLS = [
         lambda **arguments: accountant().state_dict(**arguments),
         {"destination": [OMIT, None, {}]},
         anything,
+    ),
+    Call(
+        "dpsub.opacus.audit_optimizer",
+        audited,
+        {
+            "optimizer": ["private"],
+            "delta": DELTAS,
+            "adjacency": ["substitute", "add_remove", "zero_out"],
+            "canary": [OMIT, "dirac", "diracs", "constant", "random", [torch.ones(5)]],
+            "canary_rate": [OMIT, 1.0, 1],
+            "canary_norm": [OMIT, 0.5, 100.0],
+            "alpha": [OMIT, 0.05, 0.2],
+            "sample_rate": [0.1, 1.0],
+            "noise_multiplier": [OMIT, None, 0.5, 2.0],
+            "anew": [OMIT, False],
+            "seed": [OMIT, 0, 7],
+            "callback": [OMIT, None, str],
+        },
+        reported,
+        hostile={"callback": LITTLE},
     ),
 ]

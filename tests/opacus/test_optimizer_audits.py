@@ -122,9 +122,11 @@ def test_correct_trainings_are_consistent(canary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
-@pytest.mark.parametrize("canary", ["dirac", "diracs", "constant", "random"])
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize(
+    ("canary", "anew"),
+    [("dirac", False), ("diracs", False), ("constant", False), ("random", False), ("dirac", True), ("random", True)],
+)
 def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits(canary, adjacency, anew):
     audits, refuted = 200, 0
     for seed in range(audits):
@@ -141,18 +143,18 @@ def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits(canary, adjace
 @pytest.fixture(scope="module")
 def digits():
     task = data.digits(n_train=1_280)
-    return TensorDataset(torch.as_tensor(task.x_train), torch.as_tensor(task.y_train))
+    return TensorDataset(torch.tensor(task.x_train), torch.tensor(task.y_train))
 
 
-def private_digits(digits, batch_size=32, noise_multiplier=1.0, **options):
+def private_digits(digits, batch_size=32, max_grad_norm=1.0, **options):
     torch.manual_seed(0)
     inputs = digits.tensors[0][0].numel()
     model = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(inputs, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
     )
     return PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), 0.5), noise_multiplier=noise_multiplier,
-        max_grad_norm=1.0, data_loader=DataLoader(digits, batch_size=batch_size),
+        module=model, optimizer=torch.optim.SGD(model.parameters(), 0.5), noise_multiplier=1.0,
+        max_grad_norm=max_grad_norm, data_loader=DataLoader(digits, batch_size=batch_size),
         noise_generator=torch.Generator().manual_seed(0), **options,
     )  # fmt: skip
 
@@ -164,19 +166,18 @@ def epoch(model, optimizer, batches):
         optimizer.step()
 
 
-@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
-def test_half_the_noise_is_refuted_within_an_epoch_on_digits(digits, clipping):
-    options = {} if clipping == "flat" else {"clipping": "per_layer"}
-    model, optimizer, loader = private_digits(digits, batch_size=16, **options)
-    if clipping == "per_layer":
-        optimizer.max_grad_norms = [0.5] * 4
+@pytest.mark.parametrize(("clipping", "epochs"), [("flat", 1), ("per_layer", 4)])
+def test_half_the_noise_is_refuted_on_digits(digits, clipping, epochs):
+    bound = 1.0 if clipping == "flat" else [0.5] * 4
+    model, optimizer, loader = private_digits(digits, batch_size=16, clipping=clipping, max_grad_norm=bound)
     optimizer.noise_multiplier = 0.5
     auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute", noise_multiplier=1.0)
-    epoch(model, optimizer, loader)
+    for _ in range(epochs):
+        epoch(model, optimizer, loader)
     report = auditor.report()
     assert report.refuted
     assert report.sample_rate == pytest.approx(1 / len(loader))
-    assert auditor.steps == len(loader) == 80
+    assert auditor.steps == epochs * len(loader) == epochs * 80
 
 
 def test_the_claim_is_the_accountants(digits):
@@ -359,6 +360,25 @@ def test_claims_of_no_noise_are_refused():
         audit_optimizer(silent, noise_multiplier=0, **CLAIM)
     auditor = audit_optimizer(silent, noise_multiplier=1.0, **CLAIM)
     train(silent, 100, until=auditor)
+    assert auditor.refuted
+
+
+def test_a_claim_that_becomes_no_noise_is_refused_at_its_step():
+    optimizer = optimizer_of()
+    audit_optimizer(optimizer, **CLAIM)
+    train(optimizer, 3)
+    optimizer.noise_multiplier = 0.0
+    with pytest.raises(ValueError, match="optimizer.noise_multiplier must be > 0, got 0.0"):
+        train(optimizer, 1)
+
+
+def test_ghost_clipping_is_audited_behind_its_clipping(private):
+    trained = private("ghost", noise_multiplier=0.3)
+    auditor = audit_optimizer(trained.optimizer, noise_multiplier=1.5, **CLAIM)
+    for _ in range(300):
+        trained.step()
+        if auditor.refuted:
+            break
     assert auditor.refuted
 
 
