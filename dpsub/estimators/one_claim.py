@@ -126,6 +126,7 @@ def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
     return slopes, claim.deltas(slopes, parameter)
 
 
+@lru_cache(maxsize=128)
 def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected) -> int | None:
     """After how many observations a perfect attack refutes a claim, if the coin falls on z, z, z′, z′, and so on.
 

@@ -209,11 +209,11 @@ class AuditedSteps:
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
         with torch.no_grad():
-            grads = {place: self._parameters[place].grad for place in self._entered.pieces}
-            products = [
-                self._entered.pieces[place].product(one).double() if one is not None else torch.zeros(()).double()
-                for place, one in grads.items()
-            ]
+            products = []
+            for place, piece in self._entered.pieces.items():
+                gradient = self._parameters[place].grad
+                nothing = self._parameters[place].new_zeros(())
+                products.append(nothing.double() if gradient is None else piece.product(gradient).double())
             read = torch.stack(products) * (scale / self._entered.max_grad_norm)
         if not bool(torch.isfinite(read).all()):
             raise ValueError(

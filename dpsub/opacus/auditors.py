@@ -6,7 +6,7 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class Auditor:
         about = {
             "observation": "optimizer",
             "canary": self._kind,
-            **{name: value for name, value in asdict(self._asked).items() if name != "callback" and value is not None},
+            **{name: value for name, value in vars(self._asked).items() if name != "callback" and value is not None},
             "anew": int(self._asked.anew),
             "optimizer": type(optimizer).__name__,
             "max_grad_norm": float(optimizer.max_grad_norm),

@@ -89,9 +89,9 @@ class Report:
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
         if self.observations <= FIRST:
-            found.append(
-                f"This says nothing yet: the first {FIRST} observations are only learnt from. {self._needed()}"
-            )
+            found.append(f"There are no bounds yet: they need more than {FIRST} observations.")
+            if not self.refuted:
+                found.append(self._needed())
             return [*found, *self.notes]
         most = self._noise_shown()
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
