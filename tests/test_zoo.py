@@ -196,7 +196,7 @@ BLIND = [
 @pytest.mark.parametrize("cell", BLIND, ids=" by ".join)
 def test_audits_that_cannot_meet_a_fault_do_not_find_it(cell):
     [row] = zoo_table.detection([cell], steps=500, seeds=range(3)).itertuples()
-    assert row.found == 0
+    assert row.found <= binom.ppf(0.999, 3, zoo_audits.ALPHA)  # their claims are true, or look so
 
 
 @pytest.mark.slow
