@@ -360,6 +360,16 @@ def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
     assert glued["rerun_reading"] < 1
 
 
+@pytest.mark.filterwarnings("default")
+def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_accused(tmp_path):
+    glued = execute("find_the_bug", tmp_path, zoo_steps=400, bound_steps=1000)
+    assert 0 < glued["bug_refuted_at"] <= glued["bug_epoch"] == 320
+    assert glued["bug_mended_refuted"] == glued["bug_accused"] == 0
+    assert glued["bug_found"] == glued["bug_faults"] == glued["bug_stored_faults"] == 11
+    assert glued["bug_right_bound"] < 1.27 < glued["bug_scaled_bound"] < 2.97
+    assert glued["bug_average_bound"] > 5
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         presets.read(path, ROOT / "notebooks" / f"{path.stem}.ipynb")

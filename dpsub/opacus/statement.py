@@ -25,8 +25,9 @@ class PrivacyStatement:
     """What a training protects: as numbers, and as a text by `str`.
 
     Attributes:
-        add_remove: ε under add/remove adjacency, which protects membership. None for sampling by epochs, where it does
-            not exist: a removed record would shift the others between batches.
+        add_remove: ε under add/remove adjacency, which protects membership, if the number of records is public or if
+            neither the sample rate nor the expected batch size follows from it. None for sampling by epochs, where it
+            does not exist: a removed record would shift the others between batches.
         zero_out: ε under zero-out adjacency: a record is replaced by nothing, and the others stay in their batches. It
             equals `add_remove` for Poisson sampling.
         substitute: ε under substitute adjacency, which protects a record's contents.
@@ -71,7 +72,11 @@ class PrivacyStatement:
                 "Under add/remove adjacency there is no ε: a removed record would shift the others between batches."
             )
         else:
-            membership = f"Membership: whether a record was in the training data {protected} (add/remove adjacency)."
+            membership = (
+                f"Membership: whether a record was in the training data {protected} (add/remove adjacency). This holds "
+                "only if the number of records is public, or if the sample rate and the expected batch size were fixed "
+                "without it. Opacus computes both from the number of records."
+            )
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
             + self._assumed(),
@@ -80,7 +85,8 @@ class PrivacyStatement:
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
             "has, and is wrong about 1 % of the records with the second value, identifies at most "
-            f"{_percent(self.found_contents)} of the records with the first.",
+            f"{_percent(self.found_contents)} of the records with the first."
+            + ("" if self.add_remove is None else " A replaced record leaves the number of records as it was."),
             "State the substitute ε to protect a record's contents and the "
             f"{'zero-out' if self.add_remove is None else 'add/remove'} ε to protect its presence. Always name the "
             "adjacency. The substitute ε is an upper bound computed for this training. From "

@@ -1,7 +1,9 @@
 import re
 
 import pytest
+import torch
 from opacus import PrivacyEngine
+from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import accounting
 from dpsub.opacus import PrivacyStatement, privacy_statement
@@ -83,6 +85,28 @@ def test_the_text_for_epochs_states_zero_out_and_says_why(of_epochs):
     assert "a removed record would shift the others between batches" in parts["Membership"]
     assert of_epochs.zero_out <= epsilon_in(parts["Membership"]) <= of_epochs.zero_out * 1.01
     assert "add/remove" not in parts["State"]
+
+
+def test_the_text_for_poisson_says_what_membership_needs_and_contents_do_not(statement, of_epochs):
+    parts = paragraphs(str(statement))
+    needed = "holds only if the number of records is public, or if the sample rate and the expected batch size were"
+    assert needed in parts["Membership"]
+    assert needed not in parts["Labels"]
+    assert "A replaced record leaves the number of records as it was." in parts["Labels"]
+    assert "number of records" not in str(of_epochs)
+
+
+@pytest.mark.parametrize(("removed", "rate", "size"), [(0, 1 / 6, 8), (1, 1 / 5, 10), (2, 1 / 5, 9)])
+def test_opacus_computes_what_the_caveat_names_from_the_number_of_records(removed, rate, size):
+    model = torch.nn.Linear(5, 2)
+    _, optimizer, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(torch.zeros(51 - removed, 5)), batch_size=10),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    assert (loader.sample_rate, optimizer.expected_batch_size) == (rate, size)
 
 
 def test_poisson_sampling_is_seen_in_the_loader(trained):
