@@ -325,6 +325,7 @@ def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
         assert abs(glued[f"cost_{canary}"]) < 1 + 3 * glued[f"error_{canary}"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_records(tmp_path):
     glued = execute(

@@ -157,3 +157,19 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     }
     assert apart[8_000].epsilon_low > last.add_remove > apart[50_000].epsilon
     assert apart[50_000].epsilon_high < apart[8_000].epsilon_low
+
+
+def test_canaries_on_mnist_are_of_one_size_and_gradients_show_most():
+    stored = {path.name.split(".zarr")[0]: audits.load(path) for path in CANARIES.glob("*.zarr.zip")}
+    counts = {figure: sum(name.startswith(figure) for name in stored) for figure in ("fig10", "fig15", "fig16")}
+    assert counts == {"fig10": 6 * 2 * 4, "fig15": 2 * 5, "fig16": 2 * 4}
+    assert all(
+        one.sizes == {"observation": 600} and one.n == 500 and one.sample_rate == 0.02 for one in stored.values()
+    )
+    table = findings.canary_steps({name: one for name, one in stored.items() if "fig10" not in name}, delta=1e-5)
+    assert table.accountant[table.adjacency == "add_remove"].to_numpy() == pytest.approx(8, abs=1e-3)
+    assert (table.training < table.accountant).all()
+    gradients = table.index.str.startswith("fig15")
+    for adjacency in ("add_remove", "substitute"):
+        there = table.adjacency == adjacency
+        assert table.training[there & gradients].mean() > table.training[there & ~gradients].mean()

@@ -88,14 +88,24 @@ def augmented(name, task, copies, pad=1):
     return models.from_module(bank, task, start="fresh", loss=mean_loss)
 
 
-def audited(task, model, spec, canaries, *, name, folder=None, **options):
+def audited(
+    task,
+    model,
+    spec,
+    canaries,
+    *,
+    name,
+    folder=None,
+    adjacencies=ADJACENCIES,
+    **options,
+):
     """Audit a training for each canary, under both adjacencies.
 
     `canaries` are substitute pairs by name. With a folder, each audit is
     kept in it, under `name`. Returns the audits by adjacency and canary.
     """
     found = {}
-    for adjacency in ADJACENCIES:
+    for adjacency in adjacencies:
         for label, pair in canaries.items():
             if adjacency == "add_remove":
                 pair = pair.against_nothing(adjacency=adjacency)
