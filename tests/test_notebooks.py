@@ -361,6 +361,7 @@ def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
     assert glued["rerun_reading"] < 1
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_accused(tmp_path):
     glued = execute("find_the_bug", tmp_path, zoo_steps=400, bound_steps=1000)

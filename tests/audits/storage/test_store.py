@@ -210,6 +210,8 @@ def test_what_the_project_keeps_is_older_than_that_choice_and_read():
     for path in KEPT[::12]:
         with zipfile.ZipFile(path) as packed:
             attributes = json.loads(packed.read("zarr.json"))["attributes"]
+        if path.parent.name.startswith(("steps_", "final_model")):
+            continue
         old += "trained_coordinates" not in attributes
         found = audits.load(path)
         assert found.attrs["trained_coordinates"] == ("all" if "accuracy" in attributes["metrics"] else "span")
