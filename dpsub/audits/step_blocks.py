@@ -14,6 +14,7 @@ from dpsub.audits.step_plans import StepPlan
 from dpsub.trainers import assemble
 from dpsub.trainers.step_canaries import StepSlot, at_each_step
 
+LONGER = 1e-5  # relative, by rounding
 COPIES = 4  # of all parameters, which the canary's gradients and the score take beside the bank's own
 
 
@@ -24,6 +25,7 @@ def train_step_block(
 
     Raises:
         Stopped: if `stop` was set before all of it was trained.
+        ValueError: if the canary was longer than max_grad_norm at some step.
     """
     worlds, sampled = plan.coins(block)
     bank = assemble(
@@ -36,14 +38,25 @@ def train_step_block(
     )
     canary = at_each_step(plan.canary, bank)
     in_world, in_batch = (torch.tensor(np.ascontiguousarray(one), device=device) for one in (worlds, sampled))
-    seen = []
+    seen, longest = [], torch.zeros((), device=device)
     for step in range(plan.spec.steps):
         if stop.is_set():
             raise Stopped
         gradients = canary.gradients(bank, step + 1)
+        longest = torch.maximum(longest, gradients.longest)
+        if step in (0, plan.spec.steps - 1):  # in between it would make a GPU wait
+            _check_norm(float(longest), plan.spec.max_grad_norm)
         bank.slot = slot = StepSlot(gradients, in_world[step], plan.canary_rate)
         bank.advance(slot_sampled=in_batch[step])
         seen.append(slot.scores(bank))
         if tick is not None:
             tick(bank.runs)
     return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
+
+
+def _check_norm(longest: float, max_grad_norm: float) -> None:
+    if not longest <= max_grad_norm * (1 + LONGER):
+        raise ValueError(
+            f"canary must have gradients of norm <= max_grad_norm = {max_grad_norm:g} at each step, got {longest:g}: "
+            "craft it for the spec of this audit"
+        )

@@ -159,7 +159,8 @@ def max_certifiable_epsilon(
 
     Args:
         runs: ≥ 4; the runs of both worlds together, at most 1e9 for threshold "ranks" and 1e18 for the others.
-            For "bets", at most 1e6, without errors and with alternating pairs of worlds.
+            For "bets", at most 1e6; then it is what scores without an error show, which scores with a few errors may
+            exceed by a tenth.
         delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world

@@ -26,6 +26,12 @@ class StepGradients(NamedTuple):
     z_prime: Tensor | None
     support: Tensor | None = None
 
+    @property
+    def longest(self) -> Tensor:
+        """The largest norm of a gradient, in any model."""
+        norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
+        return torch.stack(norms).max()
+
 
 @runtime_checkable
 class StepCanary(Protocol):

@@ -190,6 +190,19 @@ def test_canaries_may_be_crafted_at_each_step(tmp_path):
     assert audits.load(store).equals(found)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_canary_that_is_longer_than_the_clipping_bound_at_some_step_is_refused(late):
+    task, model, _ = unused_column()
+
+    class Longer(Nearest):
+        def gradients(self, bank, step):
+            z, z_prime, _ = super().gradients(bank, step)
+            return StepGradients(z * 0.9, z_prime * (100 if step == 1 + late else 0.9))
+
+    with pytest.raises(ValueError, match="canary must have gradients of norm <= max_grad_norm = 2 at each step, got"):
+        audit_steps(task, model, Longer(task), spec(4), **QUIET)
+
+
 def test_a_stored_audit_resumes_and_is_told_apart(tmp_path, monkeypatch):
     task, model, pair = unused_column()
     store = tmp_path / "steps.zarr"
