@@ -257,7 +257,7 @@ def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     glued = execute("steps_table1", tmp_path, **options)
     assert 0.6 * 8 < glued["steps_add_remove_8"] < 1.1 * 8
     assert glued["steps_two_trainings"] == pytest.approx(glued["steps_coins"], rel=0.2)
-    assert glued["steps_tasks"] == 4
+    assert glued["steps_tasks"] == 5
     for of in ("bets", "ranks", "papers"):
         assert 0.75 < glued[f"steps_{of}_least"] < glued[f"steps_{of}_most"] < 1.2
     assert glued["steps_plain_most"] < 0.75
