@@ -62,6 +62,7 @@ def test_quickstart_finds_more_than_add_remove_and_less_than_substitute(tmp_path
     assert glued["audited"] < glued["ceiling"]
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     glued = execute("fig2_worst_case", tmp_path, runs=10_000, repeats=2)
@@ -233,6 +234,7 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
     assert glued["own_model_head"] == pytest.approx(330 / 446)
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
     glued = execute("own_training", tmp_path, runs=6000, opacus_runs=30, epochs=2, seed=1)

@@ -41,11 +41,10 @@ def arguments(task):
 @pytest.fixture(scope="module")
 def client():
     """Two workers of two threads, in this process."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **LOCAL) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    with LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **LOCAL) as cluster:
+        cluster.wait_for_workers(2)  # distributed does not expect news of workers while a client connects
+        with Client(cluster) as client:
+            yield client
 
 
 OPTIONS = {"runs": 700, "repeats": 2, "observe_every": 10, "device": "cpu", "progress": False}

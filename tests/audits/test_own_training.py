@@ -104,13 +104,12 @@ def test_processes_find_the_same_numbers(tmp_path):
 def test_dask_workers_find_the_same_numbers(tmp_path):
     expected, store = audit_training(others.two_scores, **TWO), tmp_path / "a.zarr"
     options = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **options) as cluster,
-        Client(cluster) as ours,
-    ):
-        assert audit_training(others.two_scores, client=ours, store=store, **TWO).equals(expected)
-        with pytest.raises(ValueError, match="processes must be 1 with a client"):
-            audit_training(others.two_scores, client=ours, processes=2, **TWO)
+    with LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **options) as cluster:
+        cluster.wait_for_workers(2)  # distributed does not expect news of workers while a client connects
+        with Client(cluster) as ours:
+            assert audit_training(others.two_scores, client=ours, store=store, **TWO).equals(expected)
+            with pytest.raises(ValueError, match="processes must be 1 with a client"):
+                audit_training(others.two_scores, client=ours, processes=2, **TWO)
 
 
 def test_functions_that_processes_cannot_import_are_refused_before_any_training():
