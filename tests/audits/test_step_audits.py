@@ -239,12 +239,15 @@ def test_a_stored_audit_resumes_and_is_told_apart(tmp_path, monkeypatch):
         audit_steps(task, model, pair, spec(5), store=tmp_path / "models.zarr", **QUIET)
 
 
-def test_side_by_side_and_one_after_the_other_are_the_same(monkeypatch):
+def test_side_by_side_and_one_after_the_other_are_the_same():
     task, model, pair = unused_column()
-    found = []
-    for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        found.append(audit_steps(task, model, pair, spec(4), trainings=200, **QUIET))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(audit_steps(task, model, pair, spec(4), trainings=200, **QUIET))
+    finally:
+        torch.set_num_threads(before)
     assert found[0].equals(found[1])
 
 
