@@ -43,9 +43,10 @@ def train_step_block(
         if stop.is_set():
             raise Stopped
         gradients = canary.gradients(bank, step + 1)
-        longest = torch.maximum(longest, gradients.longest)
-        if step in (0, plan.spec.steps - 1):  # in between it would make a GPU wait
-            _check_norm(float(longest), plan.spec.max_grad_norm)
+        if not plan.canaries:  # pairs are checked before
+            longest = torch.maximum(longest, gradients.longest)
+            if step in (0, plan.spec.steps - 1):  # in between it would make a GPU wait
+                _check_norm(float(longest), plan.spec.max_grad_norm)
         bank.slot = slot = StepSlot(gradients, in_world[step], plan.canary_rate)
         bank.advance(slot_sampled=in_batch[step])
         seen.append(slot.scores(bank))

@@ -159,8 +159,8 @@ def max_certifiable_epsilon(
 
     Args:
         runs: ≥ 4; the runs of both worlds together, at most 1e9 for threshold "ranks" and 1e18 for the others.
-            For "bets", at most 1e6; then it is what scores without an error show, which scores with a few errors may
-            exceed by a tenth.
+            For "bets", at most 1e6; then it is what scores without an error show. Bets learn more from scores with a
+            few errors, and can show more.
         delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
@@ -249,6 +249,7 @@ def _note(
         )
     if isinstance(test, Katz):
         return "Katz's intervals include a ratio of 1, or do not exist because there are no errors"
-    if not isinstance(claim, MechanismDP) and claim.epsilon(rule.ceiling(len(scores), claim, test, alpha)) == 0:
+    strict = not isinstance(claim, MechanismDP) and not isinstance(rule, Bets)
+    if strict and claim.epsilon(rule.ceiling(len(scores), claim, test, alpha)) == 0:
         return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
     return "the scores refute no claim: the attack is too weak, or the runs are too few"

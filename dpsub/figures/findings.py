@@ -14,8 +14,7 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures import read_audits
 from dpsub.figures.arguments import named
-from dpsub.figures.step_canaries import canary_steps
-from dpsub.figures.step_findings import step_bounds
+from dpsub.figures.step_findings import canary_steps, step_bounds
 from dpsub.figures.twins import separation
 
 __all__ = [

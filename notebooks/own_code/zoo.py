@@ -71,14 +71,18 @@ class NoiseOnOneGroup(DPOptimizer):
 
 class NoiseOfMicrobatches(DPOptimizer):
     microbatches = 4
+    share = 1 / 4  # of the noise's scale that each of them adds
 
     def add_noise(self):
-        std = self.noise_multiplier * self.max_grad_norm
+        std = self.share * self.noise_multiplier * self.max_grad_norm
         for p in self.params:
             p.grad = p.summed_grad.view_as(p)
             for _ in range(self.microbatches):
-                noise = std / self.microbatches * torch.randn(p.shape)
-                p.grad = p.grad + noise
+                p.grad = p.grad + std * torch.randn(p.shape)
+
+
+class NoiseForEachMicrobatch(NoiseOfMicrobatches):
+    share = 1
 
 
 class NoiseOfWorkers(DPOptimizer):
@@ -90,17 +94,6 @@ class NoiseOfWorkers(DPOptimizer):
             # Each worker adds it to its average. Then these are averaged.
             noises = std * torch.randn(self.workers, *p.shape)
             p.grad = p.summed_grad.view_as(p) + noises.mean(dim=0)
-
-
-class NoiseForEachMicrobatch(DPOptimizer):
-    microbatches = 4
-
-    def add_noise(self):
-        std = self.noise_multiplier * self.max_grad_norm
-        for p in self.params:
-            p.grad = p.summed_grad.view_as(p)
-            for _ in range(self.microbatches):
-                p.grad = p.grad + std * torch.randn(p.shape)
 
 
 class DividesByN(DPOptimizer):

@@ -55,8 +55,9 @@ def detection(cells, *, steps, seeds):
 
     Returns:
         A row for each cell: how many repetitions found the fault, of how
-        many; the median number of steps, where those that did not count as
-        infinitely many; and the log-wealth of the first repetition.
+        many; how many steps each had at most; the median number of steps,
+        where those that did not count as infinitely many; and the
+        log-wealth of the first repetition.
     """
     rows = []
     for fault, audit, adjacency in cells:
@@ -74,6 +75,7 @@ def detection(cells, *, steps, seeds):
                 "adjacency": adjacency,
                 "found": int(np.isfinite(after).sum()),
                 "of": len(after),
+                "most": steps,
                 "steps": float(np.median(after)),
                 "wealth": trained[0][0],
             }
