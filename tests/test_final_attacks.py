@@ -9,7 +9,7 @@ from scipy.stats import beta, norm
 from test_own_code import OWN
 
 import dpsub
-from dpsub import distinguishers
+from dpsub import distinguishers, findings
 from dpsub.accounting import gdp_epsilon
 
 sys.path.insert(0, str(OWN.parent))
@@ -34,11 +34,6 @@ def models(cell, tmp_path_factory):
 @pytest.fixture(scope="module")
 def rows(cell, models):
     return attacks.evaluated(cell, models, size=80, ways=tuple(attacks.WAYS), margins=(0.05,), boxes=1)
-
-
-def test_separation_is_the_distance_of_means_in_pooled_deviations():
-    assert attacks.separation([3.0, 5.0, 1.0, -1.0], [0, 0, 1, 1]) == pytest.approx(4 / np.sqrt(2))
-    assert attacks.separation([1.0, 1.0, 1.0, 1.0], [0, 0, 1, 1]) == 0.0
 
 
 def test_the_papers_rule_bounds_each_rate_at_95_percent():
@@ -74,7 +69,7 @@ def test_a_row_is_what_distinguish_shows_of_that_audit(cell, models, rows):
     second = models.isel(run=slice(80, 160))
     scores = dpsub.distinguish(second, network, by, protocol="in_sample", progress=False)
     [row] = figures.chosen(rows, audit=1, way="first version", attack="ade", margin=0.2).to_dict("records")
-    assert row["separation"] == pytest.approx(attacks.separation(scores.score, scores.bit))
+    assert row["separation"] == pytest.approx(findings.d_prime(scores.score, scores.bit))
 
 
 def test_a_box_shows_nothing_of_the_models_that_are_judged_before_they_are(cell, models):
@@ -89,12 +84,6 @@ def test_a_box_shows_nothing_of_the_models_that_are_judged_before_they_are(cell,
     np.testing.assert_array_equal(bits, models.bit.values[80:])
     whole, _ = attacks.boxed(network, pair, models, learned, "first version", "ade")
     assert len(whole) == 160
-
-
-def test_who_watches_every_step_is_the_accountants_adversary_while_gradients_are_long(models):
-    long = models.assign(distance=0.5 + 0 * models.distance)
-    assert attacks.ceiling(long) == pytest.approx(10, abs=1e-3)
-    assert attacks.ceiling(models.assign(distance=0.25 + 0 * models.distance)) < 5
 
 
 def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp_path):

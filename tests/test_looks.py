@@ -24,12 +24,6 @@ def test_the_distance_of_means_is_without_bias_where_models_and_twins_are_few():
         looks.mahalanobis(differences, weights[:23], bits[:23])
 
 
-def test_what_is_apart_is_measured_in_deviations():
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 2, 40_000)
-    assert looks.apart(7 + 3 * (rng.normal(size=40_000) + 1.5 * (bits == 0)), bits) == pytest.approx(1.5, abs=0.04)
-
-
 def test_a_gradient_canary_has_the_accountants_ceiling_and_its_limit_is_that_too():
     task = data.digits(n_train=60)
     model, delta, steps = models.linear(task), 1e-5, 10

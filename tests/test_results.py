@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from own_code import learned_at_zero
@@ -206,10 +205,7 @@ def test_learned_scores_are_of_models_enough_and_never_much_worse_than_the_canar
     for key, one in stored.items():
         assert one.sizes["run"] == 10_000, key
         assert (one.attrs["score"], one.learning_runs, one.adjacency) == ("learned", 256, "substitute")
-        apart = {}
-        for name in ("score", "own_score"):
-            worlds = [one[name].values[one.bit.values == bit, 0] for bit in (0, 1)]
-            apart[name] = (worlds[0].mean() - worlds[1].mean()) / np.sqrt((worlds[0].var() + worlds[1].var()) / 2)
+        apart = {name: findings.d_prime(one[name][:, 0], one.bit) for name in ("score", "own_score")}
         assert apart["score"] > apart["own_score"] - 0.02, key
         if key.startswith("linear"):
             assert apart["score"] < limits[f"{key}, limit"] + 0.08, key  # three standard errors and more

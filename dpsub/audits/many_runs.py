@@ -17,13 +17,13 @@ from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub.audits import cluster
 from dpsub.audits.checked_arguments import plan_of
 from dpsub.audits.destinations import Memory, Place
-from dpsub.audits.learning_scores import learn
 from dpsub.audits.observers import Observer
 from dpsub.audits.plans import Arrays, Plan, Shard
 from dpsub.audits.progress import Bars
 from dpsub.audits.shard_provenance import Made, made_on
 from dpsub.audits.shards import train_shard, workers
 from dpsub.audits.stored_audits import located
+from dpsub.audits.twin_lessons import learn
 from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers import devices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from dpsub.crafters import sample_arguments as arguments
 from dpsub.crafters import separations
 from dpsub.crafters.losses_at_record import LossesAtRecord
 from dpsub.models import Model
+from dpsub.models.checked_arrays import final_weights, numbers
+from dpsub.models.interface import check_model
 from dpsub.trainers.devices import NAMES, matmul_precision
 from dpsub.trainers.devices import device as device_of
 
@@ -46,13 +48,44 @@ class AdversarialSample(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", read_only(arguments.numbers("x", self.x)))
+        object.__setattr__(self, "x", read_only(numbers("x", self.x)))
         object.__setattr__(self, "y", checks.whole("y", self.y, at_least=0))
         checks.choice("device", self.device, NAMES)
         for name in ("details", "trace"):
             if not isinstance(value := getattr(self, name), Mapping):
                 raise ValueError(f"{name} must be a mapping from names to values, got {value!r}")
             object.__setattr__(self, name, read_only_mapping(value))
+
+    def curves(
+        self, model: Model, weights: ArrayLike | Tensor, bits: ArrayLike
+    ) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+        """What crafting minimised, and the separation, on any models at the moments that the trace keeps.
+
+        On models other than those it was crafted on, this is what crafting gained.
+
+        Args:
+            model: the architecture.
+            weights: (runs, parameters), final weights.
+            bits: (runs,): 0 if trained with z, 1 if with z′ or with nothing; two models or more of each.
+
+        Returns:
+            `step`, `loss` and `separation`, (moments,) each, as in the trace.
+
+        Raises:
+            ValueError: as in `scores`; if the bits do not fit; or if the sample was not crafted, and so has no trace.
+        """
+        if not {"x", "step"} <= self.trace.keys() or not {"loss", "margin"} <= self.details.keys():
+            raise ValueError("trace must hold the moments of crafting, as adversarial_sample records them, got none")
+        criterion, margin = separations.BY_NAME[str(self.details["loss"])], float(self.details["margin"])
+        moments = [replace(self, x=x) for x in self.trace["x"]]
+        losses = [-torch.tensor(one.scores(model, weights)) for one in moments]
+        with_z = torch.tensor(arguments.trained_with_z(bits, len(losses[0])))
+        worlds = [(one[with_z], one[~with_z]) for one in losses]
+        return {
+            "step": np.asarray(self.trace["step"]),
+            "loss": np.array([float(criterion(*two, margin)) for two in worlds]),
+            "separation": np.array([separations.in_deviations(*two) for two in worlds]),
+        }
 
     def scores(self, model: Model, weights: ArrayLike | Tensor) -> NDArray[np.float32]:
         """Minus the loss of each model at this sample. A higher score speaks for z.
@@ -68,13 +101,13 @@ class AdversarialSample(Frozen):
             ValueError: if the sample does not fit the model, `weights` has another shape or is not finite, or a model's
                 loss is not finite.
         """
-        arguments.check_model(model)
+        check_model(model)
         if self.x.shape != model.input_shape or self.y >= model.classes:
             raise ValueError(
                 f"model must take records like the sample, of shape {self.x.shape} with label {self.y}, got {model!r}"
             )
         where = device_of(self.device)
-        losses_of_all = LossesAtRecord(model, arguments.final_weights(model, weights), self.y, where, keep=False)
+        losses_of_all = LossesAtRecord(model, final_weights(model, weights), self.y, where, keep=False)
         with matmul_precision("highest"), torch.no_grad():
             losses = losses_of_all(torch.tensor(self.x, device=where))
         if not torch.isfinite(losses).all():
@@ -147,9 +180,9 @@ def adversarial_sample(
     >>> bool(sample.x[0] > 0), sample.scores(model, weights[:3]).shape
     (True, (3,))
     """
-    arguments.check_model(model)
+    check_model(model)
     margin, steps, learning_rate = arguments.check_settings(loss, margin, steps, learning_rate, optimizer)
-    checked = arguments.final_weights(model, weights)
+    checked = final_weights(model, weights)
     with_z = arguments.trained_with_z(bits, len(checked))
     first = arguments.record("start", start)
     arguments.check_record("start", model, first)

@@ -7,42 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsub._core import Record, checks
 from dpsub._core.frozen import read_only
 from dpsub.crafters.separations import BY_NAME
 from dpsub.models import Model
+from dpsub.models.checked_arrays import numbers
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 MOST = 1e30  # a larger rate or margin overflows float32
 Limits = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-
-def numbers(name: str, values: object) -> NDArray[np.float32]:
-    """Finite real numbers in float32; not a copy where none is needed."""
-    checks.no_mask(name, values)
-    try:
-        given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if given.dtype.kind not in "iufO":
-            raise TypeError
-        with np.errstate(over="ignore"):
-            array = given.astype(np.float32, copy=False)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError):
-        raise ValueError(f"{name} must be real numbers, got a {type(values).__name__} of others") from None
-    if not np.isfinite(array).all():
-        many = int((~np.isfinite(array)).sum())
-        raise ValueError(f"{name} must be finite in float32, got {many} numbers that are not")
-    return array
-
-
-def check_model(model: object) -> None:
-    """Check that it is a `Model`."""
-    if isinstance(model, nn.Module) or not isinstance(model, Model):
-        raise ValueError(
-            "model must be made by dpsub.models, such as linear(task) or from_module(module, task), or implement "
-            f"dpsub.models.Model, got a {type(model).__name__}"
-        )
 
 
 def check_settings(loss: Any, margin: Any, steps: Any, learning_rate: Any, optimizer: Any) -> tuple[float, int, float]:
@@ -54,17 +29,6 @@ def check_settings(loss: Any, margin: Any, steps: Any, learning_rate: Any, optim
         checks.whole("steps", steps, at_least=0),
         checks.real("learning_rate", learning_rate, above=0, at_most=MOST),
     )
-
-
-def final_weights(model: Model, weights: object) -> NDArray[np.float32]:
-    """(runs, parameters), of one model or more."""
-    array = numbers("weights", weights)
-    if array.ndim != 2 or array.shape[1] != model.parameters or not len(array):
-        raise ValueError(
-            f"weights must have shape (runs, {model.parameters}), the final weights of one model or more of {model!r}, "
-            f"got {array.shape}"
-        )
-    return array
 
 
 def trained_with_z(bits: object, runs: int) -> NDArray[np.bool_]:

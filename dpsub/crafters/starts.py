@@ -7,7 +7,6 @@ from threading import Event
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from dpsub._core import checks
 from dpsub._core.random_streams import torch_seed
@@ -66,36 +65,20 @@ def pretrained_start(
         raise ValueError("task must have auxiliary records to train on: give x_aux and y_aux")
     check_not_private(task, "aux")
     generator = torch.Generator().manual_seed(torch_seed(seed, "crafter", 2))
-    theta = model.flat(model.initial_parameters(1, generator))[0]
-    module, losses = model.module(theta), losses_of(model)
-    x, y = torch.tensor(task.x_aux), torch.tensor(task.y_aux)
-    optimizer = torch.optim.SGD(_trained(module), lr=learning_rate)
+    theta, losses = model.initial_parameters(1, generator).requires_grad_(), losses_of(model)
+    x, y = model.inputs(torch.tensor(task.x_aux)), torch.tensor(task.y_aux)
+    optimizer = torch.optim.SGD([theta], lr=learning_rate)
 
     def train(epochs: int, stop: Event) -> None:
         for _ in range(epochs):
             for batch in torch.split(torch.randperm(len(y), generator=generator), batch_size):
                 optimizer.zero_grad()
-                torch.autograd.backward(losses(module(x[batch]), y[batch]).mean())
+                torch.autograd.backward(losses(model.logits(theta, x[batch])[..., 0], y[batch]).mean())
                 optimizer.step()
 
     with matmul_precision("highest"):
         list(side_by_side(train, [epochs], 1))  # on one thread, so that the start does not depend on their number
-    found = _vector(module)
+    found = model.flat(theta.detach())[0]
     if not torch.isfinite(found).all():
         raise ValueError(f"learning_rate must be small enough that training does not diverge, got {learning_rate:g}")
-    return found[_order(model)].numpy()
-
-
-def _trained(module: nn.Module) -> list[nn.Parameter]:
-    return [one for one in module.parameters() if one.requires_grad]
-
-
-def _vector(module: nn.Module) -> Tensor:
-    return nn.utils.parameters_to_vector(_trained(module)).detach()
-
-
-def _order(model: Model) -> Tensor:
-    """For each flat parameter of a model, its place among those of a module, whose order may be another."""
-    numbers = torch.arange(model.parameters)
-    high, low = (_vector(model.module(part)).long() for part in (numbers // 2**20, numbers % 2**20))  # float32 is exact
-    return (high * 2**20 + low).argsort()
+    return found.numpy().copy()

@@ -14,12 +14,13 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures import read_audits
 from dpsub.figures.arguments import named
+from dpsub.figures.distances import d_prime, every_step_mu
 from dpsub.figures.step_findings import canary_steps, step_bounds
 from dpsub.figures.twins import separation
 
 __all__ = [
-    "accuracy", "bounds", "canary_steps", "last_step", "panel", "panels", "promises", "separation", "source",
-    "step_bounds",
+    "accuracy", "bounds", "canary_steps", "d_prime", "every_step_mu", "last_step", "panel", "panels", "promises",
+    "separation", "source", "step_bounds",
 ]  # fmt: skip
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`

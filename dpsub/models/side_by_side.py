@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpsub.models.interface import Model
+from dpsub.models.interface import Model, check_model
 
 
 def theta_of(model: Model, weights: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def theta_of(model: Model, weights: Tensor) -> Tensor:
     >>> theta.shape, model.flat(theta).shape
     (torch.Size([3, 2, 5]), torch.Size([5, 6]))
     """
-    _check_model(model)
+    check_model(model)
     weights = _real("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != model.parameters:
         raise ValueError(f"weights must have shape (runs, {model.parameters}), got {tuple(weights.shape)}")
@@ -73,11 +73,6 @@ def outputs_of(model: Model, weights: Tensor, x: Tensor) -> Tensor:
         )
     model = model.prepared(weights.device, 1.0)
     return model.logits(theta, model.inputs(x)).permute(2, 0, 1)
-
-
-def _check_model(model: Model) -> None:
-    if not isinstance(model, Model):
-        raise ValueError(f"model must be a bank of dpsub.models, such as linear(task), got a {type(model).__name__}")
 
 
 def _real(name: str, value: Tensor) -> Tensor:

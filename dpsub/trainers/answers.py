@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dpsub._core import checks
 from dpsub.models import Model, outputs_of
+from dpsub.models.checked_arrays import final_weights, numbers
 from dpsub.models.interface import check_model
 from dpsub.trainers.blocks import block_size
 from dpsub.trainers.devices import device as device_of
@@ -51,7 +52,7 @@ def answers_of(
     (3, 50)
     """
     check_model(model)
-    trained = checked_weights(model, weights)
+    trained = final_weights(model, weights)
     records = checked_records("x", x, model)
     checks.choice("says", says, SAYS)
     where = device_of(device)
@@ -77,39 +78,30 @@ def answers_of(
     return found
 
 
-def checked_weights(model: Model, weights: ArrayLike | Tensor) -> NDArray[np.float32]:
-    """Weights as float32 (runs, parameters), finite."""
-    found = _numbers("weights", weights)
-    if found.ndim != 2 or found.shape[1] != model.parameters or not len(found):
-        raise ValueError(f"weights must have shape (runs, {model.parameters}), one run or more, got {found.shape}")
-    return _finite("weights", found)
-
-
 def checked_records(name: str, x: ArrayLike | Tensor, model: Model) -> NDArray[np.float32]:
     """Records as float32 (n, *input_shape), finite, at least one."""
-    found = _numbers(name, x)
+    found = numbers(name, x)
     if found.ndim == 0 or found.shape[1:] != model.input_shape or not len(found):
         shape = ", ".join(map(str, model.input_shape))
         raise ValueError(f"{name} must have shape (n, {shape}), one record or more, got {found.shape}")
-    return _finite(name, found)
+    return found
 
 
 def checked_answers(
     answers: ArrayLike | Tensor, says: str, records: int, classes: int
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     """Answers as float32 (runs, n, classes), or as int64 (runs, n) if they are labels."""
-    given = _numbers("answers", answers)
+    found = numbers("answers", answers)
     shape = (records,) if says == "labels" else (records, classes)
-    if given.ndim != len(shape) + 1 or given.shape[1:] != shape or not len(given):
+    if found.ndim != len(shape) + 1 or found.shape[1:] != shape or not len(found):
         expected = ", ".join(map(str, shape))
-        raise ValueError(f"answers must have shape (runs, {expected}) where a box says {says}, got {given.shape}")
+        raise ValueError(f"answers must have shape (runs, {expected}) where a box says {says}, got {found.shape}")
     if says == "labels":
-        if not (np.isfinite(given) & (given == np.floor(given)) & (given >= 0) & (given < classes)).all():
+        if not ((found == np.floor(found)) & (found >= 0) & (found < classes)).all():
             raise ValueError(
-                f"answers must be labels, whole numbers from 0 to {classes - 1}, got {given.min()} to {given.max()}"
+                f"answers must be labels, whole numbers from 0 to {classes - 1}, got {found.min()} to {found.max()}"
             )
-        return given.astype(np.int64)
-    found = _finite("answers", given)
+        return found.astype(np.int64)
     if says == "probabilities":
         if found.min() < 0:
             raise ValueError(
@@ -121,23 +113,4 @@ def checked_answers(
                 f"answers must be probabilities that sum to 1 over the {classes} classes, got a sum that is "
                 f"{worst:.2g} off: divide them by their sums"
             )
-    return found
-
-
-def _numbers(name: str, values: ArrayLike | Tensor) -> NDArray[Any]:
-    checks.no_mask(name, values)
-    try:
-        found = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} must be an array of numbers, got a {type(values).__name__}") from None
-    if found.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be an array of real numbers, got dtype {found.dtype}")
-    return found
-
-
-def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        found = values.astype(np.float32, copy=False)
-    if not (fine := np.isfinite(found)).all():
-        raise ValueError(f"{name} must be finite, got {int((~fine).sum())} numbers that are not, in float32")
     return found

@@ -1,47 +1,7 @@
-"""What the page on adversarial samples measures of losses and scores.
-
-Losses are (..., models). `with_z` are those of models trained with z, and
-`without` those of the other models.
-"""
-
-from dataclasses import replace
+"""How two questions to final models compare."""
 
 import numpy as np
 from scipy.stats import rankdata
-
-
-def ude(with_z, without):
-    """What UDE minimises: the difference of the mean losses."""
-    return with_z.mean(-1) - without.mean(-1)
-
-
-def ade(with_z, without, margin):
-    """What ADE minimises: models that are far enough apart count 0."""
-    middle = without.mean(-1, keepdims=True)
-    return np.maximum(0, with_z - middle + margin).mean(-1)
-
-
-def fisher(with_z, without):
-    """Minus Fisher's criterion, if models trained with z have less loss."""
-    gap = without.mean(-1) - with_z.mean(-1)
-    spread = with_z.var(-1, ddof=1) + without.var(-1, ddof=1)
-    return -np.sign(gap) * gap**2 / spread
-
-
-def separation(with_z, without):
-    """The difference of the mean losses in pooled standard deviations.
-
-    It is positive if the models trained with z have the lower mean loss.
-    """
-    spread = (with_z.var(-1, ddof=1) + without.var(-1, ddof=1)) / 2
-    return (without.mean(-1) - with_z.mean(-1)) / np.sqrt(spread)
-
-
-def losses_along(sample, model, weights):
-    """(moments, models): the losses at each moment that crafting kept."""
-    moments = sample.trace["x"]
-    asked = (replace(sample, x=x).scores(model, weights) for x in moments)
-    return -np.stack(list(asked)).astype(float)
 
 
 def auc(scores, bits):

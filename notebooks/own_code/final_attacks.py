@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 
 import dpsub
-from dpsub import accounting, distinguishers, estimators, trainers
+from dpsub import (
+    accounting,
+    distinguishers,
+    estimators,
+    findings,
+    trainers,
+)
 from dpsub._core.provenance import commit
 from own_code.final_models import DELTA, made_for
 
@@ -105,14 +111,6 @@ def boxed(network, pair, part, learned, way, name):
     return sample.scores(network, weights[judged]), bits[judged]
 
 
-def separation(scores, bits):
-    """d′: the distance of the worlds' means in pooled deviations."""
-    scores, bits = np.asarray(scores, float), np.asarray(bits)
-    with_z, without = scores[bits == 0], scores[bits == 1]
-    pooled = np.sqrt((with_z.var(ddof=1) + without.var(ddof=1)) / 2)
-    return (with_z.mean() - without.mean()) / pooled if pooled else 0.0
-
-
 def shown(scores, bits, threshold, alpha):
     """The columns that say what scores show."""
     found = estimators.epsilon_lower_bound(
@@ -121,7 +119,7 @@ def shown(scores, bits, threshold, alpha):
     return {
         "bound": found.epsilon,
         "valid": found.valid,
-        "separation": separation(scores, bits),
+        "separation": findings.d_prime(scores, bits),
         "judged": len(bits),
     }
 
@@ -187,19 +185,13 @@ def evaluated(
     return pd.DataFrame(rows)
 
 
-def ceiling(models):
-    """ε of an adversary who watches every step, and knows the others."""
-    far = 2 * models.distance.values / models.noise_multiplier
-    mu = np.sqrt(models.steps * np.square(far).mean())
-    return accounting.gdp_epsilon(float(mu), DELTA)
-
-
 def keep(rows, cell, models, path):
     """Write what was found of a cell, and how its models were made."""
     about = {name: models.attrs[name] for name in MADE}
     if "accuracy" in models:
         about["accuracy"] = float(models.accuracy[:, -1].mean())
-        about["ceiling"] = ceiling(models)
+        mu = findings.every_step_mu(models)
+        about["ceiling"] = accounting.gdp_epsilon(mu, DELTA)
     about["evaluated"] = f"{date.today()}, commit {commit()}"
     about["models"] = models.sizes["run"]
     about["cell"] = cell._asdict()

@@ -19,7 +19,7 @@ MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
 SIZES = {
     "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 2560},
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
-    "cifar10": {"n_train": 1000, "n_aux": 30000, "steps": 200, "runs": 256},
+    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import dpsub
-from dpsub import accounting, audits, estimators
+from dpsub import accounting, audits, estimators, findings
 
 PARTS = 10  # of the models, to measure the error of a difference
 
@@ -40,20 +40,9 @@ def judged(task, model, pair, spec, **options):
     )
 
 
-def apart(scores, bits):
-    """How far the worlds' scores are apart, in standard deviations."""
-    worlds = [np.asarray(scores)[bits == bit] for bit in (0, 1)]
-    within = np.sqrt((worlds[0].var(ddof=1) + worlds[1].var(ddof=1)) / 2)
-    return float((worlds[0].mean() - worlds[1].mean()) / within)
-
-
 def ceiling_mu(task, model, pair, spec, *, runs, seed, device):
-    """The μ of an adversary who watches every step, at sample rate 1.
-
-    Each step shows the canary's gradient beside noise. Given what was
-    before, that is a Gaussian of mean ±distance and deviation σ/2.
-    """
-    one = dpsub.audit(
+    """The μ of an adversary who watches every step, from new models."""
+    watched = dpsub.audit(
         task,
         model,
         pair,
@@ -64,8 +53,7 @@ def ceiling_mu(task, model, pair, spec, *, runs, seed, device):
         device=device,
         progress=False,
     )
-    each = (2 * one.distance.values / spec.noise_multiplier) ** 2
-    return float(np.sqrt(each.sum(axis=1).mean()))
+    return findings.every_step_mu(watched)
 
 
 def linear_limit_mu(task, model, pair, spec, *, runs, twins, seed, device):
@@ -131,7 +119,9 @@ def row(audited, limits, *, delta):
     bits, found = audited.bit.values, {}
     scores = {"canary": audited.own_score, "learned": audited.score}
     for name, score in scores.items():
-        found[f"μ, {name}"] = mu = apart(score.values[:, -1], bits)
+        found[f"μ, {name}"] = mu = findings.d_prime(
+            score.values[:, -1], bits
+        )
         found[f"ε, {name}"] = accounting.gdp_epsilon(max(mu, 0.0), delta)
         found[f"ε ≥, {name}"] = estimators.epsilon_lower_bound(
             score.values[:, -1], bits, delta=delta
@@ -140,7 +130,11 @@ def row(audited, limits, *, delta):
     for part in (slice(i, None, PARTS) for i in range(PARTS)):
         own, learned = (
             accounting.gdp_epsilon(
-                max(apart(score.values[part, -1], bits[part]), 0.0), delta
+                max(
+                    findings.d_prime(score.values[part, -1], bits[part]),
+                    0.0,
+                ),
+                delta,
             )
             for score in scores.values()
         )

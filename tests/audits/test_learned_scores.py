@@ -8,9 +8,9 @@ import torch
 
 from dpsub import DPSGD, CanaryPair, audit, audits, crafters, data, estimators, models
 from dpsub._core.random_streams import torch_seed
-from dpsub.audits import learning_scores
+from dpsub.audits import twin_lessons
 from dpsub.audits.checked_arguments import plan_of
-from dpsub.audits.learning_scores import discriminant, learn, twins
+from dpsub.audits.twin_lessons import discriminant, learn, twins
 from dpsub.trainers import assemble, devices
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def records(task, model, spec):
 @pytest.fixture
 def forbid_learning(monkeypatch):
     def forbid():
-        monkeypatch.setattr(learning_scores, "assemble", None)
+        monkeypatch.setattr(twin_lessons, "assemble", None)
 
     return forbid
 
@@ -90,7 +90,7 @@ def test_what_is_learned_is_what_a_naive_reimplementation_learns(request, task, 
         direction = (thetas[0][0][i] - thetas[1][0][i]).mean(0)
         features = [np.c_[scores[bit][i], thetas[bit][1][i] @ direction].astype(np.float64) for bit in (0, 1)]
         covariance = (np.cov(features[0].T) + np.cov(features[1].T)) / 2
-        ridge = learning_scores.RIDGE * np.diag(np.diag(covariance))
+        ridge = twin_lessons.RIDGE * np.diag(np.diag(covariance))
         w = np.linalg.solve(covariance + ridge, (features[0] - features[1]).mean(0))
         w /= np.sqrt(w @ covariance @ w)
         assert found.coefficients[0, i] == pytest.approx(w[0], rel=1e-3)
@@ -182,7 +182,7 @@ def test_damage_to_what_was_learned_is_repaired_by_learning_it_again(run, tmp_pa
 def test_shards_are_never_judged_by_something_else(run, tmp_path, flip, monkeypatch):
     run(**LEARNED)
     flip(next(path for path in (tmp_path / "audit.zarr/canary/directions/c").rglob("0") if path.is_file()), 99)
-    monkeypatch.setattr(learning_scores, "RIDGE", 0.5)
+    monkeypatch.setattr(twin_lessons, "RIDGE", 0.5)
     with pytest.raises(ValueError, match="store lost what its score was learned to be, and now it is learned to be"):
         run(**LEARNED, repair=True)
 

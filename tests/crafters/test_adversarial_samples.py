@@ -158,6 +158,32 @@ def test_the_sample_is_the_last_one_not_the_best(trained):
     assert found.trace["separation"][-1] == pytest.approx((b.mean() - a.mean()) / pooled**0.5, rel=1e-4)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_curves_on_the_models_crafted_on_are_the_trace_and_on_others_what_the_loss_says_of_them(trained, loss):
+    model, weights, start = trained("mlp")
+    options = {"start": start, "loss": loss, "margin": 0.3, "steps": 30}
+    sample = crafters.adversarial_sample(model, weights, BITS, **options)
+    own = sample.curves(model, weights, BITS)
+    for name in ("loss", "separation"):
+        np.testing.assert_allclose(own[name], sample.trace[name][own["step"]], rtol=1e-4, atol=1e-5)
+    others, bits = weights[::-1] + 0.1, BITS[1:]
+    found = sample.curves(model, others[1:], bits)
+    for number, x in enumerate(sample.trace["x"]):
+        there = crafters.adversarial_sample(model, others[1:], bits, **options | {"start": (x, start[1]), "steps": 0})
+        assert found["loss"][number] == pytest.approx(there.trace["loss"][0], rel=1e-4, abs=1e-5)
+        assert found["separation"][number] == pytest.approx(there.trace["separation"][0], rel=1e-3, abs=1e-4)
+
+
+def test_curves_of_a_sample_that_was_not_crafted_are_refused(trained):
+    model, weights, (x, y) = trained("mlp")
+    sample = crafters.AdversarialSample(x, y)
+    with pytest.raises(ValueError, match="trace must hold the moments of crafting, as adversarial_sample records them"):
+        sample.curves(model, weights, BITS)
+    made = crafters.adversarial_sample(model, weights, BITS, start=(x, y), steps=1)
+    with pytest.raises(ValueError, match=r"bits must have shape \(9,\), one bit for each model, got \(8,\)"):
+        made.curves(model, weights, BITS[:8])
+
+
 @pytest.mark.parametrize("bank", BANKS)
 def test_without_a_step_scores_are_minus_the_losses_at_the_start(trained, bank):
     model, weights, start = trained(bank)
@@ -252,7 +278,7 @@ def call(heads):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": torch.nn.Linear(30, 3)}, "model must be made by dpsub.models, .*from_module.*, got a Linear"),
+        ({"model": torch.nn.Linear(30, 3)}, "model must be a bank, got a torch.nn.Module, Linear: .*from_module"),
         ({"loss": "hinge"}, "loss must be one of 'ude', 'ade', 'fisher', 'bhattacharyya', got 'hinge'"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of 'adam', 'sgd', got 'lbfgs'"),
         ({"margin": -0.1}, "margin must be >= 0"),

@@ -18,13 +18,12 @@ WEIGHTS = TRAINED.weights.values
 RECORDS = [pair for pair in CANARIES if pair.score == "logit"]
 OWN = [distinguishers.Canary(pair) for pair in RECORDS]
 PROBES = np.eye(3, dtype=np.float32)
-LINEAR_BY = [
-    distinguishers.MatchedFilter(),
-    distinguishers.LinearDiscriminant(),
-    distinguishers.ProbeDiscriminant(PROBES),
-]
-BY = [*OWN, *LINEAR_BY]
-LEARNED = LINEAR_BY[1].learn(LINEAR, WEIGHTS, TRAINED.bit.values)
+LINEAR_BY = {
+    "": distinguishers.LinearDiscriminant(),
+    " of probes": distinguishers.LinearDiscriminant(1e-3, PROBES),
+}
+BY = [*OWN, *LINEAR_BY.values()]
+LEARNED = LINEAR_BY[""].learn(LINEAR, WEIGHTS, TRAINED.bit.values)
 SPOILED = [
     OF_MLP, TRAINED.drop_vars("weights"), TRAINED.drop_vars("bit"), TRAINED.isel(run=slice(0)), TRAINED.weights,
     TRAINED.isel(run=slice(2)), TRAINED.isel(parameter=[0]), TRAINED.assign(bit=TRAINED.bit - 1),
@@ -60,7 +59,6 @@ CALLS = [
                 "protocol": [OMIT, "held_out", "folds", "in_sample"],
                 "share": [OMIT, 0.5, 0.25, np.float32(0.75)],
                 "folds": [OMIT, 2, 3.0, np.int8(2)],
-                "seed": [OMIT, 0, 7],
                 "progress": [False],
             },
             judged,
@@ -90,22 +88,15 @@ CALLS = [
         hostile={"model": among([MLP]), "weights": among([WEIGHTS[:, :3], WEIGHTS[0], WEIGHTS[:0]])},
         names=("pair",),
     ),
-    Call("dpsub.distinguishers.MatchedFilter", distinguishers.MatchedFilter, {}, of(distinguishers.MatchedFilter)),
     Call(
         "dpsub.distinguishers.LinearDiscriminant",
         distinguishers.LinearDiscriminant,
-        {"ridge": [OMIT, 0, 1, 0.5, np.float32(0.25)]},
+        {"ridge": [OMIT, 0, 1, 0.5, np.float32(0.25)], "probes": [OMIT, None, PROBES, PROBES.tolist()]},
         of(distinguishers.LinearDiscriminant),
-    ),
-    Call(
-        "dpsub.distinguishers.ProbeDiscriminant",
-        distinguishers.ProbeDiscriminant,
-        {"records": [PROBES, PROBES.tolist(), PROBES.astype(int)], "ridge": [OMIT, 0, 1, 0.5]},
-        of(distinguishers.ProbeDiscriminant),
     ),
     *(
         Call(
-            f"dpsub.distinguishers.{type(by).__name__}.learn",
+            f"dpsub.distinguishers.LinearDiscriminant.learn{of_what}",
             by.learn,
             {"model": [LINEAR], "weights": [WEIGHTS], "bits": [TRAINED.bit.values]},
             of(distinguishers.Direction),
@@ -114,9 +105,9 @@ CALLS = [
                 "weights": among([WEIGHTS[:, :3], WEIGHTS[0], WEIGHTS[:0], WEIGHTS * 0]),
                 "bits": among([TRAINED.bit.values[:3], TRAINED.bit.values * 0, TRAINED.bit.values - 1]),
             },
-            names=("ridge", "records"),
+            names=("ridge", "probes", "x"),
         )
-        for by in LINEAR_BY
+        for of_what, by in LINEAR_BY.items()
     ),
     Call(
         "dpsub.distinguishers.Direction.scores",

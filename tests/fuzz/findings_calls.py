@@ -22,6 +22,16 @@ WORST = cast.worst_case()
 STEPS = dpsub.audit_steps(
     cast.FLAT, cast.LINEAR, cast.GRADIENT, cast.SPECS[1], trainings=100, device="cpu", progress=False
 )
+DISTANCES = cast.audit(metrics=("distance",))
+SPOILED_DISTANCES = [
+    *(DISTANCES.assign_attrs(noise_multiplier=value) for value in (None, -1.0, "1", np.nan, [1.0], 10**400)),
+    *(DISTANCES.assign_attrs(sample_rate=value) for value in (None, 2.0, "a", np.nan)),
+    *(DISTANCES.assign_attrs(steps=value) for value in (None, 0, 1.5, 10**400)),
+    *(DISTANCES.assign(distance=DISTANCES.distance * value) for value in (np.nan, -1, 1j)),
+    DISTANCES.assign(distance=DISTANCES.distance.astype(str)),
+    DISTANCES.isel(run=[]),
+    DISTANCES.isel(step=0),
+]
 SPOILED_STEPS = [
     ONE,
     *(STEPS.drop_vars(name) for name in ("score", "bit")),
@@ -183,6 +193,23 @@ CALLS = [
         {"result": [ONE, OTHER], "exchanged": [TWIN], "delta": DELTAS},
         table,
         hostile={"result": ANY_AUDIT, "exchanged": ANY_AUDIT},
+    ),
+    Call(
+        "dpsub.findings.d_prime",
+        findings.d_prime,
+        {
+            "scores": [[2.0, 1.0, 0.0, 0.5], ONE.score[:4, -1], [1, 1, 1, 1]],
+            "bits": [[0, 0, 1, 1], np.array([1, 0, 0, 1])],
+        },
+        number(finite=False),
+        hostile={"scores": st.one_of(LITTLE, ANY_AUDIT), "bits": LITTLE},
+    ),
+    Call(
+        "dpsub.findings.every_step_mu",
+        findings.every_step_mu,
+        {"result": [DISTANCES]},
+        number(0),
+        hostile={"result": st.one_of(LITTLE, among(SPOILED_DISTANCES), ANY_AUDIT)},
     ),
     Call(
         "dpsub.findings.step_bounds",

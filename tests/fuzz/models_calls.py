@@ -18,6 +18,9 @@ CRAFTER = {"task": [FLAT], "model": MODELS, "spec": SPECS, "seed": [0, 3, np.int
 WEIGHTS = [torch.zeros(2, cast.MLP.parameters), torch.ones(1, cast.MLP.parameters)]
 FINAL = np.random.default_rng(0).normal(size=(5, cast.LINEAR.parameters))
 SAMPLED = crafters.AdversarialSample(np.ones(3), 1, device="cpu")
+CRAFTED = crafters.adversarial_sample(
+    cast.LINEAR, FINAL, [0, 1, 0, 1, 1], start=(np.ones(3), 1), loss="fisher", steps=3, device="cpu"
+)
 TARGETS = [OMIT, None, 0, 5, np.int8(2)]
 
 
@@ -62,6 +65,11 @@ def sample(result, /, *, start, steps=10, **_):
 def scored(result, /, *, weights, **_):
     assert (result.shape, result.dtype) == ((len(weights),), np.float32)
     assert np.isfinite(result).all()
+
+
+def curves(result, /, **_):
+    assert result["step"].tolist() == [0, 1, 2, 3]
+    assert all(values.shape == (4,) and np.isfinite(values).all() for values in result.values())
 
 
 def network(result, /, *, task, **_):
@@ -317,6 +325,13 @@ CALLS = [
         SAMPLED.scores,
         {"model": [cast.LINEAR], "weights": [FINAL, torch.tensor(FINAL), FINAL[:1].tolist()]},
         scored,
+        hostile=HOSTILE,
+    ),
+    Call(
+        "dpsub.crafters.AdversarialSample.curves",
+        CRAFTED.curves,
+        {"model": [cast.LINEAR], "weights": [FINAL, torch.tensor(FINAL)], "bits": [[0, 0, 1, 1, 0]]},
+        curves,
         hostile=HOSTILE,
     ),
 ]

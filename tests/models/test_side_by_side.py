@@ -98,5 +98,5 @@ def test_what_does_not_fit_is_named(trained, change, message):
 
 def test_what_is_no_bank_is_named(trained):
     model, weights, x = trained("cast", "deep relu mlp")
-    with pytest.raises(ValueError, match=r"model must be a bank of dpsub.models, such as linear\(task\), got a Seq"):
+    with pytest.raises(ValueError, match="model must be a bank, got a torch.nn.Module, Sequential"):
         models.outputs_of(model.module(weights[0]), weights, x)

@@ -194,9 +194,9 @@ SAID = np.zeros((2, 24, 10))
         ({"answers": SAID[:, :5]}, r"answers must have shape \(runs, 24, 10\) .*, got \(2, 5, 10\)"),
         ({"answers": SAID[..., :3]}, r"answers must have shape .*, got \(2, 24, 3\)"),
         ({"answers": SAID[:0]}, r"answers must have shape .*, got \(0, 24, 10\)"),
-        ({"answers": SAID * np.nan}, "answers must be finite, got 480 numbers"),
-        ({"answers": SAID.astype(str)}, "answers must be an array of real numbers, got dtype"),
-        ({"answers": [[1], [1, 2]]}, "answers must be an array of numbers, got a list"),
+        ({"answers": SAID * np.nan}, "answers must be finite in float32, got 480 numbers"),
+        ({"answers": SAID.astype(str)}, "answers must be real numbers, got a ndarray of others"),
+        ({"answers": [[1], [1, 2]]}, "answers must be real numbers, got a list of others"),
         ({"answers": SAID, "says": "labels"}, r"answers must have shape \(runs, 24\) where a box says labels"),
         ({"answers": SAID[..., 0] + 10, "says": "labels"}, "answers must be labels, whole numbers from 0 to 9, got 10"),
         ({"answers": SAID[..., 0] - 1, "says": "labels"}, "answers must be labels, .*, got -1"),
@@ -228,11 +228,11 @@ def test_surrogates_refuse(cast, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), one run or more, got \(2, 3\)"),
+        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), .* one model or more .* got \(2, 3\)"),
         ({"weights": np.zeros((0, 520))}, "weights must have shape"),
-        ({"weights": np.full((2, 520), np.nan)}, "weights must be finite, got 1040 numbers"),
+        ({"weights": np.full((2, 520), np.nan)}, "weights must be finite in float32, got 1040 numbers"),
         ({"says": "label"}, "says must be one of"),
-        ({"x": "a"}, "x must be an array of real numbers"),
+        ({"x": "a"}, "x must be real numbers, got a str"),
         ({"model": None}, "model must be made by dpsub.models"),
     ],
 )

@@ -4,7 +4,7 @@ from dpsub.audits.distinguishers.adversarial import AdversarialSamples
 from dpsub.audits.distinguishers.black_boxes import BlackBox
 from dpsub.audits.distinguishers.canaries import Canary
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
-from dpsub.audits.distinguishers.linear import Direction, LinearDiscriminant, MatchedFilter, ProbeDiscriminant
+from dpsub.audits.distinguishers.linear import Direction, LinearDiscriminant
 from dpsub.audits.distinguishers.protocols import distinguish
 
 __all__ = [
@@ -14,8 +14,6 @@ __all__ = [
     "Direction",
     "Distinguisher",
     "LinearDiscriminant",
-    "MatchedFilter",
-    "ProbeDiscriminant",
     "Scorer",
     "distinguish",
 ]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from zlib import crc32
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dpsub._core import Record, checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.crafters import AdversarialSample, adversarial_sample
 from dpsub.crafters import sample_arguments as arguments
 from dpsub.models import Model
+from dpsub.models.checked_arrays import numbers
 from dpsub.trainers.devices import NAMES
 
 
@@ -35,7 +34,7 @@ class AdversarialSamples(Frozen):
     >>> from dpsub.audits import distinguishers
     >>> distinguishers.AdversarialSamples(([0.0, 0.0], 1), loss="ude", steps=5, learning_rate=0.01, bounds=(0, 1))
     ... # doctest: +NORMALIZE_WHITESPACE
-    AdversarialSamples(loss='ude', margin=0.2, steps=5, learning_rate=0.01, optimizer='adam', start=(2: 6522df69, 1),
+    AdversarialSamples(loss='ude', margin=0.2, steps=5, learning_rate=0.01, optimizer='adam', start=((2: 6522df69), 1),
         bounds=(0.0, 1.0))
     """
 
@@ -54,15 +53,15 @@ class AdversarialSamples(Frozen):
         margin, steps, learning_rate = arguments.check_settings(*given)
         checks.choice("device", self.device, NAMES)
         arguments.limits(self.bounds, start.x)
-        bounds = self.bounds and tuple(read_only(arguments.numbers("bounds", one)) for one in self.bounds)
+        bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
         checked = {"start": start, "margin": margin, "steps": steps, "learning_rate": learning_rate, "bounds": bounds}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         named = {name: repr(getattr(self, name)) for name in ("loss", "margin", "steps", "learning_rate", "optimizer")}
-        named["start"] = f"({_told(self.start[0])}, {self.start[1]})"
-        named["bounds"] = "None" if self.bounds is None else f"({', '.join(map(_told, self.bounds))})"
+        named["start"] = f"({told(self.start[0])}, {self.start[1]})"
+        named["bounds"] = "None" if self.bounds is None else f"({', '.join(map(told, self.bounds))})"
         return f"AdversarialSamples({', '.join(f'{name}={value}' for name, value in named.items())})"
 
     def learn(self, model: Model, weights: ArrayLike, bits: ArrayLike) -> AdversarialSample:
@@ -78,11 +77,3 @@ class AdversarialSamples(Frozen):
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         return adversarial_sample(model, weights, bits, **settings)
-
-
-def _told(values: ArrayLike) -> str:
-    """A number as it is, an array by its shape and a checksum."""
-    values = np.asarray(values, dtype=np.float32)
-    if values.ndim == 0:
-        return repr(float(values))
-    return f"{'×'.join(map(str, values.shape))}: {crc32(values.astype('<f4').tobytes()):08x}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.crafters import sample_arguments as arguments
 from dpsub.models import Model
+from dpsub.models.checked_arrays import numbers
 from dpsub.models.interface import check_model
 from dpsub.trainers import Surrogates, answers_of, distilled
 from dpsub.trainers.devices import NAMES
@@ -51,7 +51,7 @@ class BlackBox(Frozen):
     >>> distinguishers.BlackBox([[0.0, 1.0], [1.0, 0.0]], craft, epochs=100)  # doctest: +NORMALIZE_WHITESPACE
     BlackBox(records=(2×2: c6f776d8), says='probabilities', epochs=100, batch_size=512, learning_rate=0.0001,
         temperature=1.0, surrogate=None, seed=0, craft=AdversarialSamples(loss='ade', margin=0.2, steps=10,
-        learning_rate=0.05, optimizer='adam', start=(2: 6522df69, 1), bounds=None))
+        learning_rate=0.05, optimizer='adam', start=((2: 6522df69), 1), bounds=None))
     """
 
     records: ArrayLike
@@ -66,7 +66,7 @@ class BlackBox(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        records = arguments.numbers("records", self.records)
+        records = numbers("records", self.records)
         if records.ndim < 2 or not len(records):
             raise ValueError(f"records must have shape (n, …), one record or more, got {records.shape}")
         if not isinstance(self.craft, Distinguisher) or isinstance(self.craft, type):
@@ -85,9 +85,7 @@ class BlackBox(Frozen):
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        records = np.asarray(self.records)
-        shape = "×".join(map(str, records.shape))
-        named = {"records": f"({shape}: {crc32(records.astype('<f4').tobytes()):08x})"}
+        named = {"records": told(self.records)}
         for name in ("says", "epochs", "batch_size", "learning_rate", "temperature", "surrogate", "seed", "craft"):
             named[name] = repr(getattr(self, name))
         return f"BlackBox({', '.join(f'{name}={value}' for name, value in named.items())})"

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Record
-from dpsub.models import Model, theta_of
-from dpsub.trainers import label_logits
+from dpsub.models import Model
+from dpsub.trainers import answers_of, label_logits
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,8 +63,8 @@ class Canary:
                     f"pair must hold records with features {model.input_shape} and labels below {model.classes}, got "
                     f"{record.x.shape} and {record.y}"
                 )
-        inputs = model.inputs(torch.tensor(np.stack([record.x for record in records])))
-        theta = theta_of(model, torch.tensor(weights))
-        logits = label_logits(model.logits(theta, inputs), torch.tensor([record.y for record in records]))
+        answers = answers_of(model, weights, np.stack([record.x for record in records]), says="logits")
+        labels = torch.tensor([record.y for record in records])
+        logits = label_logits(torch.tensor(answers).permute(1, 2, 0), labels)
         scores: NDArray[np.float32] = (logits[0] - logits[1] if len(records) > 1 else logits[0]).numpy()
         return scores

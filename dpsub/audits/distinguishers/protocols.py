@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import xarray as xr
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
@@ -41,7 +40,6 @@ def distinguish(
     protocol: str = "held_out",
     share: float | None = None,
     folds: int = 5,
-    seed: int = 0,
     progress: bool = True,
 ) -> xr.Dataset:
     r"""Score final models by a distinguisher that is learned from some of them.
@@ -64,14 +62,13 @@ def distinguish(
         share: 0 < share < 1; the share of the runs that is only learned from: by default 0.5 for "held_out" and 0.35
             for "folds".
         folds: ≥ 1; how many folds are judged, for "folds". One fold is the same as "held_out".
-        seed: where torch's global random numbers begin before each lesson, for distinguishers that draw from them.
         progress: show a progress bar of the folds.
 
     Returns:
         A dataset of the judged runs: `score` (run,) float32, higher speaks for z; `bit` (run,) int8; the coordinate
         `run`, the number in `trained`; and for "folds" the coordinate `fold` (run,), from 1 on. The attributes are
-        those of `trained`, and `distinguisher`, `protocol`, `distinguisher_seed`, `learned_from` and `judged`: the
-        numbers of runs, one for each judged fold.
+        those of `trained`, and `distinguisher`, `protocol`, `learned_from` and `judged`: the numbers of runs, one for
+        each judged fold.
 
     Raises:
         ValueError: if `trained` holds no weights, several repeats, runs that are not trained yet, or weights of another
@@ -97,11 +94,10 @@ def distinguish(
     checks.choice("protocol", protocol, PROTOCOLS)
     first = checks.real("share", SHARES[protocol] if share is None else share, above=0, below=1)
     folds = checks.whole("folds", folds)
-    seed = checks.whole("seed", seed, at_least=0, at_most=2**63 - 1)
     parts = _parts(protocol, len(bits), round(first * len(bits)), folds)
     _check_parts(parts, bits, protocol)
     scores = [
-        _judged(by, model, trained, bits, part, seed)
+        _judged(by, model, trained, bits, part)
         for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not checks.flag("progress", progress))
     ]
     rows = np.concatenate([np.arange(len(bits))[part.judged] for part in parts])
@@ -116,7 +112,6 @@ def distinguish(
         | {
             "distinguisher": repr(by),
             "protocol": protocol,
-            "distinguisher_seed": seed,
             "learned_from": _plain([len(bits[part.learned_from]) for part in parts]),
             "judged": _plain([len(one) for one in scores]),
         },
@@ -187,15 +182,13 @@ def _check_parts(parts: list[Part], bits: NDArray[np.int8], protocol: str) -> No
 
 
 def _judged(
-    by: Distinguisher, model: Model, trained: xr.Dataset, bits: NDArray[np.int8], part: Part, seed: int
+    by: Distinguisher, model: Model, trained: xr.Dataset, bits: NDArray[np.int8], part: Part
 ) -> NDArray[np.float32]:
     """Learn from a part's models, and score its others."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        scorer = by.learn(model, _weights(trained, part.learned_from), bits[part.learned_from].copy())
-        if not isinstance(scorer, Scorer):
-            raise ValueError(f"by must learn an object with a method scores, got a {type(scorer).__name__} from {by!r}")
-        given = scorer.scores(model, _weights(trained, part.judged))
+    scorer = by.learn(model, _weights(trained, part.learned_from), bits[part.learned_from].copy())
+    if not isinstance(scorer, Scorer):
+        raise ValueError(f"by must learn an object with a method scores, got a {type(scorer).__name__} from {by!r}")
+    given = scorer.scores(model, _weights(trained, part.judged))
     return _checked_scores(given, len(bits[part.judged]), by)
 
 

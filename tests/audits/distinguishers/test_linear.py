@@ -7,7 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import dpsub
 from dpsub import distinguishers, models
-from dpsub.audits.distinguishers import LinearDiscriminant, MatchedFilter, ProbeDiscriminant, linear
+from dpsub.audits.distinguishers import LinearDiscriminant, linear
 
 FEATURES, CLASSES = 3, 4
 
@@ -57,11 +57,10 @@ def test_the_discriminant_is_that_of_scikit_learn(model):
         assert same_direction(LinearDiscriminant(ridge).learn(model, weights, bits).direction, other.coef_[0])
 
 
-def test_a_ridge_of_one_is_the_matched_filter_and_that_is_the_difference_of_the_means(model):
+def test_a_ridge_of_one_is_the_difference_of_the_means(model):
     weights, bits, _ = trained(100, model)
-    matched = MatchedFilter().learn(model, weights, bits)
+    matched = LinearDiscriminant(1.0).learn(model, weights, bits)
     assert same_direction(matched.direction, weights[bits == 0].mean(0) - weights[bits == 1].mean(0))
-    assert np.array_equal(matched.direction, LinearDiscriminant(1.0).learn(model, weights, bits).direction)
     assert same_direction(LinearDiscriminant(1 - 1e-9).learn(model, weights, bits).direction, matched.direction)
 
 
@@ -71,7 +70,7 @@ def test_the_discriminant_comes_near_the_mahalanobis_distance_and_the_matched_fi
     means = np.linspace(-1, 1, model.parameters)
     best = np.sqrt(means @ np.linalg.solve(covariance, means))
     matched = means @ means / np.sqrt(means @ covariance @ means)
-    for by, expected in ((LinearDiscriminant(0.0), best), (MatchedFilter(), matched)):
+    for by, expected in ((LinearDiscriminant(0.0), best), (LinearDiscriminant(1.0), matched)):
         scores = by.learn(model, weights, bits).scores(model, judged)
         assert scores.dtype == np.float32
         apart = scores[worlds == 0].mean() - scores[worlds == 1].mean()
@@ -82,15 +81,15 @@ def test_the_discriminant_comes_near_the_mahalanobis_distance_and_the_matched_fi
 
 def test_exchanged_worlds_change_the_sign_and_nothing_else(model):
     weights, bits, _ = trained(50, model)
-    for by in (MatchedFilter(), LinearDiscriminant(), ProbeDiscriminant(np.eye(FEATURES))):
+    for by in (LinearDiscriminant(1.0), LinearDiscriminant(), LinearDiscriminant(1e-3, np.eye(FEATURES))):
         one, other = (by.learn(model, weights, b).scores(model, weights) for b in (bits, 1 - bits))
         assert np.allclose(one, -other, atol=1e-4)
 
 
-def test_the_probe_discriminant_is_the_discriminant_of_the_logits(model):
+def test_with_probes_it_is_the_discriminant_of_their_logits(model):
     weights, bits, _ = trained(300, model)
     records = np.random.default_rng(3).random((5, FEATURES)).astype(np.float32)
-    scorer = ProbeDiscriminant(records, ridge=0.1).learn(model, weights, bits)
+    scorer = LinearDiscriminant(0.1, records).learn(model, weights, bits)
     by_hand = np.stack([model.module(row)(torch.tensor(records)).detach().numpy().ravel() for row in weights])
     assert same_direction(scorer.direction, naive(by_hand, bits, 0.1), 1e-3)
     assert np.allclose(scorer.scores(model, weights), by_hand @ scorer.direction, atol=1e-4)
@@ -108,7 +107,8 @@ def test_held_out_they_find_the_worlds_of_an_audit_and_nothing_where_there_is_no
     head, spec = models.linear(task), dpsub.DPSGD(4.0, 1.0, 1.0, 10, 0.1)
     pair = dpsub.crafters.mislabeled(task, head, spec, seed=0)
     audited = dpsub.audit(task, head, pair, spec, runs=2000, metrics=("weights",), device="cpu", progress=False)
-    for by in (MatchedFilter(), LinearDiscriminant(), ProbeDiscriminant(np.stack([pair.z.x, pair.z_prime.x]))):
+    probes = np.stack([pair.z.x, pair.z_prime.x])
+    for by in (LinearDiscriminant(1.0), LinearDiscriminant(), LinearDiscriminant(1e-3, probes)):
         found = dpsub.distinguish(audited, head, by, progress=False)
         assert found.attrs["distinguisher"] == repr(by)
         apart = [found.score.values[found.bit.values == bit] for bit in (0, 1)]
@@ -120,11 +120,13 @@ def test_held_out_they_find_the_worlds_of_an_audit_and_nothing_where_there_is_no
 
 
 def test_reprs_tell_distinguishers_apart():
-    for by in (MatchedFilter(), LinearDiscriminant(), LinearDiscriminant(0.25)):
-        assert eval(repr(by), vars(distinguishers)) == by
-    probes = [ProbeDiscriminant(np.eye(3)), ProbeDiscriminant(np.eye(3) + 1e-6), ProbeDiscriminant(np.eye(3), 0.5)]
-    assert len({repr(by) for by in probes}) == 3
-    assert repr(ProbeDiscriminant(np.eye(3))) == repr(probes[0])
+    for by in (LinearDiscriminant(), LinearDiscriminant(0.25)):
+        assert repr(eval(repr(by), vars(distinguishers))) == repr(by)
+    eye = np.eye(3)
+    several = [LinearDiscriminant(), LinearDiscriminant(0.5)]
+    several += [LinearDiscriminant(probes=one) for one in (eye, eye + 1e-6, eye[:2])] + [LinearDiscriminant(0.5, eye)]
+    assert len({repr(by) for by in several}) == len(several)
+    assert repr(LinearDiscriminant(probes=eye)) == repr(several[2])
 
 
 def test_bad_input_is_refused(model):
@@ -135,15 +137,15 @@ def test_bad_input_is_refused(model):
     with pytest.raises(ValueError, match="ridge must be > 0 for 10 models with 16 features each, got 0"):
         LinearDiscriminant(0).learn(model, weights[:10], bits[:10])
     with pytest.raises(ValueError, match="ridge must be > 0 for features that depend on each other"):
-        ProbeDiscriminant(np.zeros((2, FEATURES)), 0).learn(model, np.ones_like(weights), bits)
+        LinearDiscriminant(0, np.zeros((2, FEATURES))).learn(model, np.ones_like(weights), bits)
     with pytest.raises(ValueError, match="weights must differ between models of one world"):
         LinearDiscriminant().learn(model, np.ones_like(weights), bits)
-    with pytest.raises(ValueError, match="at least two of each, got 30, with 0 of 0 and 30 of 1"):
-        MatchedFilter().learn(model, weights, np.ones_like(bits))
-    with pytest.raises(ValueError, match=r"weights must have shape \(runs, 16\), got \(30, 5\)"):
-        MatchedFilter().learn(model, weights[:, :5], bits)
-    with pytest.raises(ValueError, match=r"records must have shape \(records, \*\(3,\)\)"):
-        ProbeDiscriminant(np.zeros((2, 5))).learn(model, weights, bits)
-    for records in (np.zeros(3), np.zeros((0, 3)), [["a"]], np.full((1, 3), np.nan)):
-        with pytest.raises(ValueError, match="records must be finite numbers of shape"):
-            ProbeDiscriminant(records)
+    with pytest.raises(ValueError, match="bits must hold two models or more of each world, got 0 trained"):
+        LinearDiscriminant().learn(model, weights, np.ones_like(bits))
+    with pytest.raises(ValueError, match=r"weights must have shape \(runs, 16\), .* got \(30, 5\)"):
+        LinearDiscriminant().learn(model, weights[:, :5], bits)
+    with pytest.raises(ValueError, match=r"x must have shape \(n, 3\), one record or more, got \(2, 5\)"):
+        LinearDiscriminant(probes=np.zeros((2, 5))).learn(model, weights, bits)
+    for probes in (np.zeros(3), np.zeros((0, 3)), [["a"]], np.full((1, 3), np.nan)):
+        with pytest.raises(ValueError, match="probes must (have shape|be real|be finite)"):
+            LinearDiscriminant(probes=probes)
