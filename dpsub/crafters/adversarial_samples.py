@@ -32,6 +32,7 @@ class AdversarialSample(Frozen):
     Attributes:
         x: the features, float32.
         y: the label.
+        y_prime: None, or another label: the loss is that of y minus that of y_prime.
         details: how it was crafted: `loss`, `margin`, `steps`, `learning_rate`, `optimizer`, and `runs`, on how many
             models.
         trace: `loss` (steps + 1,), what crafting minimised, and `separation` (steps + 1,), the mean loss of the models
@@ -43,13 +44,16 @@ class AdversarialSample(Frozen):
 
     x: NDArray[np.float32]
     y: int
+    y_prime: int | None = None
     details: Mapping[str, float | int | str] = field(default_factory=dict)
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     device: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", read_only(numbers("x", self.x)))
-        object.__setattr__(self, "y", checks.whole("y", self.y, at_least=0))
+        y, y_prime = arguments.two_labels(self.y, self.y_prime)
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "y_prime", y_prime)
         checks.choice("device", self.device, NAMES)
         for name in ("details", "trace"):
             if not isinstance(value := getattr(self, name), Mapping):
@@ -102,12 +106,10 @@ class AdversarialSample(Frozen):
                 loss is not finite.
         """
         check_model(model)
-        if self.x.shape != model.input_shape or self.y >= model.classes:
-            raise ValueError(
-                f"model must take records like the sample, of shape {self.x.shape} with label {self.y}, got {model!r}"
-            )
+        arguments.check_sample(model, self.x, self.y, self.y_prime)
         where = device_of(self.device)
-        losses_of_all = LossesAtRecord(model, final_weights(model, weights), self.y, where, keep=False)
+        checked = final_weights(model, weights)
+        losses_of_all = LossesAtRecord(model, checked, self.y, self.y_prime, where, keep=False)
         with matmul_precision("highest"), torch.no_grad():
             losses = losses_of_all(torch.tensor(self.x, device=where))
         if not torch.isfinite(losses).all():
@@ -122,6 +124,7 @@ def adversarial_sample(
     bits: ArrayLike,
     *,
     start: Record | tuple[ArrayLike, int],
+    y_prime: int | None = None,
     loss: str = "ade",
     margin: float = 0.2,
     steps: int = 10,
@@ -132,7 +135,8 @@ def adversarial_sample(
 ) -> AdversarialSample:
     r"""Craft a record at which models trained with z have a lower loss than the others.
 
-    With M′ the models trained with z, M the others, and l a model's loss at (x, y), the losses to minimise over x are
+    With M′ the models trained with z, M the others, and l a model's loss at (x, y), or that minus its loss at (x, y′),
+    the losses to minimise over x are
 
     - "ude": mean l(M′) − mean l(M);
     - "ade": the mean over M′ of max(0, l(M′) − mean l(M) + margin);
@@ -151,6 +155,7 @@ def adversarial_sample(
         weights: (runs, parameters), the final weights of models, such as the variable "weights" of an audit.
         bits: (runs,): 0 if trained with z, 1 if with z′ or with nothing; two models or more of each.
         start: the record (x, y) to start from: the canary, or a blank record. y does not change.
+        y_prime: None, or the label y′ of z′, where z′ is z with another label. Both labels together tell more.
         loss: "ude", "ade", "fisher" or "bhattacharyya".
         margin: α ≥ 0 of "ade", in the unit of the loss. The others do not use it.
         steps: how many; 0 leaves x as it is.
@@ -186,6 +191,7 @@ def adversarial_sample(
     with_z = arguments.trained_with_z(bits, len(checked))
     first = arguments.record("start", start)
     arguments.check_record("start", model, first)
+    _, y_prime = arguments.two_labels(first.y, y_prime, classes=model.classes)
     limits = arguments.limits(bounds, first.x)
     where = device_of(device)
 
@@ -197,7 +203,7 @@ def adversarial_sample(
     moments = set(np.linspace(0, steps, min(steps, MOMENTS) + 1).round().astype(int).tolist())
     values, separation, seen = [], [], []
     with matmul_precision("highest"), torch.enable_grad():
-        losses_of_all = LossesAtRecord(model, checked, first.y, where, keep=True)
+        losses_of_all = LossesAtRecord(model, checked, first.y, y_prime, where, keep=True)
         for step in range(steps + 1):
             losses = losses_of_all(x)
             found = losses.detach().requires_grad_()
@@ -224,6 +230,7 @@ def adversarial_sample(
     return AdversarialSample(
         x=seen[-1],
         y=first.y,
+        y_prime=y_prime,
         details={
             "loss": loss,
             "margin": margin,

@@ -22,12 +22,23 @@ class LossesAtRecord:
         model: the architecture.
         weights: (runs, parameters), checked.
         y: the label.
+        y_prime: another label, whose loss is subtracted.
         device: where to compute.
         keep: whether to hold the models in the layout in which they compute, for more than one call.
     """
 
-    def __init__(self, model: Model, weights: NDArray[np.float32], y: int, device: torch.device, *, keep: bool):
-        self.model, self.y, self.device = model.prepared(device, 1.0), y, device
+    def __init__(
+        self,
+        model: Model,
+        weights: NDArray[np.float32],
+        y: int,
+        y_prime: int | None,
+        device: torch.device,
+        *,
+        keep: bool,
+    ):
+        self.model, self.device = model.prepared(device, 1.0), device
+        self.y, self.y_prime = y, y_prime
         at_once = max(1, PARAMETERS_AT_ONCE // model.parameters)
         self.parts = [weights[first : first + at_once] for first in range(0, len(weights), at_once)]
         self.kept = list(self._thetas()) if keep else None
@@ -59,7 +70,11 @@ class LossesAtRecord:
 
     def _losses(self, theta: Tensor, runs: int, x: Tensor) -> Tensor:
         logits = self.model.logits(theta, self.model.inputs(x[None]))[0].T
-        return losses_of(self.model)(logits, torch.full((runs,), self.y, device=self.device))
+        of_label = losses_of(self.model)
+        losses = of_label(logits, torch.full((runs,), self.y, device=self.device))
+        if self.y_prime is None:
+            return losses
+        return losses - of_label(logits, torch.full((runs,), self.y_prime, device=self.device))
 
     def _thetas(self) -> Iterator[Tensor]:
         return (theta_of(self.model, torch.tensor(part, device=self.device)) for part in self.parts)

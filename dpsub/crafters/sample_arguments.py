@@ -68,6 +68,25 @@ def check_record(name: str, model: Model, given: Record) -> None:
     checks.whole(f"{name}'s label", given.y, at_least=0, at_most=model.classes - 1)
 
 
+def two_labels(y: object, y_prime: object, *, classes: int | None = None) -> tuple[int, int | None]:
+    """A label, and another one or None, as Python's numbers."""
+    most = None if classes is None else classes - 1
+    own = checks.whole("y", y, at_least=0, at_most=most)
+    if y_prime is None:
+        return own, None
+    other = checks.whole("y_prime", y_prime, at_least=0, at_most=most)
+    if other == own:
+        raise ValueError(f"y_prime must be None or a label other than y, got {other}, which is y")
+    return own, other
+
+
+def check_sample(model: Model, x: NDArray[np.float32], y: int, y_prime: int | None) -> None:
+    """Check that a model takes a sample's features, and has its labels."""
+    if x.shape != model.input_shape or not 0 <= y < model.classes or not (y_prime or 0) < model.classes:
+        labels = f"label {y}" if y_prime is None else f"labels {y} and {y_prime}"
+        raise ValueError(f"model must take records like the sample, of shape {x.shape} with {labels}, got {model!r}")
+
+
 def limits(bounds: object, start: NDArray[np.float32]) -> Limits | None:
     """The bounds, each broadcast to the features of the start, which are within them."""
     if bounds is None:

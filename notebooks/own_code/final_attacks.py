@@ -21,6 +21,7 @@ from dpsub import (
 from dpsub._core.provenance import commit
 from own_code.final_models import DELTA, made_for
 
+TWO = ", two labels"
 LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
 MARGIN = 0.2  # α of the loss "ade", in the paper
 # Both versions clamp to these limits, in standardised pixels.
@@ -70,15 +71,23 @@ VALID = ("all models", "held out", "held out, second crafting", "folds")
 
 
 def attack(name, pair, version, margin=MARGIN, rate=0.05):
-    """The distinguisher of an attack: "canary", or a loss of a sample."""
+    """The distinguisher of an attack: "canary", or a loss of a sample.
+
+    A loss followed by TWO is that of z's label minus that of z′'s.
+    """
     if name == "canary":
         return distinguishers.Canary(pair)
+    loss = name.removesuffix(TWO)
     how = {"start": pair.z, "steps": 10, "learning_rate": rate}
     if version == 2:
         blank = (np.zeros_like(pair.z.x), pair.z.y)
         how = {"start": blank, "steps": 5, "learning_rate": 0.01}
     return distinguishers.AdversarialSamples(
-        loss=name, margin=margin, bounds=BOUNDS, **how
+        y_prime=None if loss == name else pair.z_prime.y,
+        loss=loss,
+        margin=margin,
+        bounds=BOUNDS,
+        **how,
     )
 
 
@@ -126,8 +135,11 @@ def shown(scores, bits, threshold, alpha):
 
 def attempts(pair, ways, margins):
     """Each distinguisher with its way, and the columns that name them."""
+    names = ["canary", *LOSSES]
+    if pair.adjacency == "substitute" and pair.z.y != pair.z_prime.y:
+        names += [f"{loss}{TWO}" for loss in LOSSES]
     for way in ways:
-        for name in ("canary", *LOSSES):
+        for name in names:
             yield (
                 way,
                 attack(name, pair, WAYS[way].version),

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from dpsub import figures
+from own_code.final_attacks import TWO
 from own_code.final_stated import PAPER
 
 ATTACKS = ("canary", "ude", "ade", "fisher", "bhattacharyya")
@@ -15,6 +16,7 @@ NAMES = {
     "fisher": "Fisher",
     "bhattacharyya": "Bhattacharyya",
 }
+TWO_LABELS = {f"{one}{TWO}": f"{NAMES[one]}{TWO}" for one in ATTACKS[1:]}
 MARKERS = dict(zip(ATTACKS, "os^Dv", strict=True))
 COLORS = dict(zip(ATTACKS, figures.COLORS, strict=True))
 DATA = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}

@@ -31,13 +31,16 @@ def by_hand(loss, with_z, others, margin):
     return -sign * (criterion / 4 + torch.log((v + v_z) / 2 / (v * v_z) ** 0.5) / 2)
 
 
-def naive(model, weights, bits, start, loss, steps, rate, optimizer, margin=0.2, bounds=None):
+def naive(model, weights, bits, start, loss, steps, rate, optimizer, margin=0.2, bounds=None, y_prime=None):
     """Crafting with one module for each model, in float64."""
     modules = [model.module(one).double() for one in weights]
     x, label = torch.tensor(np.asarray(start[0]), dtype=torch.float64, requires_grad=True), torch.tensor([start[1]])
     descent, curve = OPTIMIZERS[optimizer]([x], lr=rate), []
     for step in range(steps + 1):
         losses = [cross_entropy(module(x[None]), label) for module in modules]
+        if y_prime is not None:
+            others = [cross_entropy(module(x[None]), torch.tensor([y_prime])) for module in modules]
+            losses = [one - other for one, other in zip(losses, others, strict=True)]
         worlds = [[one for one, bit in zip(losses, bits, strict=True) if bit == world] for world in (0, 1)]
         value = by_hand(loss, *worlds, margin)
         curve.append(value.item())
@@ -103,6 +106,24 @@ def test_crafting_equals_a_loop_over_modules(trained, bank, loss, optimizer):
     np.testing.assert_allclose(found.x, x, atol=1e-5)
     np.testing.assert_allclose(found.trace["loss"], curve, atol=1e-5, rtol=1e-5)
     assert not np.allclose(found.x, start[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_with_two_labels_the_loss_is_of_one_minus_that_of_the_other(trained, loss):
+    model, weights, start = trained("mlp")
+    y_prime = (start[1] + 1) % model.classes
+    options = {"start": start, "loss": loss, "steps": 4, "learning_rate": 0.02}
+    found = crafters.adversarial_sample(model, weights, BITS, y_prime=y_prime, **options)
+    x, curve = naive(model, weights, BITS, start, loss, 4, 0.02, "adam", y_prime=y_prime)
+    np.testing.assert_allclose(found.x, x, atol=1e-5)
+    np.testing.assert_allclose(found.trace["loss"], curve, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found.curves(model, weights, BITS)["loss"], curve, atol=1e-4, rtol=1e-4)
+    with torch.no_grad():
+        outputs = [model.module(one)(torch.tensor(found.x)[None])[0] for one in weights]
+    expected = [float(one[start[1]] - one[y_prime]) for one in outputs]
+    np.testing.assert_allclose(found.scores(model, weights), expected, atol=1e-5)
+    one_label = crafters.adversarial_sample(model, weights, BITS, **options)
+    assert not np.allclose(found.x, one_label.x, atol=1e-3)
 
 
 def test_the_first_step_on_linear_heads_is_minus_the_difference_of_mean_gradients(heads):
@@ -279,6 +300,9 @@ def call(heads):
     ("changes", "message"),
     [
         ({"model": torch.nn.Linear(30, 3)}, "model must be a bank, got a torch.nn.Module, Linear: .*from_module"),
+        ({"y_prime": 1}, "y_prime must be None or a label other than y, got 1, which is y"),
+        ({"y_prime": 3}, "y_prime must be >= 0 and <= 2, got 3"),
+        ({"y_prime": 0.5}, "y_prime must be a whole number"),
         ({"loss": "hinge"}, "loss must be one of 'ude', 'ade', 'fisher', 'bhattacharyya', got 'hinge'"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of 'adam', 'sgd', got 'lbfgs'"),
         ({"margin": -0.1}, "margin must be >= 0"),

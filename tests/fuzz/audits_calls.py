@@ -300,6 +300,7 @@ CALLS = [
         distinguishers.AdversarialSamples,
         {
             "start": [(np.zeros(3), 1), ([0.5, 0, 1], np.int8(2))],
+            "y_prime": [OMIT, None, 0],
             "loss": [OMIT, "ude", "fisher"],
             "margin": [OMIT, 0, np.float32(0.25)],
             "steps": [OMIT, 0, np.int8(3)],

@@ -297,6 +297,7 @@ CALLS = [
             "weights": [FINAL, FINAL.astype(np.float16), torch.tensor(FINAL), FINAL.tolist()],
             "bits": [[0, 1, 0, 1, 1], np.array([1, 0, 0, 1, 0], dtype=np.int8), torch.tensor([0, 0, 1, 1, 1])],
             "start": [(np.zeros(3), 1), ([0.5, 0, 1], np.int8(2)), (torch.ones(3), 0)],
+            "y_prime": [OMIT, None, 2, np.int8(2)],
             "loss": [OMIT, "ude", "ade", "fisher", "bhattacharyya"],
             "margin": [OMIT, 0, 0.05, np.float32(0.25)],
             "steps": [OMIT, 0, 1, np.int8(3), 12.0],
@@ -314,6 +315,7 @@ CALLS = [
         {
             "x": [np.ones(3), [0.5, 1], torch.ones(2, 2)],
             "y": [0, np.int8(2)],
+            "y_prime": [OMIT, None, 1],
             "details": [OMIT, {"runs": 3}],
             "trace": [OMIT, {"loss": np.ones(2)}],
             "device": [OMIT, "cpu", "auto", "cuda"],

@@ -23,7 +23,7 @@ class AdversarialSamples(Frozen):
 
     Attributes:
         start: the record (x, y) to start from: the canary, or a blank record.
-        loss, margin, steps, learning_rate, optimizer, bounds: as in `dpsub.crafters.adversarial_sample`.
+        y_prime, loss, margin, steps, learning_rate, optimizer, bounds: as in `dpsub.crafters.adversarial_sample`.
         device: where it computes; not part of the `repr`.
 
     Raises:
@@ -34,11 +34,12 @@ class AdversarialSamples(Frozen):
     >>> from dpsub.audits import distinguishers
     >>> distinguishers.AdversarialSamples(([0.0, 0.0], 1), loss="ude", steps=5, learning_rate=0.01, bounds=(0, 1))
     ... # doctest: +NORMALIZE_WHITESPACE
-    AdversarialSamples(loss='ude', margin=0.2, steps=5, learning_rate=0.01, optimizer='adam', start=((2: 6522df69), 1),
-        bounds=(0.0, 1.0))
+    AdversarialSamples(y_prime=None, loss='ude', margin=0.2, steps=5, learning_rate=0.01, optimizer='adam',
+        start=((2: 6522df69), 1), bounds=(0.0, 1.0))
     """
 
     start: Record | tuple[ArrayLike, int]
+    y_prime: int | None = None
     loss: str = "ade"
     margin: float = 0.2
     steps: int = 10
@@ -51,15 +52,17 @@ class AdversarialSamples(Frozen):
         start = arguments.record("start", self.start)
         given = (self.loss, self.margin, self.steps, self.learning_rate, self.optimizer)
         margin, steps, learning_rate = arguments.check_settings(*given)
+        _, y_prime = arguments.two_labels(start.y, self.y_prime)
         checks.choice("device", self.device, NAMES)
         arguments.limits(self.bounds, start.x)
         bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
-        checked = {"start": start, "margin": margin, "steps": steps, "learning_rate": learning_rate, "bounds": bounds}
-        for name, value in checked.items():
+        numbers_of = {"margin": margin, "steps": steps, "learning_rate": learning_rate}
+        for name, value in {"start": start, "y_prime": y_prime, "bounds": bounds, **numbers_of}.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        named = {name: repr(getattr(self, name)) for name in ("loss", "margin", "steps", "learning_rate", "optimizer")}
+        plain = ("y_prime", "loss", "margin", "steps", "learning_rate", "optimizer")
+        named = {name: repr(getattr(self, name)) for name in plain}
         named["start"] = f"({told(self.start[0])}, {self.start[1]})"
         named["bounds"] = "None" if self.bounds is None else f"({', '.join(map(told, self.bounds))})"
         return f"AdversarialSamples({', '.join(f'{name}={value}' for name, value in named.items())})"

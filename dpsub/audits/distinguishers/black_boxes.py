@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,8 +51,8 @@ class BlackBox(Frozen):
     >>> craft = distinguishers.AdversarialSamples(([0.0, 0.0], 1))
     >>> distinguishers.BlackBox([[0.0, 1.0], [1.0, 0.0]], craft, epochs=100)  # doctest: +NORMALIZE_WHITESPACE
     BlackBox(records=(2×2: c6f776d8), says='probabilities', epochs=100, batch_size=512, learning_rate=0.0001,
-        temperature=1.0, surrogate=None, seed=0, craft=AdversarialSamples(loss='ade', margin=0.2, steps=10,
-        learning_rate=0.05, optimizer='adam', start=((2: 6522df69), 1), bounds=None))
+        temperature=1.0, surrogate=None, seed=0, craft=AdversarialSamples(y_prime=None, loss='ade', margin=0.2,
+        steps=10, learning_rate=0.05, optimizer='adam', start=((2: 6522df69), 1), bounds=None))
     """
 
     records: ArrayLike
@@ -128,7 +129,8 @@ class BlackBox(Frozen):
                 "craft must learn a sample, with attributes x and y, as AdversarialSamples does, got a "
                 f"{type(sample).__name__} from {self.craft!r}"
             )
-        return SampleForBoxes(np.asarray(sample.x), int(sample.y), self.says, found, sample, self.device)
+        y_prime = getattr(sample, "y_prime", None)
+        return SampleForBoxes(np.asarray(sample.x), int(sample.y), y_prime, self.says, found, sample, self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +140,7 @@ class SampleForBoxes:
     Attributes:
         x: the features, float32.
         y: the label.
+        y_prime: None, or another label, for which the answer is subtracted.
         says: what the box says of a model.
         surrogates: on which the sample was crafted: their weights, and their loss by epoch.
         crafted: what `craft` learned, with the curves that it recorded.
@@ -146,6 +149,7 @@ class SampleForBoxes:
 
     x: NDArray[np.float32]
     y: int
+    y_prime: int | None
     says: str
     surrogates: Surrogates
     crafted: Scorer
@@ -157,7 +161,7 @@ class SampleForBoxes:
         For logits and probabilities it is the logarithm of the probability of y. A probability that rounds to 0 counts
         as float32's smallest normal number, a score of −87.3, and those near 1 round to few values, so scores may tie.
         For labels it is 1 if the box says y and else 0, so nearly all scores tie. The rank test is conservative under
-        ties.
+        ties. With `y_prime` the same of y_prime is subtracted.
 
         Args:
             model: the architecture.
@@ -170,13 +174,14 @@ class SampleForBoxes:
             ValueError: if the sample does not fit the model, or `weights` has another shape or is not finite.
         """
         check_model(model)
-        if self.x.shape != model.input_shape or not 0 <= self.y < model.classes:
-            raise ValueError(
-                f"model must take records like the sample, of shape {self.x.shape} with label {self.y}, got {model!r}"
-            )
+        arguments.check_sample(model, self.x, self.y, self.y_prime)
         said = answers_of(model, weights, self.x[None], says=self.says, device=self.device)[:, 0]
+        own = self._of_label(said, self.y)
+        return own if self.y_prime is None else own - self._of_label(said, self.y_prime)
+
+    def _of_label(self, said: NDArray[Any], label: int) -> NDArray[np.float32]:
         if self.says == "labels":
-            return np.asarray(said == self.y, dtype=np.float32)
+            return np.asarray(said == label, dtype=np.float32)
         if self.says == "logits":
-            return np.asarray(torch.log_softmax(torch.tensor(said), dim=1)[:, self.y].numpy())
-        return np.asarray(np.log(np.maximum(said[:, self.y], LEAST_PROBABILITY)))
+            return np.asarray(torch.log_softmax(torch.tensor(said), dim=1)[:, label].numpy())
+        return np.asarray(np.log(np.maximum(said[:, label], LEAST_PROBABILITY)))

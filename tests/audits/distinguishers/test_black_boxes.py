@@ -102,6 +102,23 @@ def test_scores_are_what_the_box_says_of_the_label():
     assert set(scores) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+def test_with_two_labels_the_answer_of_one_is_subtracted(says):
+    weights = final_models(MODEL, 30, seed=9)
+    (x, y), y_prime = SAMPLE, (SAMPLE[1] + 1) % MODEL.classes
+    craft = AdversarialSamples((x, y), y_prime, steps=0)
+    of_labels = [
+        box(given, says=says, epochs=1).learn(MODEL, weights, np.arange(30) % 2).scores(MODEL, weights)
+        for given in (
+            craft,
+            AdversarialSamples((x, y), steps=0),
+            AdversarialSamples((x, y_prime), steps=0),
+        )
+    ]
+    np.testing.assert_allclose(of_labels[0], of_labels[1] - of_labels[2], atol=1e-6)
+    assert of_labels[0].std() > 0
+
+
 def test_probabilities_that_round_to_0_have_the_lowest_score():
     model = models.linear(TASK)
     weights = np.zeros((4, model.parameters), dtype=np.float32)
