@@ -63,6 +63,18 @@ def test_bounds_are_marked_valid_for_models_that_nothing_was_learned_from(rows):
     assert not rows[~rows.way.isin(attacks.VALID)].valid.any()
 
 
+def test_samples_start_at_the_canary_clamped_and_ask_about_both_labels_under_substitution(cell):
+    for name, other in (("ClipBKD", "add_remove"), ("ClipBKD", "substitute"), ("blank", "substitute")):
+        _, _, pair = made_for(cell._replace(canary=name, adjacency=other))
+        tried = {named["attack"]: by for _, by, named in attacks.attempts(pair, ["first version"], ())}
+        two = {f"{loss}, two labels" for loss in attacks.LOSSES} if other == "substitute" else set()
+        assert set(tried) == {"canary", *attacks.LOSSES} | two
+        np.testing.assert_array_equal(tried["ade"].start.x, np.clip(pair.z.x, 0, 1))
+        assert tried["ade"].y_prime is None
+        for one in two:
+            assert (tried[one].start.y, tried[one].y_prime) == (pair.z.y, pair.z_prime.y)
+
+
 def test_a_row_is_what_distinguish_shows_of_that_audit(cell, models, rows):
     _, network, pair = made_for(cell)
     by = distinguishers.AdversarialSamples(pair.z, loss="ade", steps=10, learning_rate=0.05, bounds=(0, 1))

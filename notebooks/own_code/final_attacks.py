@@ -78,7 +78,9 @@ def attack(name, pair, version, margin=MARGIN, rate=0.05):
     if name == "canary":
         return distinguishers.Canary(pair)
     loss = name.removesuffix(TWO)
-    how = {"start": pair.z, "steps": 10, "learning_rate": rate}
+    # The published code clamps from the first step on, here before it.
+    start = (np.clip(pair.z.x, *BOUNDS), pair.z.y)
+    how = {"start": start, "steps": 10, "learning_rate": rate}
     if version == 2:
         blank = (np.zeros_like(pair.z.x), pair.z.y)
         how = {"start": blank, "steps": 5, "learning_rate": 0.01}
