@@ -237,6 +237,7 @@ def named(rows):
     by = ["cell", "models", "box", "way", "attack"]
     found = {}
     for (cell, models, box, way, attack), one in rows.groupby(by):
+        attack = attack.replace(",", "").replace(" ", "_")
         name = f"{key(cell)}_{SHORT[way]}_{attack}"
         name += "_black" if box == "black" else ""
         name += f"_{models}" if models > 256 else ""
