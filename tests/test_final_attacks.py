@@ -13,6 +13,7 @@ from dpsub import distinguishers, findings
 from dpsub.accounting import gdp_epsilon
 
 sys.path.insert(0, str(OWN.parent))
+from own_code import crafting_curve as curves
 from own_code import final_attacks as attacks
 from own_code import final_figures as figures
 from own_code import final_grid as grid
@@ -134,3 +135,23 @@ def test_orderings_are_of_the_same_audits():
     assert found["difference"] == pytest.approx(1 / 3)
     assert found["error"] == pytest.approx(np.std([2, 1, -2], ddof=1) / np.sqrt(3))
     assert (found["more"], found["audits"]) == (2, 3)
+
+
+def test_a_curve_of_crafting_is_what_samples_show_of_models_that_none_was_crafted_on():
+    [cell, _, substituted] = [one._replace(n_train=30, n_aux=60, steps=4) for one in curves.cells()]
+    for one in (cell, substituted):
+        rows, own = curves.curve(one, sizes=(16, 32), judged=40, craftings=((2, 0.05),))
+        assert [(row["loss"], row["models"], len(row["separations"])) for row in rows] == [
+            (loss, size, 32 // size) for loss in curves.LOSSES for size in (16, 32)
+        ]
+        records, network, pair = curves.made_for(one)
+        trained = dpsub.audit(
+            records, network, pair, one.spec, runs=72, observe_every=4, metrics=("weights",), seed=2, progress=False
+        )
+        by = distinguishers.AdversarialSamples(
+            pair.z, pair.z_prime.y if one is substituted else None, loss="fisher", steps=2, bounds=(0, 1)
+        )
+        learned = by.learn(network, trained.weights[16:32], trained.bit[16:32])
+        scores = learned.scores(network, trained.weights[32:])
+        assert rows[4]["separations"][1] == pytest.approx(findings.d_prime(scores, trained.bit[32:]), abs=1e-5)
+        assert own == pytest.approx(findings.d_prime(trained.score[32:, -1], trained.bit[32:]))

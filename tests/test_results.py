@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from own_code import learned_at_zero
+from own_code import crafting_curve, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
@@ -194,6 +195,22 @@ def test_at_zero_only_what_was_learned_from_the_judged_models_shows_anything():
     assert set(table.index[table.valid]) == {("held_out", "ranks"), ("folds", "folds")}
     assert (table["above 0"][table.valid] <= binom.ppf(0.99, 200, 0.05)).all()
     assert (table["above 0"]["in_sample"] > 150).all()
+
+
+def test_samples_draw_level_with_the_canary_and_not_ahead_of_it():
+    table, kept = crafting_curve.table(RESULTS / "crafting_curve.json")
+    assert kept["made"]["commit"].isalnum()
+    assert kept["of"]["judged"] == crafting_curve.JUDGED
+    cells = {one.name: one for one in crafting_curve.cells()}
+    assert set(table.cell) == set(kept["canary"]) == set(cells)
+    assert len(table) == len(cells) * len(crafting_curve.LOSSES) * len(crafting_curve.CRAFTINGS) * len(
+        crafting_curve.SIZES
+    )
+    assert table.share.max() < 1.02  # 0.02 is about one standard error of a separation
+    most = table[table.models == max(crafting_curve.SIZES)].groupby("cell").share.max()
+    assert (most > 0.95).all()
+    fisher = table[(table.loss == "fisher") & (table.steps == 10)].set_index(["cell", "models"]).share.unstack()
+    assert (np.diff(fisher, axis=1) > 0).all()
 
 
 def test_learned_scores_are_of_models_enough_and_never_much_worse_than_the_canarys():

@@ -11,10 +11,10 @@ BITS = np.array([0, 1, 1, 0, 0, 1])
 
 
 def test_the_distinguisher_crafts_as_the_crafter_does(cast):
-    task, model = cast["convnet"]
+    task, model = cast["mlp"]
     start = task.x_train[5], int(task.y_train[5])
     weights = model.initial_parameters(len(BITS), torch.Generator().manual_seed(0)).numpy()
-    options = {"loss": "fisher", "steps": 3, "learning_rate": 0.01, "bounds": (0, np.ones((16, 16)))}
+    options = {"loss": "fisher", "steps": 3, "learning_rate": 0.01, "bounds": (0, np.ones(task.x_train[0].shape))}
     learned = distinguishers.AdversarialSamples(start, **options).learn(model, weights, BITS)
     crafted = crafters.adversarial_sample(model, weights, BITS, start=start, **options)
     np.testing.assert_array_equal(learned.x, crafted.x)
