@@ -59,6 +59,15 @@ def test_rows_are_of_each_audit_attack_and_way(rows):
     assert judged.loc["folds"].max() < 80
 
 
+def test_held_out_rows_say_how_far_the_sample_is_ahead_of_the_canary(rows):
+    held_out = rows[rows.way.isin(["second version", "held out", "held out, second crafting"]) & (rows.box == "white")]
+    assert held_out.ahead.notna().all()
+    assert (held_out[held_out.attack == "canary"].ahead == 0).all()
+    assert (held_out.ahead_low <= held_out.ahead).all()
+    assert (held_out.ahead <= held_out.ahead_high).all()
+    assert rows[rows.way.isin(["first version", "folds", "all models"])].ahead.isna().all()
+
+
 def test_bounds_are_marked_valid_for_models_that_nothing_was_learned_from(rows):
     assert set(rows[rows.valid].way) == set(attacks.VALID)
     assert not rows[~rows.way.isin(attacks.VALID)].valid.any()

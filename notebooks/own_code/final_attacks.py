@@ -19,6 +19,7 @@ from dpsub import (
     trainers,
 )
 from dpsub._core.provenance import commit
+from own_code.crafted_questions import ahead_by
 from own_code.final_models import DELTA, made_for
 
 TWO = ", two labels"
@@ -135,6 +136,15 @@ def shown(scores, bits, threshold, alpha):
     }
 
 
+def ahead_of(own, scores, bits):
+    """By how much a score's AUC exceeds the canary's on the same models.
+
+    `ahead_low` and `ahead_high` are the ends of a 95 % bootstrap interval.
+    """
+    names = ("ahead", "ahead_low", "ahead_high")
+    return dict(zip(names, ahead_by(scores, own, bits), strict=True))
+
+
 def attempts(pair, ways, margins):
     """Each distinguisher with its way, and the columns that name them."""
     names = ["canary", *LOSSES]
@@ -167,7 +177,8 @@ def evaluated(
         boxes: how many audits are attacked by a black box, too.
 
     Returns:
-        A row for each audit, way and attack.
+        A row for each audit, way and attack. Held out, it says by how much
+        the score's AUC is ahead of the canary's.
     """
     records, network, pair = made_for(cell)
     rows = []
@@ -186,6 +197,12 @@ def evaluated(
             found = shown(
                 scores.score, scores.bit, how.threshold, how.alpha
             )
+            if named["attack"] == "canary":
+                own = scores.score.values
+            if how.protocol == "held_out":
+                found |= ahead_of(
+                    own, scores.score.values, scores.bit.values
+                )
             rows.append(usual | {"way": way} | named | found)
         if number >= boxes:
             continue
@@ -211,7 +228,7 @@ def keep(rows, cell, models, path):
     about["cell"] = cell._asdict()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     told = json.dumps(about, ensure_ascii=False)
-    table = rows.round({"bound": 5, "separation": 5}).to_csv(index=False)
+    table = rows.round(5).to_csv(index=False)
     Path(path).write_text(f"# {told}\n{table}", encoding="utf-8")
 
 
