@@ -232,7 +232,11 @@ def key(cell):
 
 
 def named(rows):
-    """Mean bounds of all cells, by the names that other pages quote."""
+    """Mean bounds of all cells, by the names that other pages quote.
+
+    Of held-out samples it also names by how much the AUC is ahead of the
+    canary's, and the ends of the interval, where there is one audit.
+    """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
     found = {}
@@ -242,4 +246,7 @@ def named(rows):
         name += "_black" if box == "black" else ""
         name += f"_{models}" if models > 256 else ""
         found[name] = one.bound.mean()
+        if len(one) == 1 and "held out" in way and one.ahead.notna().all():
+            for column in ("ahead", "ahead_low", "ahead_high"):
+                found[f"{name}_{column}"] = one[column].item()
     return found
