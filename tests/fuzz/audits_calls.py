@@ -67,7 +67,7 @@ def seeds(result, /, *, seed, repeats, **_):
 
 
 def named(result, /, **_):
-    assert repr(result).startswith("AdversarialSamples(loss=")
+    assert repr(result).startswith("AdversarialSamples(y_prime=")
     assert len(repr(result)) < 250
 
 

@@ -210,6 +210,7 @@ CALLS = [
         {"result": [DISTANCES]},
         number(0),
         hostile={"result": st.one_of(LITTLE, among(SPOILED_DISTANCES), ANY_AUDIT)},
+        names=OF_AUDITS,
     ),
     Call(
         "dpsub.findings.step_bounds",
