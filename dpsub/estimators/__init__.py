@@ -8,9 +8,11 @@ the false-negative rate is P(score ≤ threshold | z).
 """
 
 from dpsub.estimators.from_one_step import step_to_training
+from dpsub.estimators.guesses import count_guesses
 from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
+from dpsub.estimators.one_run_bounds import one_run_epsilon_lower_bound
 from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
 from dpsub.estimators.wealth_paths import wealth_of_bets
 
@@ -19,8 +21,10 @@ __all__ = [
     "METHODS",
     "LowerBound",
     "OverRepeats",
+    "count_guesses",
     "epsilon_lower_bound",
     "max_certifiable_epsilon",
+    "one_run_epsilon_lower_bound",
     "over_repeats",
     "runs_needed",
     "step_to_training",
