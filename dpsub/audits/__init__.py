@@ -4,6 +4,7 @@ from dpsub.audits.checked_arguments import repeat_seeds
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.many_runs import audit
 from dpsub.audits.observers import Observer, Watch
+from dpsub.audits.one_run_audits import audit_one_run
 from dpsub.audits.own_training import audit_training
 from dpsub.audits.step_audits import audit_steps
 from dpsub.audits.stored_audits import Status, load, pack, status
@@ -14,6 +15,7 @@ __all__ = [
     "Status",
     "Watch",
     "audit",
+    "audit_one_run",
     "audit_steps",
     "audit_training",
     "distinguish",
