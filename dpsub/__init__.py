@@ -10,7 +10,15 @@ from dpsub._version import __version__
 if TYPE_CHECKING:
     from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
     from dpsub._core import DPSGD, CanaryPair, Pairs
-    from dpsub.audits import audit, audit_one_run, audit_steps, audit_training, distinguish, distinguishers
+    from dpsub.audits import (
+        audit,
+        audit_one_run,
+        audit_steps,
+        audit_training,
+        distinguish,
+        distinguishers,
+        one_run_dataset,
+    )
     from dpsub.estimators import validity
     from dpsub.figures import explorer, findings, pictures, widgets
     from dpsub.figures import threshold_game as game
@@ -38,6 +46,7 @@ __all__ = [
     "findings",
     "game",
     "models",
+    "one_run_dataset",
     "opacus",
     "pictures",
     "trainers",
@@ -55,6 +64,7 @@ _NAMES = {
     "audit_steps": "audits",
     "audit_training": "audits",
     "distinguish": "audits",
+    "one_run_dataset": "audits",
     "audit_worst_case": "worst_case",
 }
 _MODULES = {

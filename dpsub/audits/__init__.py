@@ -1,6 +1,7 @@
 """Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
 from dpsub.audits.checked_arguments import repeat_seeds
+from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.many_runs import audit
 from dpsub.audits.observers import Observer, Watch
@@ -12,6 +13,7 @@ from dpsub.audits.sweeps import load_all, sweep
 
 __all__ = [
     "Observer",
+    "OneRunDataset",
     "Status",
     "Watch",
     "audit",
@@ -21,6 +23,7 @@ __all__ = [
     "distinguish",
     "load",
     "load_all",
+    "one_run_dataset",
     "pack",
     "repeat_seeds",
     "status",
