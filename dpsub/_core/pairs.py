@@ -109,6 +109,11 @@ class Pairs(Frozen):
                 f"support must be the {self.z[0].size} different parameters that z and z_prime belong to, got "
                 f"{len(support)}, {len(np.unique(support))} of them different"
             )
+        for name in ("z", "z_prime"):
+            if (empty := np.flatnonzero(~getattr(self, name).any(axis=1))).size:
+                raise ValueError(
+                    f"{name} must not be 0 in a pair of gradients, as an empty slot is, got 0 in pair {int(empty[0])}"
+                )
         object.__setattr__(self, "support", support)
         object.__setattr__(self, "parameters", parameters)
 

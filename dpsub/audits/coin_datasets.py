@@ -107,7 +107,7 @@ class OneRunDataset(Dataset[Any]):
                 for start in range(0, len(x), AT_ONCE):
                     part = slice(start, start + AT_ONCE)
                     batch = torch.stack([torch.as_tensor(_like(like_x, one)) for one in x[part]])
-                    outputs = module(batch.to(first.device))
+                    outputs = _outputs(module, batch.to(first.device))
                     labels = torch.tensor(y[part], device=first.device)
                     _check_outputs(outputs, labels)
                     found.append(label_logits(outputs.double()[..., None], labels)[:, 0].cpu())
@@ -190,6 +190,16 @@ def _like(given: Any, value: Any) -> Any:
     if isinstance(given, np.ndarray | np.generic):
         return np.asarray(value).astype(given.dtype)[()]
     return type(given)(value)
+
+
+def _outputs(module: nn.Module, batch: Tensor) -> Any:
+    try:
+        return module(batch)
+    except RuntimeError as error:
+        raise ValueError(
+            f"module must take batches of records {tuple(batch.shape)}, got one of which torch says: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 def _check_outputs(outputs: Any, labels: Tensor) -> None:

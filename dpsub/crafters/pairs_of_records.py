@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, Record
+from dpsub._core import DPSGD, Pairs, Record
 from dpsub.crafters.attribute_canaries import farthest_value
 from dpsub.crafters.attribute_values import attribute_of
 from dpsub.crafters.gradient_geometry import compare_gradients
@@ -138,9 +138,15 @@ def _targets(task: Task, model: Model, spec: DPSGD, slots: NDArray[np.int64], se
 def _of_records(
     task: Task, made: list[tuple[int, Record, Record]], scenario: str, details: dict[str, Any], trace: dict[str, Any]
 ) -> Pairs:
-    singles = [CanaryPair(z, z_prime, slot, scenario, task=task.fingerprint) for slot, z, z_prime in made]
-    found = Pairs.of(singles)
+    slots, z, z_prime = zip(*made, strict=True)
     return Pairs(
-        found.slots, found.z, found.z_prime, found.y, found.y_prime,
-        scenario=scenario, details=details, task=found.task, trace=trace,
-    )  # fmt: skip
+        np.array(slots),
+        np.stack([one.x for one in z]),
+        np.stack([one.x for one in z_prime]),
+        np.array([one.y for one in z]),
+        np.array([one.y for one in z_prime]),
+        scenario=scenario,
+        details=details,
+        task=task.fingerprint,
+        trace=trace,
+    )

@@ -156,6 +156,7 @@ def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
     ("module", "message"),
     [
         (len, "module must be a torch.nn.Module, got a builtin_function_or_method"),
+        (nn.Linear(5, 3), r"module must take batches of records \(4, 6\), got one of which torch says: mat1"),
         (nn.Linear(6, 2), "module must return a logit for each label, got 2 logits and a label 2"),
         (nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), r"module must return logits \(4, classes\) for 4 records, got"),
         (nn.LSTM(6, 3), r"module must return logits \(4, classes\) for 4 records, got"),
