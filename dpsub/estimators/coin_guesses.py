@@ -12,6 +12,7 @@ from dpsub._core import checks
 
 UNLIKELY = 1e-9  # fair coins fall so rarely
 CENTRES = ("median", "sides")
+TIES = 0x636F696E  # a seed of its own: what breaks ties must say nothing about coins
 
 
 class Guesses(NamedTuple):
@@ -47,7 +48,8 @@ def one_run_guesses(scores: ArrayLike, bits: ArrayLike, *, guesses: int, centre:
             - "sides": the r/2 highest scores of all are guessed as z, and the r/2 lowest as z′. r must be even.
 
     Returns:
-        How many guesses are correct, how many there are, and how many pairs. Equal scores are guessed in their order.
+        How many guesses are correct, how many there are, and how many pairs. Among equal scores a fixed seed draws
+        which are guessed, since the order of pairs may depend on the coins.
 
     Raises:
         ValueError: if shapes differ, a score is not finite, r is larger than the number of pairs, or the bits are not
@@ -68,14 +70,15 @@ def one_run_guesses(scores: ArrayLike, bits: ArrayLike, *, guesses: int, centre:
     else:
         table = table - checks.real("centre", centre)
     flat = table.ravel()
+    drawn = np.random.default_rng(TIES).permutation(flat.size)
     if centre == "sides":
         if guesses % 2:
             raise ValueError(f"guesses must be even for centre 'sides', half of them for z, got {guesses}")
-        order = np.argsort(-flat, kind="stable")
+        order = np.lexsort((drawn, -flat))
         chosen = np.concatenate([order[: guesses // 2], order[flat.size - guesses // 2 :]])
         guessed_z = np.arange(guesses) < guesses // 2
     else:
-        chosen = np.argsort(-np.abs(flat), kind="stable")[:guesses]
+        chosen = np.lexsort((drawn, -np.abs(flat)))[:guesses]
         guessed_z = flat[chosen] >= 0
     correct = int((guessed_z == (worlds.ravel()[chosen] == 0)).sum())
     return Guesses(correct, guesses, table.size)

@@ -88,7 +88,7 @@ def test_pairs_that_are_none_are_refused(change, message):
         ({"z_prime": np.eye(2)}, "equal ones in pair 0"),
         (
             {"z_prime": np.diag([1, 0])},
-            "z_prime must not be 0 in a pair of gradients, as an empty slot is, got 0 in pair 1",
+            "z_prime must not be 0 in a pair of gradients, .* got 0 in pair 1",
         ),
         ({"z": np.diag([0, 1])}, "z must not be 0 in a pair of gradients"),
     ],

@@ -55,8 +55,12 @@ def test_sides_take_as_many_of_the_highest_as_of_the_lowest():
         one_run_guesses(scores, bits, guesses=3, centre="sides")
 
 
-def test_equal_scores_are_taken_in_their_order():
-    assert one_run_guesses(np.zeros(6), [0, 0, 0, 1, 1, 1], guesses=3).correct == 3
+@pytest.mark.parametrize("centre", [0.0, "sides"])
+def test_among_equal_scores_the_order_of_pairs_does_not_count(centre):
+    bits = np.repeat([0, 1], 500)
+    found = one_run_guesses(np.zeros(1_000), bits, guesses=500, centre=centre)
+    assert 1e-3 < binom.cdf(found.correct, 500, 0.5) < 1 - 1e-3
+    assert one_run_guesses(np.zeros(1_000), bits, guesses=500, centre=centre) == found
 
 
 @pytest.mark.parametrize("centre", [0.0, "median", "sides"])
