@@ -44,7 +44,7 @@ def one_run_epsilon_lower_bound(
 
     For each pair a fair coin of its own puts one of two records into the data, and the run's output is used to guess
     the coins. Flipping a coin substitutes one record, so the bound is on the ε of that, whatever the number of pairs.
-    The number of guesses must be fixed before looking at the scores, as `count_guesses` does it; which pairs are
+    The number of guesses must be fixed before looking at the scores, as `one_run_guesses` does it; which pairs are
     guessed may depend on the output. Methods "gdp", "pld" and "dp" hold however the pairs disturb each other.
 
     What all guesses being right would show is the ceiling: give `guesses` for `correct`. Few guesses of many pairs show

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from dpsub import accounting
-from dpsub.estimators import count_guesses, one_run_epsilon_lower_bound
+from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
 
 DELTA = 1e-5
 NORMAL = NormalDist()
@@ -176,7 +176,8 @@ def test_counts_of_scores_are_taken_as_they_come():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2, 1_000)
     scores = rng.normal(size=1_000) + np.where(bits == 0, 1.0, -1.0)
-    bound = one_run_epsilon_lower_bound(*count_guesses(scores, bits, (0.05, 0.2, 1)), 1_000, delta=DELTA)
+    found = one_run_guesses(scores, bits, guesses=(50, 200, 1_000))
+    bound = one_run_epsilon_lower_bound(*found, delta=DELTA)
     assert 3 < bound.epsilon < accounting.gdp_epsilon(2, DELTA)
 
 

@@ -46,15 +46,6 @@ def is_bound_of_guesses(result, /, *, guesses, **_):
     assert result.guesses in np.atleast_1d(guesses)
 
 
-def counts(result, /, *, bits, **_):
-    correct, guesses = result
-    assert correct.shape == guesses.shape
-    assert (correct >= 0).all()
-    assert (correct <= guesses).all()
-    assert (guesses >= 1).all()
-    assert (guesses <= len(bits)).all()
-
-
 def is_bound_of_training(result, /, **_):
     is_bound(result)
     assert result.method == "pld"
@@ -175,16 +166,6 @@ CALLS = [
         },
         is_bound_of_guesses,
         hostile={"sample_rate": NO_RATE},
-    ),
-    Call(
-        "dpsub.estimators.count_guesses",
-        estimators.count_guesses,
-        {
-            "scores": [scores for scores in ALL_SCORES if np.ndim(scores) == 1 or np.shape(scores)[1] == 1],
-            "bits": ALL_BITS,
-            "fractions": [OMIT, 1, 0.5, np.float32(0.1), [0.1, 1], np.linspace(0.01, 1, 5)],
-        },
-        counts,
     ),
     Call(
         "dpsub.estimators.max_certifiable_epsilon",

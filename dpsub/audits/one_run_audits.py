@@ -1,0 +1,192 @@
+r"""One training with many pairs: a fair coin for each says which of its two records is in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from threading import Event, Lock
+
+import numpy as np
+import torch
+import xarray as xr
+from tqdm.auto import tqdm
+
+from dpsub._core import DPSGD, CanaryPair, Pairs, checks
+from dpsub.audits.one_run_plans import METRICS, OneRunPlan, train_block
+from dpsub.audits.plans import Arrays, Shard
+from dpsub.audits.shard_provenance import made_on, origin
+from dpsub.data import Task
+from dpsub.models import Model, check_fits
+from dpsub.trainers import devices
+
+MOST_MODELS = 10**6
+
+
+def audit_one_run(
+    task: Task,
+    model: Model,
+    pairs: Pairs | Sequence[CanaryPair],
+    spec: DPSGD,
+    *,
+    models: int = 1,
+    subtract_expected: bool = True,
+    metrics: Sequence[str] = (),
+    seed: int = 0,
+    device: str = "auto",
+    matmul_precision: str = "highest",
+    progress: bool = True,
+) -> xr.Dataset:
+    r"""Train once with m pairs in m slots, each filled with z or z′ by a fair coin of its own, and score every pair.
+
+    A coin exchanges one record. So an adversary who guesses coins from one training tests a claim about substitution,
+    with no step from one adjacency to another. `one_run_guesses` makes guesses of the scores, with abstention.
+
+    The other n − m records are the same whatever the coins say. At each step each slot is sampled with probability q,
+    by a coin of the same law in both worlds. n counts the slots.
+
+    Args:
+        task: the training records.
+        model: the architecture, as in `audit`.
+        pairs: `Pairs`, such as `crafters.gradient_pairs` makes, or single pairs with a slot each.
+        spec: the DP-SGD parameters.
+        models: how many models to train, each with coins of its own. They are independent, so that the coins of all of
+            them may be guessed together.
+        subtract_expected: whether `step_score` subtracts from each step's sum what it is on average over batches and
+            fair coins. Such scores have a mean of 0 over both worlds. Without it, `step_score` subtracts the average
+            share of the pair alone. What the other records contribute then stays in the scores: it does not depend on
+            the coins, but differs from pair to pair. Each step takes the gradients of all records, sampled or not.
+            Gradients without dropout are subtracted from those with it.
+        metrics: "accuracy", on the test records, and "weights", the parameters, both of the final model.
+        seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
+            as in `audit`. Arguments, versions and the kind of device determine the numbers.
+        device, matmul_precision, progress: as in `audit`.
+
+    Returns:
+        A dataset with `score` and `step_score` (model, pair) float32, which speak for z if they are high, and `bit`
+        (model, pair) int8, 0 for z and 1 for z′.
+
+        - `score` is what `audit` gives for the pair: of records logit(z) − logit(z′), of gradients the displacement
+          along z − z′. It sees the final model alone. Of records that are not alike it is not centred on 0.
+        - `step_score` sees every privatised sum S: Σ ⟨S − E, g_z − g_z′⟩/C² over the steps, with clipped gradients at
+          the current models.
+
+        With metrics also `accuracy` (model,) and `weights` (model, parameter). The coordinate `slot` (pair,) says which
+        records were replaced. The attributes hold all parameters, the seed, the versions, and checksums of task and
+        pairs.
+
+    Raises:
+        ValueError: before any training, if an argument is out of range; if pairs share a slot, are of several tasks,
+            scenarios or adjacencies, or do not fit task, model or spec; if no record is left beside the slots; if the
+            memory does not hold one block. After it, if the training diverged.
+
+    Source: Keinan et al. (2025), Algorithm 1, arXiv 2503.07199, for pairs in one training; Steinke, Nasr and Jagielski
+    (2023) for guesses with abstention.
+
+    >>> from dpsub import DPSGD, crafters, data, models
+    >>> task = data.digits(n_train=200)
+    >>> model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.5, 20, 0.5)
+    >>> pairs = crafters.gradient_pairs(task, model, spec, pairs=10, seed=0)
+    >>> seen = audit_one_run(task, model, pairs, spec, progress=False)
+    >>> dict(seen.sizes), seen.attrs["adjacency"]
+    ({'model': 1, 'pair': 10}, 'substitute')
+    """
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    pairs = Pairs.of(pairs)
+    check_pairs(task, model, pairs, spec)
+    plan = OneRunPlan(
+        task=task,
+        model=model,
+        pairs=pairs,
+        spec=spec,
+        models=checks.whole("models", models, at_most=MOST_MODELS),
+        subtract_expected=checks.flag("subtract_expected", subtract_expected),
+        metrics=_metrics(metrics, task),
+        seed=checks.whole("seed", seed, at_least=0),
+        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+    )
+    return _carried_out(plan, device, checks.flag("progress", progress))
+
+
+def check_pairs(task: Task, model: Model, pairs: Pairs, spec: DPSGD) -> None:
+    """Check that pairs fit task, model and spec.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    n = len(task.y_train)
+    if pairs.task is not None and pairs.task != task.fingerprint:
+        raise ValueError(
+            f"pairs must be crafted for this task, {task!r}, got ones for other private records: craft them again"
+        )
+    if (last := int(pairs.slots.max())) >= n:
+        raise ValueError(f"pairs must have slots among the {n} private records, from 0 to {n - 1}, got {last}")
+    if len(pairs) == n:
+        raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} private records")
+    if pairs.y is not None and pairs.y_prime is not None:
+        highest = int(max(pairs.y.max(), pairs.y_prime.max()))
+        if pairs.z.shape[1:] != task.x_train.shape[1:] or highest >= task.num_classes:
+            raise ValueError(
+                f"pairs must be records like the task's, features {task.x_train.shape[1:]} and labels below "
+                f"{task.num_classes}, got {pairs.z.shape[1:]} and {highest}"
+            )
+        return
+    if pairs.parameters != model.parameters:
+        raise ValueError(f"pairs must be gradients of {model.parameters} for {model!r}, got {pairs.parameters}")
+    longest = max(float(np.linalg.norm(one.astype(np.float64), axis=1).max()) for one in (pairs.z, pairs.z_prime))
+    if not longest <= spec.max_grad_norm * (1 + 1e-6):
+        raise ValueError(
+            f"pairs must be gradients of norm <= max_grad_norm = {spec.max_grad_norm:g}, got one of norm {longest:g}"
+        )
+
+
+def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
+    found = checks.several("metrics must be a sequence of names", metrics)
+    for name in found:
+        checks.choice("metrics", name, METRICS)
+    if "accuracy" in found and not len(task.y_test):
+        raise ValueError("metrics must not name 'accuracy' for a task without test records: give x_test and y_test")
+    return tuple(name for name in METRICS if name in found)
+
+
+def _carried_out(plan: OneRunPlan, device: str, progress: bool) -> xr.Dataset:
+    where = devices.device(device)
+    at_once = _workers(plan, where)
+    lock, found = Lock(), dict[int, Arrays]()
+    began = time.monotonic()
+    title = f"{len(plan.pairs)} pairs of {plan.pairs.scenario} on {plan.task.name}"
+    with tqdm(total=plan.models * plan.spec.steps, unit=" steps", desc=title, disable=not progress) as bar:
+
+        def tick(models: int) -> None:
+            with lock:
+                bar.update(models)
+
+        def train(shard: Shard, stop: Event) -> Arrays:
+            return train_block(plan, shard, where, stop, tick)
+
+        with (
+            devices.matmul_precision(plan.matmul_precision),
+            closing(devices.side_by_side(train, plan.shards, at_once)) as results,
+        ):
+            for shard, arrays in results:
+                found[shard.number] = arrays
+    made = made_on(where, time.monotonic() - began)
+    whole = {name: np.concatenate([found[shard.number][name] for shard in plan.shards]) for name in found[0]}
+    return plan.dataset(whole, origin([made]))
+
+
+def _workers(plan: OneRunPlan, device: torch.device) -> int:
+    """How many blocks train side by side.
+
+    Raises:
+        ValueError: if the memory does not hold one block.
+    """
+    needed, free = plan.bytes_of_a_block(device), devices.free_bytes(device)
+    if needed > free:
+        raise ValueError(
+            f"models, pairs and task must fit the memory: a block takes about {needed / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free on {device}: take fewer models, fewer pairs or fewer records"
+        )
+    return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)
