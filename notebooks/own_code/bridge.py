@@ -23,13 +23,8 @@ from dpsub.estimators import (
 from own_code import fine_tuning
 
 DELTA = 1e-5
-SPEC = DPSGD(
-    noise_multiplier=1.0,
-    max_grad_norm=1.0,
-    sample_rate=1 / 8,
-    steps=80,
-    learning_rate=0.5,
-)
+EPSILON = 8.0  # of substitution, which the noise is calibrated to
+LAW = {"sample_rate": 1 / 8, "steps": 80}
 RECORDS = 400
 KINDS = {
     "gradient": crafters.gradient_pairs,
@@ -38,8 +33,8 @@ KINDS = {
 # Pairs in a training: how many models are trained, and how often with
 # other records in the slots. One gradient pair is like another.
 SIZES = {
-    "gradient": {1: (1024, 1), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
-    "mislabeled": {1: (512, 3), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
+    "gradient": {1: (2048, 1), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
+    "mislabeled": {1: (1024, 3), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
 }
 SCORES = ("step_score", "score")
 SHARES = (0.05, 0.2, 1.0)  # of pairs that are guessed; they share alpha
@@ -128,21 +123,29 @@ def rows_of(seen, kind, pairs, seconds):
     return rows
 
 
+def spec_of(epsilon=EPSILON):
+    """DP-SGD with the noise that gives records this ε."""
+    noise = accounting.noise_multiplier(
+        epsilon=epsilon, delta=DELTA, adjacency="substitute", **LAW
+    )
+    return DPSGD(noise, max_grad_norm=1.0, learning_rate=0.5, **LAW)
+
+
 def study(sizes=None, seed=0):
     """All bounds by kind and number of pairs, and how they were made."""
     begin, rows = time.monotonic(), []
     task = fine_tuning.encoded(data.digits(n_train=RECORDS))
-    model = models.linear(task)
+    model, spec = models.linear(task), spec_of()
     sizes = SIZES if sizes is None else sizes
     plan = [
         (kind, pairs, count, again)
-        for kind in KINDS
+        for kind in sizes
         for pairs, (count, times) in sizes[kind].items()
         for again in range(times)
     ]
     for kind, pairs, count, again in tqdm(plan, unit=" audits"):
         began = time.process_time()  # the machine may be shared
-        seen = seen_of(task, model, SPEC, kind, pairs, count, seed + again)
+        seen = seen_of(task, model, spec, kind, pairs, count, seed + again)
         each = (time.process_time() - began) / count
         rows += rows_of(seen, kind, pairs, each)
     made = {
@@ -152,19 +155,15 @@ def study(sizes=None, seed=0):
         "seconds": round(time.monotonic() - begin),
         **{name: version(name) for name in ("numpy", "scipy", "torch")},
     }
-    law = {
-        "noise_multiplier": SPEC.noise_multiplier,
-        "sample_rate": SPEC.sample_rate,
-        "steps": SPEC.steps,
-        "delta": DELTA,
-    }
     of = {
-        **law,
+        **LAW,
+        "noise_multiplier": spec.noise_multiplier,
+        "substitute": EPSILON,
+        "delta": DELTA,
         "task": task.name,
         "records": RECORDS,
         "shares": SHARES,
         "seed": seed,
-        "substitute": accounting.epsilon(**law, adjacency="substitute"),
     }
     return {"made": made, "of": of, "rows": rows}
 
