@@ -126,7 +126,10 @@ def rows_of(seen, kind, pairs, seconds):
 def spec_of(epsilon=EPSILON):
     """DP-SGD with the noise that gives records this ε."""
     noise = accounting.noise_multiplier(
-        epsilon=epsilon, delta=DELTA, adjacency="substitute", **LAW
+        target_epsilon=epsilon,
+        delta=DELTA,
+        adjacency="substitute",
+        **LAW,
     )
     return DPSGD(noise, max_grad_norm=1.0, learning_rate=0.5, **LAW)
 
