@@ -60,6 +60,13 @@ def bound_of(scores, bits, method="gdp", centre=0.0):
     ).epsilon
 
 
+def ceiling(pairs, models):
+    """The bound if the scores tell the worlds of every pair apart."""
+    shuffled = np.random.default_rng(0).permutation(models * pairs)
+    bits = shuffled.reshape(models, pairs) % 2
+    return bound_of(0.5 - bits, bits)
+
+
 def groups(seen, count, most=16):
     """Disjoint groups of so many models, at most `most` of them."""
     for i in range(min(seen.sizes["model"] // count, most)):
@@ -171,8 +178,19 @@ def study(sizes=None, seed=0):
     return {"made": made, "of": of, "rows": rows}
 
 
+def about(path):
+    """The task and the training of a file that `study` made."""
+    found = json.loads(Path(path).read_text())
+    return found["of"] | found["made"]
+
+
 def table(path):
-    """The mean bounds in a file that `study` made.
+    """The mean bounds in a file that `study` made, as `rows_table` says."""
+    return rows_table(json.loads(Path(path).read_text())["rows"])
+
+
+def rows_table(rows):
+    """The mean bounds of a study's rows.
 
     Returns:
         A row for each kind, number of pairs, score, method and number of
@@ -180,13 +198,37 @@ def table(path):
         are; separation, accuracy and processor seconds a model, which are
         means over the choices of records.
     """
-    rows = pd.DataFrame(json.loads(Path(path).read_text())["rows"])
-    long = rows.explode("bounds").astype({"bounds": float})
+    long = pd.DataFrame(rows).explode("bounds").astype({"bounds": float})
     by = ["kind", "pairs", "score", "method", "models"]
     grouped = long.groupby(by, sort=False)
     found = grouped.bounds.agg(["mean", "min", "max", "count"])
     columns = ["separation", "accuracy", "seconds"]
     return found.join(grouped[columns].mean()).reset_index()
+
+
+def enough(rows, kind, score="step_score"):
+    """From how many trainings on one pair in each shows most.
+
+    Returns:
+        The fewest models with which the mean bound of one pair exceeds that
+        of every larger number of pairs that was measured with as many
+        models; None if it never does.
+    """
+    rows = rows[(rows.kind == kind) & (rows.score == score)]
+    wide = rows[rows.method == "gdp"].pivot(
+        index="models", columns="pairs", values="mean"
+    )
+    several = wide.drop(columns=1)
+    ahead = wide.index[wide[1] > several.max(axis=1)]
+    return int(ahead[0]) if len(ahead) else None
+
+
+def as_many(rows, kind, pairs, score="step_score"):
+    """How many trainings of one pair show as much as one of so many."""
+    rows = rows[(rows.kind == kind) & (rows.score == score)]
+    rows = rows[rows.method == "gdp"].set_index(["pairs", "models"])["mean"]
+    found = rows[1][rows[1] >= rows[pairs, 1]]
+    return int(found.index[0]) if len(found) else None
 
 
 if __name__ == "__main__":
