@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import crafting_curve, learned_at_zero
+from own_code import bridge, crafting_curve, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
@@ -283,3 +283,51 @@ def test_a_second_dropped_record_adds_next_to_nothing():
     )
     for attack in ("canary", "ade"):
         assert abs(two["first version", attack] - one["first version", attack]) < 0.5
+
+
+def test_one_pair_overtakes_many_once_there_are_models_enough():
+    kept = RESULTS / "one_run_bridge.json"
+    about, rows = bridge.about(kept), bridge.table(kept)
+    assert about["commit"].isalnum()
+    assert set(rows.pairs) == {1, 10, 50, 200}
+    gdp = rows[(rows.method == "gdp") & (rows.score == "step_score")]
+    mean = gdp.set_index(["kind", "pairs", "models"])["mean"]
+    assert mean["gradient", 200, 1] > mean["gradient", 50, 1] > mean["gradient", 10, 1]
+    assert mean["gradient", 200, 16] > 3 * mean["gradient", 1, 16]
+    assert mean["gradient", 1, 2048] > 0.85 * about["substitute"] > 1.5 * mean["gradient", 10, 512]
+    assert mean["mislabeled"].max() == mean["mislabeled", 1, 1024] < 0.5 * about["substitute"]
+    assert bridge.enough(rows, "gradient") == 128
+    assert bridge.as_many(rows, "gradient", 200) == 64
+
+
+def test_the_bridges_bounds_are_wrong_no_more_often_than_they_say():
+    kept = json.loads((RESULTS / "one_run_bridge.json").read_text())
+    for row in kept["rows"]:
+        wrong = sum(bound > kept["of"]["substitute"] for bound in row["bounds"])
+        assert wrong <= binom.ppf(1 - 1e-4, len(row["bounds"]), 0.05)
+
+
+def test_gradient_pairs_do_not_disturb_each_other_and_mislabeled_ones_do():
+    rows = bridge.table(RESULTS / "one_run_bridge.json")
+    apart = (
+        rows.drop_duplicates(["kind", "score", "pairs"]).set_index(["kind", "score", "pairs"]).sort_index().separation
+    )
+    gradients = apart["gradient", "step_score"]
+    assert gradients.max() < 1.1 * gradients.min()
+    assert apart["mislabeled", "step_score", 200] < 0.6 * apart["mislabeled", "step_score", 1]
+    accuracy = rows.drop_duplicates(["kind", "pairs"]).set_index(["kind", "pairs"]).sort_index().accuracy
+    assert accuracy["gradient", 1] - 0.005 < accuracy["gradient", 10]
+    assert accuracy["gradient", 200] < accuracy["gradient", 50] - 0.05
+
+
+def test_the_bridge_counts_trainings():
+    means = {(1, 2): 0.1, (1, 4): 2.0, (9, 1): 1.0, (9, 2): 1.1, (9, 4): 1.2}
+    rows = pd.DataFrame(
+        [("gradient", "step_score", "gdp", *key, mean) for key, mean in means.items()],
+        columns=["kind", "score", "method", "pairs", "models", "mean"],
+    )
+    assert bridge.enough(rows, "gradient") == 4
+    assert bridge.as_many(rows, "gradient", 9) == 4
+    assert bridge.enough(rows[rows.models < 4], "gradient") is None
+    assert bridge.as_many(rows[rows.models < 4], "gradient", 9) is None
+    assert bridge.ceiling(200, 1) > bridge.ceiling(50, 1) > bridge.ceiling(10, 1)
