@@ -437,6 +437,7 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     assert found["white_accuracy"] < found["accuracy"]
     assert found["bridge_one_run"] < found["bridge_one_pair"] < 8
     assert 16 <= found["as_many_gradient"] < found["enough_gradient"] <= 512
+    assert 16 <= found["enough_final"] <= found["enough_mislabeled"]
     assert found["live_one_run"] < 6
     assert found["live_one_pair"] < 8 * 1.2
 

@@ -141,7 +141,7 @@ def spec_of(epsilon=EPSILON):
     return DPSGD(noise, max_grad_norm=1.0, learning_rate=0.5, **LAW)
 
 
-def study(sizes=None, seed=0):
+def study(sizes=None, seed=0, progress=True):
     """All bounds by kind and number of pairs, and how they were made."""
     begin, rows = time.monotonic(), []
     task = fine_tuning.encoded(data.digits(n_train=RECORDS))
@@ -153,7 +153,9 @@ def study(sizes=None, seed=0):
         for pairs, (count, times) in sizes[kind].items()
         for again in range(times)
     ]
-    for kind, pairs, count, again in tqdm(plan, unit=" audits"):
+    for kind, pairs, count, again in tqdm(
+        plan, unit=" audits", disable=not progress
+    ):
         began = time.process_time()  # the machine may be shared
         seen = seen_of(task, model, spec, kind, pairs, count, seed + again)
         each = (time.process_time() - began) / count
