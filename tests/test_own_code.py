@@ -1,16 +1,19 @@
 """What the book says of the code in notebooks/own_code."""
 
 import importlib.util
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 from scipy.stats import gamma, kstest, norm
 from scipy.stats import laplace as laplace_law
+from torch.utils.data import TensorDataset
 
-from dpsub import audit_training
+from dpsub import audit_training, data
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import epsilon_lower_bound
 
@@ -26,6 +29,7 @@ def imported(name):
 
 
 logistic = imported("private_logistic")
+fine_tuning = imported("fine_tuning")
 
 
 def on_sphere(rng, *shape):
@@ -162,3 +166,25 @@ def test_bits_at_zero_are_tossed_after_the_training_and_the_same_for_a_seed():
     found = at_zero.bounds_at_zero(3, runs=60)
     assert {name for name, bound in found.items() if bound.valid} == {("held_out", "ranks"), ("folds", "folds")}
     assert found["in_sample", "best"].epsilon > 0
+
+
+def test_an_encoder_sees_public_records_alone_and_its_features_have_one_length():
+    task = data.digits(n_train=50)
+    other = replace(task, x_train=task.x_train[::-1].copy(), y_train=(task.y_train + 1) % 10)
+    one, two = (fine_tuning.encoded(each, width=16, epochs=3) for each in (task, other))
+    np.testing.assert_array_equal(one.x_test, two.x_test)
+    np.testing.assert_allclose(one.x_train, two.x_train[::-1], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(one.x_train, axis=1), 3, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("default")  # of Opacus
+def test_a_fine_tuning_takes_the_steps_that_its_audit_states():
+    task = fine_tuning.encoded(data.digits(n_train=60), width=16, epochs=100)
+    records = TensorDataset(torch.tensor(task.x_train), torch.tensor(task.y_train))
+    settings = {"noise_multiplier": 0.5, "batch_size": 20, "epochs": 4, "seed": 0}
+    head, engine, loader = fine_tuning.fine_tune(records, 10, **settings)
+    assert engine.accountant.history == [(0.5, 1 / len(loader), 4 * len(loader))]
+    with torch.no_grad():
+        right = head(torch.tensor(task.x_test)).argmax(dim=1).numpy() == task.y_test
+    assert fine_tuning.accuracy(head, task) == pytest.approx(right.mean())
+    assert right.mean() > 0.3
