@@ -61,8 +61,10 @@ def audit_one_run(
             Gradients without dropout are subtracted from those with it.
         whiten: how many iterations of conjugate gradients divide each step's sum by its covariance, before `step_score`
             takes it; 0 for none. The sampled records and the other pairs' coins move the sum most along a few
-            directions, in which it says little of a single pair. Such directions then count less. More iterations take
-            more of them into account, and each costs about as much as a training step. It needs `subtract_expected`.
+            directions, in which it says little of a single pair. Such directions then count less. It needs
+            `subtract_expected`. More iterations take more directions into account: on MNIST heads, 3,000 records with
+            100 pairs took 5, with 1,000 pairs 15. On a linear head each iteration takes 2 to 3 times as long as a step
+            without.
         metrics: "accuracy", on the test records, and "weights", the parameters, both of the final model.
         seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
             as in `audit`. Arguments, versions and the kind of device determine the numbers.

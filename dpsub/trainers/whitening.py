@@ -15,14 +15,15 @@ from dpsub.trainers.pair_slots import PairSlots, loss_products
 def whitened(bank: Bank, slots: PairSlots, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
     """About M⁻¹y, by conjugate gradients from 0. M is the `Spread` of a step's sum, y what the sum is beyond its mean.
 
-    Neither M nor what this returns depends on the coins of pairs or batches other than by y and `theta`.
+    Coins of pairs and of batches enter by y and `theta` alone, which the training shows. So guesses of the coins by
+    such scores use no more than the adversary sees and knows.
 
     Args:
         bank: the models.
         slots: the pairs.
         theta: the parameters before the step.
         total: y, shaped like theta.
-        iterations: how many. Each takes the gradients of all records, as a step does.
+        iterations: how many. Each takes products with the gradients of all records, and a weighted sum of them.
     """
     flat, spread = bank.model.flat, Spread(bank, slots, theta)
     found, rest = torch.zeros_like(total), total.clone()
