@@ -21,6 +21,7 @@ from dpsub.models import Model, check_fits
 from dpsub.trainers import devices
 
 MOST_MODELS = 10**6
+MOST_ITERATIONS = 10**4
 
 
 def audit_one_run(
@@ -31,6 +32,7 @@ def audit_one_run(
     *,
     models: int = 1,
     subtract_expected: bool = True,
+    whiten: int = 0,
     metrics: Sequence[str] = (),
     seed: int = 0,
     device: str = "auto",
@@ -57,6 +59,12 @@ def audit_one_run(
             share of the pair alone. What the other records contribute then stays in the scores: it does not depend on
             the coins, but differs from pair to pair. Each step takes the gradients of all records, sampled or not.
             Gradients without dropout are subtracted from those with it.
+        whiten: how many iterations of conjugate gradients divide each step's sum by its covariance, before `step_score`
+            takes it; 0 for none. The sampled records and the other pairs' coins move the sum most along a few
+            directions, in which it says little of a single pair. Such directions then count less. It needs
+            `subtract_expected`. More iterations take more directions into account: on MNIST heads, 3,000 records with
+            100 pairs took 5, with 1,000 pairs 15. On linear heads each iteration took 0.7
+            times (one model) to 2.4 times (16 models) as long as a step without.
         metrics: "accuracy", on the test records, and "weights", the parameters, both of the final model.
         seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
             as in `audit`. Arguments, versions and the kind of device determine the numbers.
@@ -69,7 +77,9 @@ def audit_one_run(
         - `score` is what `audit` gives for the pair: of records logit(z) − logit(z′), of gradients the displacement
           along z − z′. It sees the final model alone. Of records that are not alike it is not centred on 0.
         - `step_score` sees every privatised sum S: Σ ⟨S − E, g_z − g_z′⟩/C² over the steps, with clipped gradients at
-          the current models.
+          the current models. With `whiten` it is Σ ⟨M⁻¹(S − E), g_z − g_z′⟩/C², where M is the covariance of S over
+          batches, noise and fair coins, in units of (σC)². A coin counts for all steps: it falls once. M follows from
+          the records, pairs and current models, never from the coins.
 
         With metrics also `accuracy` (model,) and `weights` (model, parameter). The coordinate `slot` (pair,) says which
         records were replaced. The attributes hold all parameters, the seed, the versions, and checksums of task and
@@ -103,10 +113,13 @@ def audit_one_run(
         spec=spec,
         models=checks.whole("models", models, at_most=MOST_MODELS),
         subtract_expected=checks.flag("subtract_expected", subtract_expected),
+        whiten=checks.whole("whiten", whiten, at_least=0, at_most=MOST_ITERATIONS),
         metrics=_metrics(metrics, task),
         seed=checks.whole("seed", seed, at_least=0),
         matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
     )
+    if plan.whiten and not plan.subtract_expected:
+        raise ValueError(f"whiten must be 0 without subtract_expected, got {plan.whiten}: set subtract_expected=True")
     return _carried_out(plan, device, checks.flag("progress", progress))
 
 

@@ -31,6 +31,7 @@ LONG_NAMES = {
     "weights": "parameters of the final model",
 }
 COPIES = 6  # of all parameters, which the steps' scores take beside the bank's own
+WHITENING = 6  # further copies, which whitening takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ class OneRunPlan:
     spec: DPSGD
     models: int
     subtract_expected: bool
+    whiten: int
     metrics: tuple[str, ...]
     seed: int
     matmul_precision: str
@@ -76,6 +78,7 @@ class OneRunPlan:
             "pairs": len(self.pairs),
             "pairs_fingerprint": self.pairs.fingerprint,
             "subtract_expected": int(self.subtract_expected),
+            "whiten": self.whiten,
             "metrics": " ".join(self.metrics),
             "seed": self.seed,
             "block_size": block_size(self.model),
@@ -98,7 +101,8 @@ class OneRunPlan:
     def bytes_of_a_block(self, device: torch.device) -> int:
         """About the most memory, in bytes, that a block takes."""
         runs, n, m = min(self.models, block_size(self.model)), len(self.task.y_train), len(self.pairs)
-        bank = block_bytes(self.model, self.task, self.spec, device, runs, spare=COPIES)
+        bank = block_bytes(self.model, self.task, self.spec, device, runs, spare=COPIES + WHITENING * (self.whiten > 0))
+        bank += 4 * n * runs * (self.whiten > 0)
         in_slots = 4 * (4 * m * runs * self.model.classes if self.pairs.of_records else 3 * self.pairs.z.size)
         return bank + bank * 2 * m // n + in_slots
 
@@ -126,7 +130,7 @@ def train_block(
         bits=bits,
         generator=torch.Generator(device).manual_seed(torch_seed(plan.seed, "one_run", shard.number)),
     )
-    steps = ScoredSteps(bank, slots, expected=plan.subtract_expected)
+    steps = ScoredSteps(bank, slots, expected=plan.subtract_expected, whiten=plan.whiten)
     for _ in range(plan.spec.steps):
         if stop.is_set():
             raise Stopped

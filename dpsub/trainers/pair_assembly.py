@@ -13,6 +13,7 @@ from dpsub.models import Model
 from dpsub.trainers.bank import Bank
 from dpsub.trainers.coins import coins
 from dpsub.trainers.pair_slots import GradientPairSlots, PairSlots, RecordPairSlots
+from dpsub.trainers.whitening import whitened
 
 
 def assemble_pairs(
@@ -68,13 +69,14 @@ class ScoredSteps:
     Args:
         bank, slots: as `assemble_pairs` returns them.
         expected: whether to subtract from each sum what all records contribute on average.
+        whiten: how many iterations of `whitened` each sum takes, where `expected` holds. 0 leaves it as it is.
 
     Attributes:
         scores: (runs, m) float64, the sum over the steps so far. Higher speaks for z.
     """
 
-    def __init__(self, bank: Bank, slots: PairSlots, *, expected: bool) -> None:
-        self.bank, self._slots, self._expected = bank, slots, expected
+    def __init__(self, bank: Bank, slots: PairSlots, *, expected: bool, whiten: int = 0) -> None:
+        self.bank, self._slots, self._expected, self._whiten = bank, slots, expected, whiten
         self._pairs = slots.with_z_prime.shape[0]
         self.scores = torch.zeros(bank.runs, self._pairs, dtype=torch.float64, device=bank.device)
 
@@ -82,7 +84,8 @@ class ScoredSteps:
         """One training step with fresh randomness: a coin of probability q for each slot, then those of `Bank`.
 
         The score grows by ⟨S − E, g_z − g_z′⟩/C², with the clipped gradients at the models before the step. E is what S
-        is on average over batches and fair coins if `expected`, else the pair's own share of that.
+        is on average over batches and fair coins if `expected`, else the pair's own share of that. `whiten` puts M⁻¹
+        before S − E.
         """
         bank, spec = self.bank, self.bank.spec
         before = bank.theta.clone()
@@ -94,6 +97,8 @@ class ScoredSteps:
         total = bank.last_sum
         if mean is not None:
             total -= mean
+            if self._whiten:
+                total = whitened(bank, self._slots, before, total, self._whiten)
         along, own = self._slots.along(bank, before, total)
         if mean is None:
             along = along - spec.sample_rate * own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NoReturn, Protocol
@@ -41,6 +42,17 @@ class PairSlots(Slot, Protocol):
             bank: the models.
             theta: parameters, shaped like the bank's.
             total: S, shaped like theta.
+        """
+        ...
+
+    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        """The weighted sum of the clipped gradients at `theta` of all z, then all z′, shaped like theta.
+
+        Args:
+            bank: the models.
+            theta: parameters, shaped like the bank's.
+            direction: shaped like theta.
+            weigh: gives the weights, (2m, runs), for the gradients' products with the direction, (2m, runs).
         """
         ...
 
@@ -93,6 +105,12 @@ class GradientPairSlots(_Many):
         own = (z.square().sum(dim=1) - z_prime.square().sum(dim=1)) / 2
         return bank.model.flat(total)[:, self.support] @ self._apart.T, own.expand(bank.runs, -1)
 
+    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        products = self.worlds @ bank.model.flat(direction)[:, self.support].T
+        found = torch.zeros_like(theta)
+        bank.model.flat(found)[:, self.support] = weigh(products).T @ self.worlds
+        return found
+
     @property
     def _apart(self) -> Tensor:
         """(m, k): z − z′."""
@@ -135,11 +153,26 @@ class RecordPairSlots(_Many):
         (z, z_prime), (length, its) = (products * scale).chunk(2), (norms * scale).chunk(2)
         return (z - z_prime).T, (length.square() - its.square()).T / 2
 
+    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        norm = bank.spec.max_grad_norm
+        products, norms = record_products(bank.model, theta, self.inputs, self.labels, direction)
+        weights = weigh(products * (norm / (norms + OPACUS_EPS)).clamp_(max=1.0))
+        return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, norm)
+
 
 def record_products(
     model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(records, runs) each: the products of the records' gradients with a direction, and the gradients' norms.
+
+    Args:
+        model, theta, inputs, labels, direction: as in `loss_products`.
+    """
+    return loss_products(model, theta, inputs, labels, direction), model.gradient_norms(theta, inputs, labels)
+
+
+def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+    """(records, runs): the products of the records' gradients with a direction.
 
     No record's gradient is formed: its product with a direction is the derivative of its loss along it.
 
@@ -158,8 +191,8 @@ def record_products(
     with torch.enable_grad():
         flat = logits.detach().permute(2, 0, 1).flatten(0, 1).requires_grad_()
         [slopes] = torch.autograd.grad(losses_of(model)(flat, labels.repeat(runs)).sum(), flat)
-    products = (slopes.view(runs, *logits.shape[:2]).permute(1, 2, 0) * along).sum(dim=1)
-    return products, model.gradient_norms(theta, inputs, labels)
+    products: Tensor = (slopes.view(runs, *logits.shape[:2]).permute(1, 2, 0) * along).sum(dim=1)
+    return products
 
 
 def _present(with_z_prime: Tensor, sampled: Tensor | None) -> Tensor:

@@ -72,7 +72,8 @@ def test_attributes_tell_what_was_trained(unused):
     known = {
         "audited": "one run", "scenario": "S2", "adjacency": "substitute", "task_fingerprint": task.fingerprint,
         "n": 60, "noise_multiplier": 4.0, "steps": 2, "models": 1, "pairs": 40, "pairs_fingerprint": pairs.fingerprint,
-        "subtract_expected": 1, "metrics": "accuracy", "seed": 5, "block_size": 128, "pairs_seed": 0, "device": "cpu",
+        "subtract_expected": 1, "whiten": 0, "metrics": "accuracy", "seed": 5, "block_size": 128, "pairs_seed": 0,
+        "device": "cpu",
     }  # fmt: skip
     assert known.items() <= seen.attrs.items()
     assert "version_torch" in seen.attrs
@@ -124,16 +125,39 @@ def test_guesses_are_better_than_chance_by_all_scores():
     assert steps.pairs == 2_000
 
 
+def test_whitened_scores_tell_more_of_records_among_many_others():
+    task = data.digits(n_train=400)
+    model, how = models.linear(task), spec(noise_multiplier=0.5, steps=20, sample_rate=0.2)
+    pairs = crafters.mislabeled_pairs(task, model, how, pairs=50, seed=0)
+    plain, whitened = (audit_one_run(task, model, pairs, how, models=20, whiten=k, **QUIET) for k in (0, 10))
+    assert np.array_equal(whitened.score, plain.score), "training is the same"
+    assert np.array_equal(whitened.bit, plain.bit)
+    found = [one_run_guesses(seen.step_score, seen.bit, guesses=300).correct for seen in (plain, whitened)]
+    assert found[1] > found[0] + 30
+    signs = 1.0 - 2 * whitened.bit.values
+    rest = (whitened.step_score.values - signs * (whitened.step_score.values * signs).mean()).ravel()
+    assert abs(rest.mean()) < 4 * rest.std() / rest.size**0.5
+
+
+def test_whitened_scores_of_gradients_that_meet_nothing_are_the_same_but_for_their_scale(unused):
+    task, model, pairs = unused
+    plain, whitened = (audit_one_run(task, model, pairs, spec(), models=3, whiten=k, **QUIET) for k in (0, 3))
+    # Each pair's direction has the variance (σ² + q(1 − q) + q²T)C² per step, in units of (σC)².
+    spread = 1 + (0.5 * 0.5 + 0.25 * 30) / 4**2
+    np.testing.assert_allclose(whitened.step_score * spread, plain.step_score, atol=2e-3)
+
+
 @pytest.mark.parametrize("name", ["mlp", "convnet", "attention"])
 def test_other_models_are_audited_too(cast, banks_of_modules, name):
     task, model = (cast | banks_of_modules)[name]
     how = DPSGD(1.0, 1.0, 0.4, 2, 0.1, "adam")
     x, slots = task.x_train[:3], [3, 9, 20]
     pairs = Pairs(slots, x, x, [0, 1, 2], [1, 2, 3], scenario="S4")
-    seen = audit_one_run(task, model, pairs, how, models=2, **QUIET)
-    assert np.isfinite(seen.score).all()
-    assert np.isfinite(seen.step_score).all()
-    assert seen.sizes == {"model": 2, "pair": 3}
+    for whiten in (0, 2):
+        seen = audit_one_run(task, model, pairs, how, models=2, whiten=whiten, **QUIET)
+        assert np.isfinite(seen.score).all()
+        assert np.isfinite(seen.step_score).all()
+        assert seen.sizes == {"model": 2, "pair": 3}
 
 
 def wide(pairs, **changes):
@@ -145,6 +169,8 @@ def wide(pairs, **changes):
     ("change", "message"),
     [
         ({"models": 0}, "models must be >= 1"),
+        ({"whiten": -1}, "whiten must be >= 0 and <= 10000, got -1"),
+        ({"whiten": 3, "subtract_expected": False}, "whiten must be 0 without subtract_expected, got 3: set"),
         ({"subtract_expected": 1}, "subtract_expected must be True or False, got 1"),
         ({"metrics": ["distance"]}, "metrics must be one of 'accuracy', 'weights', got 'distance'"),
         ({"metrics": "accuracy"}, "metrics must be a sequence of names, got 'accuracy'"),

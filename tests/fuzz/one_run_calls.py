@@ -163,7 +163,8 @@ CALLS = [
                 "pairs": [OF_RECORDS, OF_GRADIENTS, SINGLES],
                 "spec": SPECS,
                 "models": [OMIT, 2, np.int8(3), 1.0],
-                "subtract_expected": [OMIT, True, False],
+                "subtract_expected": [OMIT, True],
+                "whiten": [OMIT, 0, 2, np.int8(1)],
                 "metrics": [OMIT, (), ["accuracy"], ("weights", "accuracy")],
                 "seed": [OMIT, 0, 7],
                 "device": [OMIT, "cpu", "auto"],
@@ -171,7 +172,9 @@ CALLS = [
                 "progress": [False],
             },
             audited,
-            hostile=HOSTILE | {"pairs": ANY_PAIRS, "models": LITTLE},
+            hostile=HOSTILE
+            | {"pairs": ANY_PAIRS, "models": LITTLE, "whiten": LITTLE}
+            | {"subtract_expected": among([False, 1, None])},
             names=(*OF_TASK, "slots"),
         )
         for room in ("", ".audits")
