@@ -164,3 +164,15 @@ def test_a_curve_of_crafting_is_what_samples_show_of_models_that_none_was_crafte
         scores = learned.scores(network, trained.weights[32:])
         assert rows[4]["separations"][1] == pytest.approx(findings.d_prime(scores, trained.bit[32:]), abs=1e-5)
         assert own == pytest.approx(findings.d_prime(trained.score[32:, -1], trained.bit[32:]))
+        assert all(error > 0 for row in rows for error in row["share_errors"])
+
+
+def test_the_error_of_a_share_is_its_spread_over_audits():
+    rng, shares, errors = np.random.default_rng(0), [], []
+    for _ in range(200):
+        bits = rng.integers(0, 2, 800)
+        own = rng.normal(size=800) + (bits == 0)
+        other = own + 0.5 * rng.normal(size=800)
+        shares.append(findings.d_prime(other, bits) / findings.d_prime(own, bits))
+        errors.append(curves.share_error(other, own, bits))
+    assert np.mean(errors) == pytest.approx(np.std(shares), rel=0.2)

@@ -155,7 +155,7 @@ def adversarial_sample(
         weights: (runs, parameters), the final weights of models, such as the variable "weights" of an audit.
         bits: (runs,): 0 if trained with z, 1 if with z′ or with nothing; two models or more of each.
         start: the record (x, y) to start from: the canary, or a blank record. y does not change.
-        y_prime: None, or the label y′ of z′, where z′ is z with another label. Both labels together tell more.
+        y_prime: None, or another label y′, whose loss is subtracted. Where z′ is z with another label, give that of z′.
         loss: "ude", "ade", "fisher" or "bhattacharyya".
         margin: α ≥ 0 of "ade", in the unit of the loss. The others do not use it.
         steps: how many; 0 leaves x as it is.

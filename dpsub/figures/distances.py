@@ -44,7 +44,7 @@ def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) ->
 
 
 def every_step_mu(result: xr.Dataset) -> float:
-    r"""The μ of an adversary who watches every step: the most that any look at the final model can show.
+    r"""The μ of an adversary who watches every step: about the most that any look at the final model can show.
 
     At sample rate 1 the canary is in every batch. Who knows all other records sees its clipped gradient, that of z or
     of z′, beside Gaussian noise. If the two are 2C·d apart, all steps together have μ² = Σ (2d/σ)². The distances

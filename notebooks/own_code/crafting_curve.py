@@ -4,11 +4,14 @@ python -m own_code.crafting_curve FILE, in notebooks/, makes the file.
 """
 
 import json
+import platform
 import sys
 import time
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
@@ -56,7 +59,8 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
 
     Returns:
         A row for each loss, crafting and size, with one separation for each
-        sample; and the separation of the canary's own score.
+        sample, and the standard error of its share; and the separation of
+        the canary's own score.
     """
     records, network, pair = made_for(cell)
     trained = dpsub.audit(
@@ -72,13 +76,14 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
     )
     weights, bits = trained.weights.values, trained.bit.values
     last = slice(max(sizes), None)
-    own = findings.d_prime(trained.score[last, -1], bits[last])
+    score = trained.score.values[last, -1]
+    own = findings.d_prime(score, bits[last])
     both = cell.adjacency == "substitute"
     rows = []
     for loss in LOSSES:
         for steps, rate in craftings:
             for size in sizes:
-                found = []
+                found, errors = [], []
                 for part in range(min(PARTS, max(sizes) // size)):
                     these = slice(part * size, (part + 1) * size)
                     sample = crafters.adversarial_sample(
@@ -95,28 +100,55 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
                     )
                     scores = sample.scores(network, weights[last])
                     found.append(findings.d_prime(scores, bits[last]))
+                    errors.append(share_error(scores, score, bits[last]))
                 row = {"loss": loss, "steps": steps, "rate": rate}
                 row |= {"models": size, "separations": found}
+                row["share_errors"] = errors
                 rows.append(row)
     return rows, own
 
 
+def share_error(scores, others, bits, parts=16):
+    """The standard error of d′ by scores over that by others.
+
+    It is the jackknife's, over parts of the models that both judge.
+    """
+    part = np.arange(len(bits)) % parts
+    left = np.array(
+        [
+            findings.d_prime(scores[part != one], bits[part != one])
+            / findings.d_prime(others[part != one], bits[part != one])
+            for one in range(parts)
+        ]
+    )
+    return float(np.sqrt((parts - 1) * left.var()))
+
+
 def study():
     """The curves of all cells, with how they were made."""
-    begin, rows, own = time.monotonic(), [], {}
-    for cell in tqdm(cells(), unit=" cells"):
+    begin, rows, own, audited = time.monotonic(), [], {}, cells()
+    for cell in tqdm(audited, unit=" cells"):
         found, own[cell.name] = curve(cell)
         rows += [{"cell": cell.name} | row for row in found]
-    made = {"date": f"{date.today()}", "commit": commit()}
-    made["seconds"] = round(time.monotonic() - begin)
-    of = {"judged": JUDGED, "n": cell.n_train, "epsilon": cell.epsilon}
+    made = {
+        "date": f"{date.today()}",
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "commit": commit(),
+        "seconds": round(time.monotonic() - begin),
+        **{name: version(name) for name in ("numpy", "torch")},
+    }
+    of = {"judged": JUDGED, "n": audited[0].n_train}
+    of["epsilon"] = audited[0].epsilon
     return {"made": made, "of": of, "canary": own, "rows": rows}
 
 
 def table(path):
     """Mean separations by cell, loss, steps and models, and the canary's.
 
-    `share` is the separation by the sample over that by the canary.
+    Returns:
+        The table, in which `share` is the separation by the sample over
+        that by the canary, and `error` the largest standard error of it;
+        and all that the file holds.
     """
     kept = json.loads(Path(path).read_text())
     rows = pd.DataFrame(kept["rows"])
@@ -125,7 +157,8 @@ def table(path):
     )
     rows["canary"] = rows.cell.map(kept["canary"])
     rows["share"] = rows.separation / rows.canary
-    return rows.drop(columns="separations"), kept
+    rows["error"] = rows.share_errors.map(max)
+    return rows.drop(columns=["separations", "share_errors"]), kept
 
 
 if __name__ == "__main__":

@@ -116,28 +116,23 @@ def row(audited, limits, *, delta):
         limits: "limit" and "ceiling", each a μ, as far as it is known.
         delta: at which every ε is stated.
     """
+
+    def estimate(score, rows):
+        mu = findings.d_prime(score.values[rows, -1], bits[rows])
+        return mu, accounting.gdp_epsilon(max(mu, 0.0), delta)
+
     bits, found = audited.bit.values, {}
     scores = {"canary": audited.own_score, "learned": audited.score}
     for name, score in scores.items():
-        found[f"μ, {name}"] = mu = findings.d_prime(
-            score.values[:, -1], bits
+        found[f"μ, {name}"], found[f"ε, {name}"] = estimate(
+            score, slice(None)
         )
-        found[f"ε, {name}"] = accounting.gdp_epsilon(max(mu, 0.0), delta)
         found[f"ε ≥, {name}"] = estimators.epsilon_lower_bound(
             score.values[:, -1], bits, delta=delta
         ).epsilon
     gains = []
     for part in (slice(i, None, PARTS) for i in range(PARTS)):
-        own, learned = (
-            accounting.gdp_epsilon(
-                max(
-                    findings.d_prime(score.values[part, -1], bits[part]),
-                    0.0,
-                ),
-                delta,
-            )
-            for score in scores.values()
-        )
+        own, learned = (estimate(one, part)[1] for one in scores.values())
         gains.append(learned - own)
     found["± of ε"] = float(np.std(gains, ddof=1) / np.sqrt(PARTS))
     for name in ("limit", "ceiling"):

@@ -56,8 +56,9 @@ class AdversarialSamples(Frozen):
         checks.choice("device", self.device, NAMES)
         arguments.limits(self.bounds, start.x)
         bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
-        numbers_of = {"margin": margin, "steps": steps, "learning_rate": learning_rate}
-        for name, value in {"start": start, "y_prime": y_prime, "bounds": bounds, **numbers_of}.items():
+        checked: dict[str, object] = {"start": start, "y_prime": y_prime, "bounds": bounds}
+        checked |= {"margin": margin, "steps": steps, "learning_rate": learning_rate}
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
