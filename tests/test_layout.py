@@ -215,6 +215,12 @@ def test_notebooks_begin_with_their_title_and_say_where_they_read_best(path):
 
 
 @NOTEBOOKS
+def test_headings_of_a_page_differ(path):
+    headings = re.findall(r"^#+ .+", prose_of(path), re.MULTILINE)
+    assert len(set(headings)) == len(headings)
+
+
+@NOTEBOOKS
 def test_expressions_in_prose_are_texts(path):
     for expression in inline.EXPRESSION.findall(prose_of(path)):
         assert isinstance(ast.parse(expression, mode="eval").body, ast.JoinedStr), expression

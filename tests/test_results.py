@@ -206,11 +206,16 @@ def test_samples_draw_level_with_the_canary_and_not_ahead_of_it():
     assert len(table) == len(cells) * len(crafting_curve.LOSSES) * len(crafting_curve.CRAFTINGS) * len(
         crafting_curve.SIZES
     )
-    assert table.share.max() < 1.02  # 0.02 is about one standard error of a separation
-    most = table[table.models == max(crafting_curve.SIZES)].groupby("cell").share.max()
-    assert (most > 0.95).all()
-    fisher = table[(table.loss == "fisher") & (table.steps == 10)].set_index(["cell", "models"]).share.unstack()
-    assert (np.diff(fisher, axis=1) > 0).all()
+    most_models = table[table.models == max(crafting_curve.SIZES)]
+    assert (most_models.groupby("cell").share.max() > 0.95).all()
+    assert (most_models.share - 1 < 3 * most_models.error).all()
+    rises = table[table.steps == 10].set_index(["loss", "cell", "models"]).share.unstack()
+    for loss in ("ude", "fisher"):
+        assert (np.diff(rises.loc[loss], axis=1) > 0).all()
+    ade = rises.loc["ade"]
+    assert {cell for cell in cells if ade.loc[cell].iloc[-1] > ade.loc[cell].iloc[0]} == {
+        "digits-average-blank-eps10-C1-substitute"
+    }
 
 
 def test_learned_scores_are_of_models_enough_and_never_much_worse_than_the_canarys():
