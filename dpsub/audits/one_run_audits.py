@@ -54,9 +54,9 @@ def audit_one_run(
         subtract_expected: whether `step_score` subtracts from each step's sum what it is on average over batches and
             fair coins, given that step's model. For gradient pairs without `whiten`, such scores have a mean of 0 over
             both worlds. For record pairs this holds only approximately: their gradients are taken at the current
-            models, which the coins have moved in earlier steps. Without it, `step_score` subtracts the average
-            share of the pair alone. What the other records contribute then stays in the scores: it does not depend on
-            the coins, but differs from pair to pair. Each step takes the gradients of all records, sampled or not.
+            models, which the coins have moved in earlier steps. If False, `step_score` subtracts the average share of
+            the pair alone. What the other records contribute then stays in the scores: it does not depend on the coins,
+            but differs from pair to pair. If True, each step takes the gradients of all records, sampled or not.
             Gradients without dropout are subtracted from those with it.
         whiten: how many iterations of conjugate gradients divide each step's sum by its covariance, before `step_score`
             takes it; 0 for none. The sampled records and the other pairs' coins move the sum most along a few
@@ -68,9 +68,9 @@ def audit_one_run(
         seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
             as in `audit`. Arguments, versions and the kind of device determine the numbers.
         device, matmul_precision, repair, allow_mix, client, progress: as in `audit`.
-        store: as in `audit`. What is stored at once are blocks of models, or several blocks if there are more than 128:
-            an interrupted block begins anew. Of the pairs the store has the checksum, which must be the same for the
-            audit to go on, the slots and the crafter's details.
+        store: as in `audit`. What is stored at once are blocks of models: an interrupted block begins anew, and so does
+            a single training. Of the pairs a store keeps the slots, the scenario, the crafter's details and a checksum.
+            Pairs that differ in any of these are refused, even if they differ by rounding.
 
     Returns:
         A dataset with `score` and `step_score` (model, pair) float32, which speak for z if they are high, and `bit`

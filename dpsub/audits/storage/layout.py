@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> str:
-        """The dimension of the models, which every variable has that is not of only some of them."""
+        """The dimension of the models."""
         return MODEL if MODEL in (self.variables["bit"].dims or ()) else "run"
 
     @property
