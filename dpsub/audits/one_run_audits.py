@@ -2,26 +2,19 @@ r"""One training with many pairs: a fair coin for each says which of its two rec
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Sequence
-from contextlib import closing
-from threading import Event, Lock
+from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
-from tqdm.auto import tqdm
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
-from dpsub.audits.one_run_plans import METRICS, OneRunPlan, train_block
-from dpsub.audits.plans import Arrays, Shard
-from dpsub.audits.shard_provenance import made_on, origin
+from dpsub.audits.many_runs import carried_out
+from dpsub.audits.one_run_plans import METRICS, MOST_ITERATIONS, MOST_MODELS, OneRunPlan
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import devices
-
-MOST_MODELS = 10**6
-MOST_ITERATIONS = 10**4
 
 
 def audit_one_run(
@@ -37,6 +30,10 @@ def audit_one_run(
     seed: int = 0,
     device: str = "auto",
     matmul_precision: str = "highest",
+    store: str | os.PathLike[str] | None = None,
+    repair: bool = False,
+    allow_mix: bool = False,
+    client: Any = None,
     progress: bool = True,
 ) -> xr.Dataset:
     r"""Train once with m pairs in m slots, each filled with z or z′ by a fair coin of its own, and score every pair.
@@ -55,9 +52,11 @@ def audit_one_run(
         models: how many models to train, each with coins of its own. They are independent, so that the coins of all of
             them may be guessed together.
         subtract_expected: whether `step_score` subtracts from each step's sum what it is on average over batches and
-            fair coins. Such scores have a mean of 0 over both worlds. Without it, `step_score` subtracts the average
-            share of the pair alone. What the other records contribute then stays in the scores: it does not depend on
-            the coins, but differs from pair to pair. Each step takes the gradients of all records, sampled or not.
+            fair coins, given that step's model. For gradient pairs without `whiten`, such scores have a mean of 0 over
+            both worlds. For record pairs this holds only approximately: their gradients are taken at the current
+            models, which the coins have moved in earlier steps. If False, `step_score` subtracts the average share of
+            the pair alone. What the other records contribute then stays in the scores: it does not depend on the coins,
+            but differs from pair to pair. If True, each step takes the gradients of all records, sampled or not.
             Gradients without dropout are subtracted from those with it.
         whiten: how many iterations of conjugate gradients divide each step's sum by its covariance, before `step_score`
             takes it; 0 for none. The sampled records and the other pairs' coins move the sum most along a few
@@ -68,7 +67,10 @@ def audit_one_run(
         metrics: "accuracy", on the test records, and "weights", the parameters, both of the final model.
         seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
             as in `audit`. Arguments, versions and the kind of device determine the numbers.
-        device, matmul_precision, progress: as in `audit`.
+        device, matmul_precision, repair, allow_mix, client, progress: as in `audit`.
+        store: as in `audit`. What is stored at once are blocks of models: an interrupted block begins anew, and so does
+            a single training. Of the pairs a store keeps the slots, the scenario, the crafter's details and a checksum.
+            Pairs that differ in any of these are refused, even if they differ by rounding.
 
     Returns:
         A dataset with `score` and `step_score` (model, pair) float32, which speak for z if they are high, and `bit`
@@ -83,12 +85,13 @@ def audit_one_run(
 
         With metrics also `accuracy` (model,) and `weights` (model, parameter). The coordinate `slot` (pair,) says which
         records were replaced. The attributes hold all parameters, the seed, the versions, and checksums of task and
-        pairs.
+        pairs; those of a stored audit also its commit, wall time and devices.
 
     Raises:
         ValueError: before any training, if an argument is out of range; if pairs share a slot, are of several tasks,
             scenarios or adjacencies, or do not fit task, model or spec; if no record is left beside the slots; if the
-            memory does not hold one block. After it, if the training diverged.
+            memory does not hold one block; if the store is refused, as by `audit`. After it, if the training diverged.
+        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
 
     Source: Keinan et al. (2025), Algorithm 1, arXiv 2503.07199, for pairs in one training; Steinke, Nasr and Jagielski
     (2023) for guesses with abstention.
@@ -111,7 +114,7 @@ def audit_one_run(
         model=model,
         pairs=pairs,
         spec=spec,
-        models=checks.whole("models", models, at_most=MOST_MODELS),
+        runs=checks.whole("models", models, at_most=MOST_MODELS),
         subtract_expected=checks.flag("subtract_expected", subtract_expected),
         whiten=checks.whole("whiten", whiten, at_least=0, at_most=MOST_ITERATIONS),
         metrics=_metrics(metrics, task),
@@ -120,7 +123,9 @@ def audit_one_run(
     )
     if plan.whiten and not plan.subtract_expected:
         raise ValueError(f"whiten must be 0 without subtract_expected, got {plan.whiten}: set subtract_expected=True")
-    return _carried_out(plan, device, checks.flag("progress", progress))
+    return carried_out(
+        plan, device=device, store=store, repair=repair, allow_mix=allow_mix, client=client, progress=progress
+    )
 
 
 def check_pairs(task: Task, model: Model, pairs: Pairs, spec: DPSGD) -> None:
@@ -162,44 +167,3 @@ def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
     if "accuracy" in found and not len(task.y_test):
         raise ValueError("metrics must not name 'accuracy' for a task without test records: give x_test and y_test")
     return tuple(name for name in METRICS if name in found)
-
-
-def _carried_out(plan: OneRunPlan, device: str, progress: bool) -> xr.Dataset:
-    where = devices.device(device)
-    at_once = _workers(plan, where)
-    lock, found = Lock(), dict[int, Arrays]()
-    began = time.monotonic()
-    title = f"{len(plan.pairs)} pairs of {plan.pairs.scenario} on {plan.task.name}"
-    with tqdm(total=plan.models * plan.spec.steps, unit=" steps", desc=title, disable=not progress) as bar:
-
-        def tick(models: int) -> None:
-            with lock:
-                bar.update(models)
-
-        def train(shard: Shard, stop: Event) -> Arrays:
-            return train_block(plan, shard, where, stop, tick)
-
-        with (
-            devices.matmul_precision(plan.matmul_precision),
-            closing(devices.side_by_side(train, plan.shards, at_once)) as results,
-        ):
-            for shard, arrays in results:
-                found[shard.number] = arrays
-    made = made_on(where, time.monotonic() - began)
-    whole = {name: np.concatenate([found[shard.number][name] for shard in plan.shards]) for name in found[0]}
-    return plan.dataset(whole, origin([made]))
-
-
-def _workers(plan: OneRunPlan, device: torch.device) -> int:
-    """How many blocks train side by side.
-
-    Raises:
-        ValueError: if the memory does not hold one block.
-    """
-    needed, free = plan.bytes_of_a_block(device), devices.free_bytes(device)
-    if needed > free:
-        raise ValueError(
-            f"models, pairs and task must fit the memory: a block takes about {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free on {device}: take fewer models, fewer pairs or fewer records"
-        )
-    return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)

@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 import dpsub
 from dpsub import CanaryPair, Pairs, audits, crafters, data, estimators
 from fuzz import cast
+from fuzz.audits_calls import ANY_STORE, COUNT, SWITCHES
 from fuzz.call import OMIT, Call
 from fuzz.cast import FLAT, FOREIGN, HOSTILE, LINEAR, MODELS, OF_TASK, ONE_HOT, SPEC, SPECS
 from fuzz.hostile import ARRAYS, LITTLE, among
@@ -51,6 +52,12 @@ def is_pairs(result, /, **_):
 def crafted(result, /, *, pairs, **_):
     is_pairs(result)
     assert len(result) == pairs
+
+
+def audit_one_run(**arguments):
+    if arguments.get("store") == "new":
+        arguments["store"] = f"new-{next(COUNT)}.zarr"
+    return dpsub.audit_one_run(**arguments)
 
 
 def audited(result, /, *, pairs, models=1, **_):
@@ -156,7 +163,7 @@ CALLS = [
     *(
         Call(
             f"dpsub{room}.audit_one_run",
-            dpsub.audit_one_run,
+            audit_one_run,
             {
                 "task": [FLAT],
                 "model": [LINEAR],
@@ -169,12 +176,17 @@ CALLS = [
                 "seed": [OMIT, 0, 7],
                 "device": [OMIT, "cpu", "auto"],
                 "matmul_precision": [OMIT, "highest", "medium"],
+                "store": [OMIT, OMIT, OMIT, "new"],
+                "client": [OMIT, None],
                 "progress": [False],
+                **SWITCHES,
             },
             audited,
             hostile=HOSTILE
             | {"pairs": ANY_PAIRS, "models": LITTLE, "whiten": LITTLE}
-            | {"subtract_expected": among([False, 1, None])},
+            | {"subtract_expected": among([False, 1, None]), "store": ANY_STORE}
+            | {"client": among([0, 1.5, object(), b"tcp", [], {}, True, len])},
+            raises=(OSError,),
             names=(*OF_TASK, "slots"),
         )
         for room in ("", ".audits")
