@@ -1,8 +1,12 @@
 """A task, its training, kinds of pairs, and scores of their coins."""
 
+import numpy as np
+
 from dpsub import DPSGD, accounting, audit_one_run, crafters, data, models
 from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.models import Linear
 from own_code.bridge import SHARES
+from own_code.head_scores import HeadScores, fair_coins
 
 DELTA = 1e-5
 EPSILON = 8.0  # of substitution, which the noise is calibrated to
@@ -66,8 +70,16 @@ def scores_of(task, model, made, spec, *, models, whiten, seed):
     """The scores of the same trainings in up to four ways.
 
     Returns:
-        Scores (models, pairs) by name, bits, and accuracy (models,).
+        Scores (models, pairs) by name, bits, accuracy (models,), and the
+        separation that noise and a pair's own sampling would leave: of
+        pairs of records on linear heads, else None.
     """
+    if made.of_records and isinstance(model, Linear):
+        bits = fair_coins(models, len(made), seed)
+        found = HeadScores(
+            task, model, made, spec, bits, whiten=whiten, seed=seed
+        )
+        return found.scores, bits, found.accuracy, rms(found.alone)
     common = {"models": models, "metrics": ("accuracy",), "seed": seed}
     common |= {"device": "cpu", "progress": False}
     audits = {
@@ -83,7 +95,13 @@ def scores_of(task, model, made, spec, *, models, whiten, seed):
     }
     scores = {"final": seen["plain"].score.values}
     scores |= {name: one.step_score.values for name, one in seen.items()}
-    return scores, seen["plain"].bit.values, seen["plain"].accuracy.values
+    any_of = seen["plain"]
+    return scores, any_of.bit.values, any_of.accuracy.values, None
+
+
+def rms(values):
+    """The root of the mean square."""
+    return round(float(np.sqrt(np.square(values).mean())), 4)
 
 
 def counted(scores, bits, shares=SHARES, centre=0.0):

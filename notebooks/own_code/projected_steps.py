@@ -4,20 +4,7 @@ import numpy as np
 import torch
 
 from dpsub.trainers import assemble_pairs
-
-
-def slopes_of(theta, inputs, labels, norm):
-    """Of clipped gradients: (records, classes), by which x is multiplied.
-
-    Args:
-        theta: (features + 1, classes) the parameters of one head.
-        inputs, labels: of records, as a bank holds them.
-        norm: C.
-    """
-    found = torch.softmax(inputs @ theta, dim=1)
-    found[torch.arange(len(labels)), labels] -= 1
-    lengths = found.norm(dim=1) * inputs.norm(dim=1)
-    return found * (norm / (lengths + 1e-6)).clamp(max=1)[:, None]
+from own_code.head_scores import fair_coins, slopes_of
 
 
 def gradients_of(inputs, slopes):
@@ -58,42 +45,34 @@ class ProjectedSteps:
         bits: (pairs,) 0 for z and 1 for z′.
         projected: (most + 1, pairs) scores without the first k directions.
         softened: (pairs,) scores with these directions divided.
-        alone: (pairs,) the separation if nothing disturbed a pair but the
-            noise and its own sampling.
     """
 
     def __init__(self, task, model, pairs, spec, *, most, every, seed):
         self._spec, self._most, self._every = spec, most, every
         self._generator = torch.Generator().manual_seed(seed)
         self._pairs = len(pairs)
-        self.bits = np.random.default_rng(seed).integers(0, 2, len(pairs))
+        [self.bits] = fair_coins(1, len(pairs), seed)
         self._bank, self._slots = assemble_pairs(
             model,
             task,
             spec,
             pairs=pairs,
-            bits=self.bits[None].astype(np.int8),
+            bits=self.bits[None],
             generator=self._generator,
         )
         self.projected = torch.zeros(most + 1, len(pairs))
         self.softened = torch.zeros(len(pairs))
-        squares = torch.zeros(2, len(pairs))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # svd_lowrank draws its first guess
             for step in range(spec.steps):
-                squares += self._advance(step)
-        q, sigma = spec.sample_rate, spec.noise_multiplier
-        distance, own = squares
-        spread = sigma**2 * distance + q * (1 - q) * own
-        self.alone = q * distance / spread.clamp(min=1e-12).sqrt()
+                self._advance(step)
 
     def _advance(self, step):
-        """Returns ‖d‖²/C², and the mean over both g of ⟨g, d⟩²/C⁴."""
         bank, spec, pairs = self._bank, self._spec, self._pairs
         q, norm, shared = spec.sample_rate, spec.max_grad_norm, bank.shared
         inputs, labels = bank.inputs, bank.labels
-        slopes = slopes_of(bank.theta[..., 0], inputs, labels, norm)
-        if step % self._every == 0 and self._most:
+        slopes = slopes_of(bank.theta, inputs, labels, norm)[..., 0]
+        if step % self._every == 0:
             others = gradients_of(inputs[:shared], slopes[:shared])
             _, size, self._axes = torch.svd_lowrank(
                 others, self._most + 10, niter=2
@@ -113,27 +92,18 @@ class ProjectedSteps:
         total = (bank.last_sum[..., 0] - mean).flatten()
         apart = (z - z_prime) / norm
         whole = apart @ total / norm
-        if self._most:
-            removed = along(apart, total / norm, self._axes)
-            self.projected += whole - removed
-            part = along(apart, total / norm, self._axes * self._shrunk)
-            self.softened += whole - part[-1]
-        else:
-            self.projected += whole
-            self.softened += whole
-        own = torch.stack(
-            [(one * apart).sum(dim=1) for one in (z, z_prime)]
-        )
-        own = own.square().mean(dim=0) / norm**2
-        return torch.stack([apart.square().sum(dim=1), own])
+        removed = along(apart, total / norm, self._axes)
+        self.projected += whole - removed
+        part = along(apart, total / norm, self._axes * self._shrunk)
+        self.softened += whole - part[-1]
 
 
 def projections(task, model, pairs, spec, *, models, most, every, seed):
     """Several trainings of `ProjectedSteps`.
 
     Returns:
-        bits (models, pairs), projected (most + 1, models, pairs), softened
-        (models, pairs) and alone (models, pairs), as arrays.
+        bits (models, pairs), projected (most + 1, models, pairs) and
+        softened (models, pairs), as arrays.
     """
     made = [
         ProjectedSteps(
@@ -145,5 +115,4 @@ def projections(task, model, pairs, spec, *, models, most, every, seed):
         "bits": np.stack([one.bits for one in made]),
         "projected": np.stack([one.projected for one in made], axis=1),
         "softened": np.stack([one.softened for one in made]),
-        "alone": np.stack([one.alone for one in made]),
     }
