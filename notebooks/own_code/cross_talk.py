@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,22 +55,20 @@ class Cell:
 
 
 CELLS = (
-    Cell("mislabeled", 3_000, 10, 16, 5),
+    Cell("mislabeled", 30_000, 1_000, 1, 5),
     Cell("mislabeled", 3_000, 100, 16, 5),
-    Cell("mislabeled", 3_000, 1_000, 4, 15),
-    Cell("mislabeled", 30_000, 1_000, 1, 10),
-    Cell("natural", 3_000, 100, 4, 5),
-    Cell("natural", 3_000, 1_000, 4, 15),
-    Cell("attribute", 3_000, 100, 4, 5),
     Cell("unused", 3_000, 100, 4, 5),
     Cell("unused, large", 3_000, 100, 4, 5),
-    Cell("gradient", 3_000, 100, 4),
-    Cell("gradient", 3_000, 1_000, 4),
+    Cell("natural", 3_000, 100, 4, 5),
+    Cell("mislabeled", 3_000, 1_000, 4, 10),
+    Cell("mislabeled", 3_000, 10, 16, 5),
+    Cell("attribute", 3_000, 100, 4, 5),
     Cell("mislabeled", 1_000, 100, 4, 5),
     Cell("mislabeled", 1_000, 100, 4, 5, 16),
-    Cell("mislabeled", 1_000, 100, 4, 5, 128),
+    Cell("mislabeled", 1_000, 100, 4, 5, 64),
+    Cell("natural", 3_000, 1_000, 4, 10),
 )
-PROJECTED = {"records": 3_000, "pairs": 100, "models": 4, "most": 100}
+PROJECTED = {"pairs": 100, "models": 4, "most": 100, "every": 20}
 
 
 def rows_of(cell, scores, bits):
@@ -158,36 +157,27 @@ def of_cell(cell, task, spec, seed):
     return [one | about for one in rows_of(cell, scores, bits)]
 
 
-def study(cells=CELLS, seed=0, progress=True):
-    """All rows, and how they were made. It reads MNIST."""
-    begin, rows, spec = time.monotonic(), [], spec_of()
-    tasks = {
-        n: flat(data.mnist(n, 2_000, seed=seed))
-        for n in {one.records for one in cells} | {3_000, 30_000}
-    }
-    for cell in (bar := tqdm(cells, unit=" audits", disable=not progress)):
-        bar.set_postfix_str(f"{cell.kind} {cell.records} {cell.pairs}")
-        rows += of_cell(cell, tasks[cell.records], spec, seed)
-    how = {key: PROJECTED[key] for key in ("pairs", "models", "most")}
-    found = {
-        "rows": rows,
-        "projection": projected(
-            tasks[PROJECTED["records"]], spec, every=10, seed=seed, **how
-        ),
-        "gradient": of_gradients(
-            tasks[30_000],
-            spec,
-            pairs=1_000,
-            models=8,
-            audits=200,
-            seed=seed,
-        ),
-    }
+@cache
+def mnist(records, seed=0):
+    """MNIST with so many private records, as rows of pixels."""
+    return flat(data.mnist(records, 2_000, seed=seed))
+
+
+def begun(path, spec, seed):
+    """What a file holds so far, or how the study is made."""
+    if Path(path).exists():
+        found = kept(path)
+        if found["made"]["commit"] != commit():
+            raise ValueError(
+                f"{path} must be made at one commit, {commit()}, got "
+                f"{found['made']['commit']}: delete it"
+            )
+        return found
     made = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": f"{platform.machine()}, {platform.system()}",
         "commit": commit(),
-        "seconds": round(time.monotonic() - begin),
+        "seconds": 0.0,
         **{name: version(name) for name in ("numpy", "scipy", "torch")},
     }
     of = {
@@ -201,7 +191,39 @@ def study(cells=CELLS, seed=0, progress=True):
         "large": LARGE,
         "seed": seed,
     }
-    return {"made": made, "of": of} | found
+    return {"made": made, "of": of, "rows": []}
+
+
+def study(path, cells=CELLS, seed=0, progress=True):
+    """Complete a file with all rows, and how they were made.
+
+    It reads MNIST. Each part is written once it is there, and a file that
+    exists is continued. `seconds` are of a processor.
+    """
+    spec = spec_of()
+    found = begun(path, spec, seed)
+
+    def keep(name, make):
+        before = time.process_time()
+        made = make()
+        found["made"]["seconds"] += round(time.process_time() - before, 1)
+        found[name] = found[name] + made if name == "rows" else made
+        Path(path).write_text(json.dumps(found) + "\n")
+
+    if "gradient" not in found:
+        how = {"pairs": 1_000, "models": 8, "audits": 200, "seed": seed}
+        keep("gradient", partial(of_gradients, mnist(30_000), spec, **how))
+    for cell in tqdm(cells, unit=" audits", disable=not progress):
+        about = asdict(cell)
+        del about["models"]
+        if any(about.items() <= row.items() for row in found["rows"]):
+            continue
+        task = mnist(cell.records)
+        keep("rows", partial(of_cell, cell, task, spec, seed))
+        if "projection" not in found and cell.records == 3_000:
+            how = PROJECTED | {"seed": seed}
+            keep("projection", partial(projected, task, spec, **how))
+    return found
 
 
 def kept(path):
@@ -211,4 +233,4 @@ def kept(path):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Path(sys.argv[1]).write_text(json.dumps(study()) + "\n")
+    study(sys.argv[1])
