@@ -17,14 +17,14 @@ ALONE = {
     "ls": "",
     "ms": 11,
     "mew": 1.5,
-    "label": "undisturbed",
+    "label": "if undisturbed",
 }
 
 
 def at_most(ax, value, along="x"):
     """What gradient pairs have that nothing disturbs: a grey line."""
     draw = ax.axvline if along == "x" else ax.axhline
-    draw(value, **figures.looks("ceiling", label="undisturbed gradients"))
+    draw(value, **figures.looks("ceiling", label="gradient pairs"))
 
 
 def by_score(ax, found, limit):
@@ -45,13 +45,15 @@ def by_score(ax, found, limit):
     ):
         at = shown[(shown.kind == kind) & (shown.records == records)]
         for one in at[at.pairs == pairs].itertuples():
+            offset = 0.16 * (list(LOOKS).index(one.score) - 1.5)
             ax.errorbar(
                 one.separation,
-                row,
+                row + offset,
                 xerr=2 * one.error,
                 ls="",
-                ms=5,
+                ms=4,
                 elinewidth=0.7,
+                capsize=0,
                 **LOOKS[one.score] | ({} if row == 0 else {"label": None}),
             )
         label = {"label": None} if row else {}
@@ -66,13 +68,18 @@ def by_score(ax, found, limit):
 
 def lines(ax, table, column):
     """A line for each score, by the numbers in a column."""
-    for name, look in LOOKS.items():
+    for i, (name, look) in enumerate(LOOKS.items()):
         own = table[table.score == name].sort_values(column)
-        at = np.arange(len(own))
+        at = np.arange(len(own)) + 0.05 * (i - 1.5)
         ax.errorbar(
-            at, own.separation, yerr=2 * own.error, ms=4, lw=1, **look
+            at,
+            own.separation,
+            yerr=2 * own.error,
+            ms=4,
+            lw=1,
+            capsize=0,
+            **look,
         )
-    ax.set_ylim(bottom=-0.2)
 
 
 def by_pairs(ax, found, records):

@@ -15,7 +15,6 @@ KINDS = {
     "attribute": "attribute",
     "unused": "unused pixel",
     "unused, large": "unused pixel, large",
-    "gradient": "gradient",
 }
 CELL = ["kind", "records", "pairs", "width"]
 
@@ -45,16 +44,6 @@ def error(separation, scores):
     return np.sqrt(4 / scores + separation**2 / (2 * scores))
 
 
-def summary(found):
-    """A row for each audit: separations, and bounds of all its models."""
-    last = found.reset_index("models")
-    last = last[last.models == last.trained]
-    wide = last.separation.unstack("score").rename(columns=SCORES)
-    first = last.groupby(CELL, observed=True)[["alone", "models"]].first()
-    wide.columns = wide.columns.astype(str)
-    return wide.join(first.rename(columns={"alone": "undisturbed"}))
-
-
 def gradient_table(found):
     """Bounds of trainings with gradient pairs, and of ideal canaries."""
     trained = pd.DataFrame(found["trained"]["bounds"])
@@ -73,4 +62,32 @@ def gradient_table(found):
         }
     )
     table.index.name = "guesses"
+    return table
+
+
+def bounds_table(found):
+    """Guesses and bounds, a row for each audit and score."""
+    last = found.reset_index("models")
+    last = last[last.models == last.trained]
+    counts = last.right.astype(str) + " of " + last.guesses.astype(str)
+    parts = {"right": counts}
+    for way in ("gdp", "dp"):
+        wide = found[way].unstack("models")
+        for count in wide:
+            parts[f"{way}, {count}"] = [
+                "–" if np.isnan(one) else f"{one:.2f}"
+                for one in wide[count].reindex(last.index)
+            ]
+    table = pd.DataFrame(parts, index=last.index)
+    kind, n, pairs, width, score = zip(*table.index, strict=True)
+    table.index = pd.MultiIndex.from_arrays(
+        [
+            [KINDS[one] for one in kind],
+            [f"{one:,}" for one in n],
+            [f"{one:,}" for one in pairs],
+            [str(one or "none") for one in width],
+            [SCORES[one] for one in score],
+        ],
+        names=["pairs", "n", "m", "hidden units", "score"],
+    )
     return table
