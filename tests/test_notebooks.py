@@ -442,6 +442,21 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     assert found["live_one_pair"] < 8 * 1.2
 
 
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
+def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_path):
+    glued = execute("one_run_pairs", tmp_path, seed=1, ideals=10)
+    found = {key.removeprefix("one_run_pairs_"): value for key, value in glued.items() if "one_run_pairs_" in key}
+    assert found["hidden_state"] == pytest.approx(7.524, abs=1e-3)
+    assert found["half_share"] == pytest.approx(1, abs=0.1)
+    assert found["half_here"] == pytest.approx(found["half"], rel=0.1)
+    assert found["half"] < found["product"] < found["hidden_state"]
+    assert found["accuracy"] == pytest.approx(found["accuracy_without"], abs=1)
+    assert found["plain"] < found["expected"] - 0.1 < found["whitened"] - 0.2
+    assert found["divided"] > 0.2
+    assert found["thousand_plain"] < 0.1 < found["thousand_whitened"] < found["hundred_whitened"] < 1.5
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         presets.read(path, ROOT / "notebooks" / f"{path.stem}.ipynb")

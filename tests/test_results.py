@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import bridge, crafting_curve, learned_at_zero
+from own_code import bridge, crafting_curve, cross_talk_tables, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
+from dpsub.accounting import worst_case_epsilon
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
@@ -343,3 +344,86 @@ def test_the_bridge_counts_trainings():
     assert bridge.enough(rows[rows.models < 4], "gradient") is None
     assert bridge.as_many(rows[rows.models < 4], "gradient", 9) is None
     assert bridge.ceiling(200, 1) > bridge.ceiling(50, 1) > bridge.ceiling(10, 1)
+
+
+CROSS_TALK = json.loads((RESULTS / "one_run_cross_talk.json").read_text())
+
+
+def test_gradient_pairs_on_mnist_show_what_ideal_canaries_show():
+    of, found = CROSS_TALK["of"], CROSS_TALK["gradient"]
+    assert CROSS_TALK["made"]["commit"].isalnum()
+    mechanism = {name: of[name] for name in ("noise_multiplier", "sample_rate", "steps")}
+    assert found["stated"] == pytest.approx(of["substitute"], abs=1e-3)
+    assert found["hidden_state"] == pytest.approx(worst_case_epsilon(**mechanism, delta=of["delta"]), abs=1e-3)
+    assert (found["records"], found["pairs"]) == (30_000, 1_000)
+    for rule, bounds in found["trained"]["bounds"].items():
+        ideal = np.mean(found["exact"]["bounds"][rule])
+        assert np.mean(bounds) == pytest.approx(ideal, rel=0.1), rule
+        assert len(bounds) == 8
+    for rule, bounds in found["exact"]["bounds"].items():
+        wrong = sum(bound > found["hidden_state"] for bound in bounds)
+        assert wrong <= binom.ppf(1 - 1e-4, len(bounds), 0.05), rule
+    assert np.mean(found["accuracy"]) == pytest.approx(np.mean(found["without"]), abs=0.01)
+    spread = of["noise_multiplier"] ** 2 + of["sample_rate"] * (1 - of["sample_rate"])
+    exact = 2 * of["sample_rate"] * (of["steps"] / spread) ** 0.5
+    assert found["exact"]["separation"] == pytest.approx(exact, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def cross_talk():
+    """The separation, its standard error, the bounds, and what undisturbed pairs have, of all models of each audit."""
+    found = cross_talk_tables.frame(CROSS_TALK["rows"]).reset_index()
+    found = found[found.models == found.trained]
+    return found.set_index(["kind", "records", "pairs", "width", "score"]).sort_index()
+
+
+def test_each_step_against_cross_talk_helps_records_and_none_helps_an_attribute(cross_talk):
+    apart = cross_talk.separation
+    for cell in [
+        ("mislabeled", 30_000, 1_000, 0), ("mislabeled", 3_000, 1_000, 0), ("mislabeled", 3_000, 100, 0),
+        ("natural", 3_000, 100, 0), ("natural", 3_000, 1_000, 0),
+    ]:  # fmt: skip
+        own = apart.loc[cell]
+        assert own["plain"] + 0.15 < own["expected"] < own["whitened"] - 0.2, cell
+        assert own["whitened"] < cross_talk.alone.loc[cell].iloc[0]
+        assert abs(own["plain"] - own["final"]) < 0.05
+    headline = cross_talk.loc[("mislabeled", 30_000, 1_000, 0)]
+    assert (headline.separation[["plain", "final"]].abs() < 2 * headline.error[["plain", "final"]]).all()
+    assert headline.gdp["final"] == headline.gdp["plain"] == 0 < headline.gdp["expected"] < headline.gdp["whitened"]
+    attribute = cross_talk.loc[("attribute", 3_000, 100, 0)]
+    assert (attribute.separation.abs() < attribute.error).all()
+    assert attribute.alone.max() < 0.1
+    assert attribute.gdp.max() == 0
+
+
+def test_an_unused_pixel_is_disturbed_less_and_a_wider_network_not_measurably(cross_talk):
+    apart, error = cross_talk.separation, cross_talk.error
+    loud, unused = (apart.loc[(kind, 3_000, 100, 0)] for kind in ("unused, large", "unused"))
+    assert loud.max() - loud.min() < 0.05
+    assert loud["final"] > unused["final"] + 0.4
+    assert unused["plain"] > apart.loc[("mislabeled", 3_000, 100, 0, "plain")] + 0.4
+    wide = [("mislabeled", 1_000, 100, width, "whitened") for width in (0, 16, 64)]
+    assert np.ptp(apart.loc[wide]) < 2 * np.sqrt(2) * error.loc[wide].max()
+    fewer = apart.loc[("mislabeled", 1_000, 100, 0, "whitened")]
+    assert fewer > apart.loc[("mislabeled", 3_000, 100, 0, "whitened")] + 0.2
+    few, many = (apart.loc[("mislabeled", 3_000, pairs, 0)] for pairs in (100, 1_000))
+    assert few["expected"] > many["expected"] + 0.1
+    assert abs(few["whitened"] - many["whitened"]) < 0.1
+
+
+def test_dividing_directions_shows_more_than_removing_any_number_of_them():
+    found = CROSS_TALK["projection"]
+    best = int(np.argmax(found["projected"]))
+    assert 10 <= best <= 30
+    assert found["softened"] > found["projected"][best] > found["projected"][0] + 0.15
+    assert found["projected"][100] < found["projected"][best] - 0.1
+
+
+def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
+    found = cross_talk_tables.frame(CROSS_TALK["rows"])
+    assert found.gdp.max() < 0.5 * CROSS_TALK["of"]["substitute"]
+    assert (found.dp <= found.gdp + 0.02).all()
+    growing = found.gdp.loc["mislabeled", 3_000, 100, 0, "whitened"]
+    assert growing[1] < growing[4] < growing[16]
+    table = cross_talk_tables.bounds_table(found)
+    assert table.loc[("mislabeled", "30,000", "1,000", "none", "whitened"), "right"] == "153 of 200"
