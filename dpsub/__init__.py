@@ -9,8 +9,16 @@ from dpsub._version import __version__
 
 if TYPE_CHECKING:
     from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
-    from dpsub._core import DPSGD, CanaryPair
-    from dpsub.audits import audit, audit_steps, audit_training, distinguish, distinguishers
+    from dpsub._core import DPSGD, CanaryPair, Pairs
+    from dpsub.audits import (
+        audit,
+        audit_one_run,
+        audit_steps,
+        audit_training,
+        distinguish,
+        distinguishers,
+        one_run_dataset,
+    )
     from dpsub.estimators import validity
     from dpsub.figures import explorer, findings, pictures, widgets
     from dpsub.figures import threshold_game as game
@@ -19,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DPSGD",
     "CanaryPair",
+    "Pairs",
     "__version__",
     "accounting",
     "audit",
+    "audit_one_run",
     "audit_steps",
     "audit_training",
     "audit_worst_case",
@@ -36,6 +46,7 @@ __all__ = [
     "findings",
     "game",
     "models",
+    "one_run_dataset",
     "opacus",
     "pictures",
     "trainers",
@@ -47,10 +58,13 @@ __all__ = [
 _NAMES = {
     "DPSGD": "_core",
     "CanaryPair": "_core",
+    "Pairs": "_core",
     "audit": "audits",
+    "audit_one_run": "audits",
     "audit_steps": "audits",
     "audit_training": "audits",
     "distinguish": "audits",
+    "one_run_dataset": "audits",
     "audit_worst_case": "worst_case",
 }
 _MODULES = {

@@ -421,6 +421,42 @@ def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_a
     assert glued["bug_average_bound"] > 5
 
 
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
+def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
+    glued = execute("one_run", tmp_path, seed=1, ideals=5)
+    found = {key.removeprefix("one_run_"): value for key, value in glued.items() if key.startswith("one_run_")}
+    assert found["add_remove"] == pytest.approx(3.368, abs=2e-3)  # σ = 1.3, q = 1/16, 160 steps
+    assert found["substitute"] == pytest.approx(5.621, abs=2e-3)
+    assert found["halved"] == pytest.approx(17.417, abs=2e-2)
+    assert found["accuracy"] > 0.88
+    assert max(found["labels"], found["labels_dp"], found["labels_plain"], found["labels_bare"]) < 1.5
+    assert 1 < found["white"] < found["white_half"] < found["substitute"] < found["white_bare"] <= found["ceiling"]
+    assert found["white_dp"] < found["white"] < found["white_product"]
+    assert found["white"] == pytest.approx(found["ideal"], rel=0.4)
+    assert found["white_accuracy"] < found["accuracy"]
+    assert found["bridge_one_run"] < found["bridge_one_pair"] < 8
+    assert 16 <= found["as_many_gradient"] < found["enough_gradient"] <= 512
+    assert 16 <= found["enough_final"] <= found["enough_mislabeled"]
+    assert found["live_one_run"] < 6
+    assert found["live_one_pair"] < 8 * 1.2
+
+
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
+def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_path):
+    glued = execute("one_run_pairs", tmp_path, seed=1, ideals=10)
+    found = {key.removeprefix("one_run_pairs_"): value for key, value in glued.items() if "one_run_pairs_" in key}
+    assert found["hidden_state"] == pytest.approx(7.524, abs=1e-3)
+    assert found["half_share"] == pytest.approx(1, abs=0.1)
+    assert found["half_here"] == pytest.approx(found["half"], rel=0.1)
+    assert found["half"] < found["product"] < found["hidden_state"]
+    assert found["accuracy"] == pytest.approx(found["accuracy_without"], abs=1)
+    assert found["plain"] < found["expected"] - 0.1 < found["whitened"] - 0.2
+    assert found["divided"] > 0.2
+    assert found["thousand_plain"] < 0.1 < found["thousand_whitened"] < found["hundred_whitened"] < 1.5
+
+
 def test_parameters_of_every_preset_are_parameters_of_the_notebook():
     for path in (ROOT / "notebooks/params").glob("*/*.yaml"):
         presets.read(path, ROOT / "notebooks" / f"{path.stem}.ipynb")

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import crafting_curve, learned_at_zero
+from own_code import bridge, crafting_curve, cross_talk_tables, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
+from dpsub.accounting import worst_case_epsilon
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
@@ -295,3 +296,134 @@ def test_a_second_dropped_record_adds_next_to_nothing():
     )
     for attack in ("canary", "ade"):
         assert abs(two["first version", attack] - one["first version", attack]) < 0.5
+
+
+def test_one_pair_overtakes_many_once_there_are_models_enough():
+    kept = RESULTS / "one_run_bridge.json"
+    about, rows = bridge.about(kept), bridge.table(kept)
+    assert about["commit"].isalnum()
+    assert set(rows.pairs) == {1, 10, 50, 200}
+    gdp = rows[(rows.method == "gdp") & (rows.score == "step_score")]
+    mean = gdp.set_index(["kind", "pairs", "models"])["mean"]
+    assert mean["gradient", 200, 1] > mean["gradient", 50, 1] > mean["gradient", 10, 1]
+    assert mean["gradient", 200, 16] > 3 * mean["gradient", 1, 16]
+    assert mean["gradient", 1, 2048] > 0.85 * about["substitute"] > 1.5 * mean["gradient", 10, 512]
+    assert mean["mislabeled"].max() == mean["mislabeled", 1, 1024] < 0.5 * about["substitute"]
+    assert bridge.enough(rows, "gradient") == 128
+    assert bridge.as_many(rows, "gradient", 200) == 64
+
+
+def test_the_bridges_bounds_are_wrong_no_more_often_than_they_say():
+    kept = json.loads((RESULTS / "one_run_bridge.json").read_text())
+    for row in kept["rows"]:
+        wrong = sum(bound > kept["of"]["substitute"] for bound in row["bounds"])
+        assert wrong <= binom.ppf(1 - 1e-4, len(row["bounds"]), 0.05)
+
+
+def test_gradient_pairs_do_not_disturb_each_other_and_mislabeled_ones_do():
+    rows = bridge.table(RESULTS / "one_run_bridge.json")
+    apart = (
+        rows.drop_duplicates(["kind", "score", "pairs"]).set_index(["kind", "score", "pairs"]).sort_index().separation
+    )
+    gradients = apart["gradient", "step_score"]
+    assert gradients.max() < 1.1 * gradients.min()
+    assert apart["mislabeled", "step_score", 200] < 0.6 * apart["mislabeled", "step_score", 1]
+    accuracy = rows.drop_duplicates(["kind", "pairs"]).set_index(["kind", "pairs"]).sort_index().accuracy
+    assert accuracy["gradient", 1] - 0.005 < accuracy["gradient", 10]
+    assert accuracy["gradient", 200] < accuracy["gradient", 50] - 0.05
+
+
+def test_the_bridge_counts_trainings():
+    means = {(1, 2): 0.1, (1, 4): 2.0, (9, 1): 1.0, (9, 2): 1.1, (9, 4): 1.2}
+    rows = pd.DataFrame(
+        [("gradient", "step_score", "gdp", *key, mean) for key, mean in means.items()],
+        columns=["kind", "score", "method", "pairs", "models", "mean"],
+    )
+    assert bridge.enough(rows, "gradient") == 4
+    assert bridge.as_many(rows, "gradient", 9) == 4
+    assert bridge.enough(rows[rows.models < 4], "gradient") is None
+    assert bridge.as_many(rows[rows.models < 4], "gradient", 9) is None
+    assert bridge.ceiling(200, 1) > bridge.ceiling(50, 1) > bridge.ceiling(10, 1)
+
+
+CROSS_TALK = json.loads((RESULTS / "one_run_cross_talk.json").read_text())
+
+
+def test_gradient_pairs_on_mnist_show_what_ideal_canaries_show():
+    of, found = CROSS_TALK["of"], CROSS_TALK["gradient"]
+    assert CROSS_TALK["made"]["commit"].isalnum()
+    mechanism = {name: of[name] for name in ("noise_multiplier", "sample_rate", "steps")}
+    assert found["stated"] == pytest.approx(of["substitute"], abs=1e-3)
+    assert found["hidden_state"] == pytest.approx(worst_case_epsilon(**mechanism, delta=of["delta"]), abs=1e-3)
+    assert (found["records"], found["pairs"]) == (30_000, 1_000)
+    for rule, bounds in found["trained"]["bounds"].items():
+        ideal = np.mean(found["exact"]["bounds"][rule])
+        assert np.mean(bounds) == pytest.approx(ideal, rel=0.1), rule
+        assert len(bounds) == 8
+    for rule, bounds in found["exact"]["bounds"].items():
+        wrong = sum(bound > found["hidden_state"] for bound in bounds)
+        assert wrong <= binom.ppf(1 - 1e-4, len(bounds), 0.05), rule
+    assert np.mean(found["accuracy"]) == pytest.approx(np.mean(found["without"]), abs=0.01)
+    spread = of["noise_multiplier"] ** 2 + of["sample_rate"] * (1 - of["sample_rate"])
+    exact = 2 * of["sample_rate"] * (of["steps"] / spread) ** 0.5
+    assert found["exact"]["separation"] == pytest.approx(exact, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def cross_talk():
+    """The separation, its standard error, the bounds, and what undisturbed pairs have, of all models of each audit."""
+    found = cross_talk_tables.frame(CROSS_TALK["rows"]).reset_index()
+    found = found[found.models == found.trained]
+    return found.set_index(["kind", "records", "pairs", "width", "score"]).sort_index()
+
+
+def test_each_step_against_cross_talk_helps_records_and_none_helps_an_attribute(cross_talk):
+    apart = cross_talk.separation
+    for cell in [
+        ("mislabeled", 30_000, 1_000, 0), ("mislabeled", 3_000, 1_000, 0), ("mislabeled", 3_000, 100, 0),
+        ("natural", 3_000, 100, 0), ("natural", 3_000, 1_000, 0),
+    ]:  # fmt: skip
+        own = apart.loc[cell]
+        assert own["plain"] + 0.15 < own["expected"] < own["whitened"] - 0.2, cell
+        assert own["whitened"] < cross_talk.alone.loc[cell].iloc[0]
+        assert abs(own["plain"] - own["final"]) < 0.05
+    headline = cross_talk.loc[("mislabeled", 30_000, 1_000, 0)]
+    assert (headline.separation[["plain", "final"]].abs() < 2 * headline.error[["plain", "final"]]).all()
+    assert headline.gdp["final"] == headline.gdp["plain"] == 0 < headline.gdp["expected"] < headline.gdp["whitened"]
+    attribute = cross_talk.loc[("attribute", 3_000, 100, 0)]
+    assert (attribute.separation.abs() < attribute.error).all()
+    assert attribute.alone.max() < 0.1
+    assert attribute.gdp.max() == 0
+
+
+def test_an_unused_pixel_is_disturbed_less_and_a_wider_network_not_measurably(cross_talk):
+    apart, error = cross_talk.separation, cross_talk.error
+    loud, unused = (apart.loc[(kind, 3_000, 100, 0)] for kind in ("unused, large", "unused"))
+    assert loud.max() - loud.min() < 0.05
+    assert loud["final"] > unused["final"] + 0.4
+    assert unused["plain"] > apart.loc[("mislabeled", 3_000, 100, 0, "plain")] + 0.4
+    wide = [("mislabeled", 1_000, 100, width, "whitened") for width in (0, 16, 64)]
+    assert np.ptp(apart.loc[wide]) < 2 * np.sqrt(2) * error.loc[wide].max()
+    fewer = apart.loc[("mislabeled", 1_000, 100, 0, "whitened")]
+    assert fewer > apart.loc[("mislabeled", 3_000, 100, 0, "whitened")] + 0.2
+    few, many = (apart.loc[("mislabeled", 3_000, pairs, 0)] for pairs in (100, 1_000))
+    assert few["expected"] > many["expected"] + 0.1
+    assert abs(few["whitened"] - many["whitened"]) < 0.1
+
+
+def test_dividing_directions_shows_more_than_removing_any_number_of_them():
+    found = CROSS_TALK["projection"]
+    best = int(np.argmax(found["projected"]))
+    assert 10 <= best <= 30
+    assert found["softened"] > found["projected"][best] > found["projected"][0] + 0.15
+    assert found["projected"][100] < found["projected"][best] - 0.1
+
+
+def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
+    found = cross_talk_tables.frame(CROSS_TALK["rows"])
+    assert found.gdp.max() < 0.5 * CROSS_TALK["of"]["substitute"]
+    assert (found.dp <= found.gdp + 0.02).all()
+    growing = found.gdp.loc["mislabeled", 3_000, 100, 0, "whitened"]
+    assert growing[1] < growing[4] < growing[16]
+    table = cross_talk_tables.bounds_table(found)
+    assert table.loc[("mislabeled", "30,000", "1,000", "none", "whitened"), "right"] == "153 of 200"

@@ -55,6 +55,16 @@ def trained():
                     result = dpsub.audit(task, model, pair, spec, **options, device="cpu", progress=False)
                     for variable in ("score", "distance", "gradient", "bit"):
                         found[f"{name}, {optimizer}, {scenario}{adjacency}: {variable}"] = result[variable].values
+    task, model = cases["head"]
+    spec = dpsub.DPSGD(2.0, 1.5, 0.3, 4, 0.05)
+    for kind_of_pairs in ("gradient", "mislabeled"):
+        pairs = getattr(crafters, f"{kind_of_pairs}_pairs")(task, model, spec, pairs=6, seed=5)
+        for count, whiten in ((1, 2), (130, 0)):
+            options = {"models": count, "whiten": whiten, "seed": 7, "device": "cpu", "progress": False}
+            result = dpsub.audit_one_run(task, model, pairs, spec, **options)
+            for variable in ("score", "step_score", "bit"):
+                name = f"{kind_of_pairs} pairs, {count} models, whitened {whiten} times: {variable}"
+                found[name] = result[variable].values
     return found
 
 

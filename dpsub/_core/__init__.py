@@ -2,5 +2,6 @@
 
 from dpsub._core.canary_pair import CanaryPair, Record
 from dpsub._core.dpsgd import DPSGD
+from dpsub._core.pairs import Pairs
 
-__all__ = ["DPSGD", "CanaryPair", "Record"]
+__all__ = ["DPSGD", "CanaryPair", "Pairs", "Record"]

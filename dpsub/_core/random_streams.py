@@ -8,13 +8,15 @@ import numpy as np
 
 _PURPOSES = {
     "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "plan": 7,
-    "training": 8, "steps": 9, "learning": 10, "distillation": 11,
+    "training": 8, "steps": 9, "learning": 10, "distillation": 11, "one_run": 12,
 }  # fmt: skip
 
 
 def stream(
     seed: int,
-    purpose: Literal["data", "crafter", "audit", "worst_case", "validity", "game", "plan", "training", "steps"],
+    purpose: Literal[
+        "data", "crafter", "audit", "worst_case", "validity", "game", "plan", "training", "steps", "one_run"
+    ],
     block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.
@@ -28,7 +30,7 @@ def stream(
 
 def torch_seed(
     seed: int,
-    purpose: Literal["data", "crafter", "audit", "training", "steps", "learning", "distillation"],
+    purpose: Literal["data", "crafter", "audit", "training", "steps", "learning", "distillation", "one_run"],
     block: int = 0,
 ) -> int:
     """A seed for torch: 32 bits, since its CPU generator reads no more.

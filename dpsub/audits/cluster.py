@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from dpsub.audits.plans import Arrays, Plan, Shard
+from dpsub.audits.any_plans import BankPlan
+from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.shard_provenance import Made, made_on
 from dpsub.audits.shards import bytes_of_a_block, train_shard, workers
 from dpsub.trainers import devices
@@ -56,7 +57,7 @@ def kinds(client: Any, device: str) -> list[Made]:
     return list(client.run(_made_here, device).values())
 
 
-def trained(client: Any, plan: Plan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
+def trained(client: Any, plan: BankPlan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
     """Yield the shards of a plan as workers finish them."""
     with closing(results(client, plan, _train, shards, device)) as found:
         for shard, (arrays, made) in found:
@@ -109,7 +110,7 @@ def _made_here(device: str) -> Made:
     return made_on(devices.own_device(device))
 
 
-def _train(plan: Plan, number: int, device: str) -> tuple[Arrays, Made]:
+def _train(plan: BankPlan, number: int, device: str) -> tuple[Arrays, Made]:
     """Train one shard with one torch thread. A worker with several threads trains as many shards side by side."""
     with own_turn(plan, device) as where:
         workers(plan, where)
@@ -120,7 +121,7 @@ def _train(plan: Plan, number: int, device: str) -> tuple[Arrays, Made]:
 
 
 @contextmanager
-def own_turn(plan: Plan, device: str) -> Iterator[torch.device]:
+def own_turn(plan: BankPlan, device: str) -> Iterator[torch.device]:
     """A worker's device, for one shard of a plan at a time on a GPU, and one torch thread."""
     where = devices.own_device(device)
     torch.set_num_threads(1)

@@ -10,12 +10,13 @@ from typing import Protocol
 import numpy as np
 import xarray as xr
 
+from dpsub.audits.any_plans import AnyPlan
 from dpsub.audits.failed_runs import without_failed
 from dpsub.audits.learned_scores import Learned
 from dpsub.audits.plans import Arrays, Plan, Shard
 from dpsub.audits.shard_provenance import Made, origin
 from dpsub.audits.step_plans import StepPlan, one_after_the_other
-from dpsub.audits.training_plans import AnyPlan, TrainingPlan
+from dpsub.audits.training_plans import TrainingPlan
 
 NO_FAILURES: Mapping[int, str] = {}
 

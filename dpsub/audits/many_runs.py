@@ -15,6 +15,7 @@ import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub.audits import cluster
+from dpsub.audits.any_plans import BankPlan
 from dpsub.audits.checked_arguments import plan_of
 from dpsub.audits.destinations import Memory, Place
 from dpsub.audits.observers import Observer
@@ -23,6 +24,7 @@ from dpsub.audits.progress import Bars
 from dpsub.audits.shard_provenance import Made, made_on
 from dpsub.audits.shards import train_shard, workers
 from dpsub.audits.stored_audits import located
+from dpsub.audits.training_plans import TrainingPlan
 from dpsub.audits.twin_lessons import learn
 from dpsub.data import Task
 from dpsub.models import Model
@@ -155,7 +157,7 @@ def audit(
 
 
 def carried_out(
-    plan: Plan,
+    plan: BankPlan,
     *,
     device: str,
     store: str | os.PathLike[str] | None,
@@ -191,7 +193,7 @@ def carried_out(
 def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bool) -> None:
     """Train the missing shards, here or on a cluster, and write them."""
     asked = place.plan
-    assert isinstance(asked, Plan)
+    assert not isinstance(asked, TrainingPlan)
     with ExitStack() as stack:
         if client is None:
             where = devices.device(device)
@@ -203,13 +205,14 @@ def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bo
         for made in expected:
             _check_kind(place.made, made, allow_mix)
         if _is_to_learn(place):
+            assert isinstance(asked, Plan)
             place.take(learn(asked, device, client, progress=progress))
             if not place.missing:
                 place.settle()
                 return
         writer = stack.enter_context(place.writing())
         plan, missing = writer.plan, writer.missing
-        assert isinstance(plan, Plan)
+        assert not isinstance(plan, TrainingPlan)
         bars = stack.enter_context(Bars(plan, missing, progress))
         if client is None:
             trained = _trained_here(plan, missing, where, at_once, bars)
@@ -228,7 +231,7 @@ def _is_to_learn(place: Place) -> bool:
 
 
 def _trained_here(
-    plan: Plan, shards: list[Shard], device: torch.device, at_once: int, bars: Bars
+    plan: BankPlan, shards: list[Shard], device: torch.device, at_once: int, bars: Bars
 ) -> Generator[tuple[Shard, Arrays, Made]]:
     def train(shard: Shard, stop: Event) -> tuple[Arrays, Made]:
         begin = time.monotonic()

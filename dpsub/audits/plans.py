@@ -37,10 +37,16 @@ class Variable(NamedTuple):
     dtype: str
     fill: float
     long_name: str
+    coordinates: str = ""  # that it has beside those of its dimensions
 
     @property
     def dims(self) -> tuple[str, ...]:
         return tuple(self.sizes)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What a store says of it, as xarray reads it."""
+        return {"long_name": self.long_name, **({"coordinates": self.coordinates} if self.coordinates else {})}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -171,13 +177,13 @@ class Plan:
         return found
 
     @property
-    def indexes(self) -> dict[str, NDArray[np.int64]]:
-        """The coordinates of the dataset's dimensions."""
+    def indexes(self) -> dict[str, tuple[str, NDArray[np.int64]]]:
+        """The coordinates of the dataset, each with its dimension."""
         found = {"step": np.array(self.observed)}
         found |= {one.dims[0]: np.arange(self.rows(one)) for one in self.observers if one.most_runs is not None}
         if self.repeats > 1:
             found["repeat"] = np.arange(self.repeats)
-        return {name: values.astype(np.int64) for name, values in found.items()}
+        return {name: (name, values.astype(np.int64)) for name, values in found.items()}
 
     def region(self, name: str, shard: Shard) -> tuple[slice | int, ...]:
         """The part of a variable that this shard fills."""

@@ -6,17 +6,20 @@ from threading import Lock
 
 from tqdm.auto import tqdm
 
+from dpsub.audits.any_plans import AnyPlan
+from dpsub.audits.one_run_plans import OneRunPlan
 from dpsub.audits.plans import Shard
 from dpsub.audits.step_plans import StepPlan
-from dpsub.audits.training_plans import AnyPlan
 
 
 class Bars:
-    """A bar of models, or of steps in an audit of steps, and a second bar of repeats if there are several."""
+    """A bar of models, or of steps where trainings are few, and a second bar of repeats if there are several."""
 
     def __init__(self, plan: AnyPlan, missing: list[Shard], progress: bool) -> None:
         self._failed = 0
-        self._each = plan.spec.steps if isinstance(plan, StepPlan) else 1
+        self._each, unit = 1, " models"
+        if isinstance(plan, StepPlan | OneRunPlan):
+            self._each, unit = plan.spec.steps, " steps"
         self._ticked: dict[int, int] = {}
         self._lock = Lock()
         self._left = [sum(shard.repeat == repeat for shard in missing) for repeat in range(plan.repeats)]
@@ -27,7 +30,7 @@ class Bars:
         self.models = tqdm(
             total=total * self._each,
             initial=(total - sum(shard.stop - shard.start for shard in missing)) * self._each,
-            unit=" steps" if isinstance(plan, StepPlan) else " models",
+            unit=unit,
             desc=plan.title,
             disable=not progress,
         )

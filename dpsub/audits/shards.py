@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from dpsub._core.random_streams import stream, torch_seed
+from dpsub.audits.any_plans import BankPlan
+from dpsub.audits.one_run_blocks import bytes_of_one_run_block, train_one_run_block
+from dpsub.audits.one_run_plans import OneRunPlan
 from dpsub.audits.plans import Arrays, Plan, Shard, Stopped
 from dpsub.audits.step_blocks import COPIES, train_step_block
 from dpsub.audits.step_plans import StepPlan
@@ -17,20 +20,22 @@ from dpsub.trainers import assemble, block_bytes, block_size, devices
 
 
 def train_shard(
-    plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Callable[[int], None] | None = None
+    plan: BankPlan, shard: Shard, device: torch.device, stop: Event, tick: Callable[[int], None] | None = None
 ) -> Arrays:
     """The numbers of one shard, by variable.
 
     Args:
         plan, shard, device: what to train, and where.
         stop: set to end early.
-        tick: called after each step of an audit of steps, with the number of its trainings.
+        tick: called after each step of an audit of steps or of one training, with the number of its trainings.
 
     Raises:
         Stopped: if `stop` was set before all of it was trained.
         ValueError: if the training diverged.
     """
-    if isinstance(plan, StepPlan):
+    if isinstance(plan, OneRunPlan):
+        blocks = [train_one_run_block(plan, block, device, stop, tick) for block in shard.blocks]
+    elif isinstance(plan, StepPlan):
         blocks = [train_step_block(plan, block, device, stop, tick) for block in shard.blocks]
     else:
         blocks = [_train_block(plan, shard.repeat, block, device, stop) for block in shard.blocks]
@@ -76,14 +81,16 @@ def _train_block(plan: Plan, repeat: int, block: int, device: torch.device, stop
     return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
 
 
-def bytes_of_a_block(plan: Plan, device: torch.device) -> int:
+def bytes_of_a_block(plan: BankPlan, device: torch.device) -> int:
     """About the most memory, in bytes, that a block of this audit takes."""
+    if isinstance(plan, OneRunPlan):
+        return bytes_of_one_run_block(plan, device)
     runs = min(plan.runs, block_size(plan.model))
     spare = COPIES if isinstance(plan, StepPlan) else max(plan.score_copies, *(one.copies for one in plan.observers), 0)
     return block_bytes(plan.model, plan.task, plan.spec, device, runs, spare=spare)
 
 
-def workers(plan: Plan, device: torch.device) -> int:
+def workers(plan: BankPlan, device: torch.device) -> int:
     """How many blocks train side by side, one thread each: one on CUDA; on a CPU, as many as the memory holds.
 
     Raises:
@@ -91,10 +98,13 @@ def workers(plan: Plan, device: torch.device) -> int:
     """
     needed, free = bytes_of_a_block(plan, device), devices.free_bytes(device)
     if needed > free:
+        pairs, fewer = "", "records"
+        if isinstance(plan, OneRunPlan):
+            pairs, fewer = f" with {len(plan.pairs)} pairs", "records or pairs"
         raise ValueError(
             f"model and task must fit the memory: a block of {min(plan.runs, block_size(plan.model))} models of "
-            f"{plan.model.parameters} parameters on {len(plan.task.y_train)} records takes about "
+            f"{plan.model.parameters} parameters on {len(plan.task.y_train)} records{pairs} takes about "
             f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on {device}: free some, or use a smaller "
-            "model, fewer records or a larger device"
+            f"model, fewer {fewer}, or a larger device"
         )
     return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)

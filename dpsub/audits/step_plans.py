@@ -72,7 +72,7 @@ class StepPlan(Plan):
 
 def is_of_steps(attributes: Mapping[str, Any]) -> bool:
     """Whether these are the attributes of an audit of steps."""
-    return "audited" in attributes
+    return attributes.get("audited") == STEPS
 
 
 def one_after_the_other(found: xr.Dataset) -> xr.Dataset:

@@ -12,6 +12,7 @@ import xarray as xr
 
 from dpsub._core import checks
 from dpsub.audits.failed_runs import warn_of_failures
+from dpsub.audits.one_run_plans import is_of_one_run, one_run_title
 from dpsub.audits.shard_provenance import joined
 from dpsub.audits.training_plans import is_of_training
 
@@ -65,7 +66,7 @@ def load(store: str | os.PathLike[str]) -> xr.Dataset:
         store: its folder, or its packed file.
 
     Returns:
-        What `audit` or `audit_training` returned.
+        What `audit`, `audit_steps`, `audit_one_run` or `audit_training` returned.
 
     Raises:
         ValueError: if there is no audit, if it is damaged or not complete, or if it is not as dpsub writes it.
@@ -114,7 +115,9 @@ def status(store: str | os.PathLike[str]) -> Status:
 def _title(about: Mapping[str, Any]) -> str:
     if not about:
         return "unknown"
-    return str(about["name"]) if is_of_training(about) else f"{about['scenario']} on {about['task']}"
+    if is_of_training(about):
+        return str(about["name"])
+    return one_run_title(about) if is_of_one_run(about) else f"{about['scenario']} on {about['task']}"
 
 
 def pack(store: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpsub._core import CanaryPair, checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.plans import Cut, Plan, Shard, Variable, fingerprint
+from dpsub.audits.plans import Cut, Shard, Variable, fingerprint
 
 Plain = bool | int | float | str
 OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
@@ -66,8 +66,8 @@ class TrainingPlan:
         }
 
     @property
-    def indexes(self) -> dict[str, NDArray[np.int64]]:
-        return {"step": np.array(self.observed, np.int64)}
+    def indexes(self) -> dict[str, tuple[str, NDArray[np.int64]]]:
+        return {"step": ("step", np.array(self.observed, np.int64))}
 
     def region(self, name: str, shard: Shard) -> tuple[slice | int, ...]:
         """The part of a variable that this shard fills."""
@@ -100,9 +100,6 @@ class TrainingPlan:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any attribute."""
         return fingerprint(self.attributes)
-
-
-AnyPlan = Plan | TrainingPlan
 
 
 def is_of_training(attributes: Mapping[str, Any]) -> bool:

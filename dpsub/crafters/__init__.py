@@ -13,11 +13,17 @@ An `adversarial_sample` is no canary. It is crafted on trained models, and its l
 
 Audits of single steps take canaries that are drawn or crafted anew at each step (`gradient_each_step`,
 `record_each_step`), and all canaries above. `fixed_gradient` is a gradient that nothing is trained for.
+
+Audits of one training take many pairs, each with a slot of its own: gradients on the parameters that travel least
+(`gradient_pairs`), records of the data (`mislabeled_pairs`, `natural_pairs`, `attribute_pairs`), and records with a
+feature that no other record has (`unused_feature_pairs`).
 """
 
 from dpsub.crafters.adversarial_samples import AdversarialSample, adversarial_sample
 from dpsub.crafters.attribute_canaries import attribute
 from dpsub.crafters.gradient_canaries import gradient
+from dpsub.crafters.pairs_apart import gradient_pairs, unused_feature_pairs
+from dpsub.crafters.pairs_of_records import attribute_pairs, mislabeled_pairs, natural_pairs
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
 from dpsub.crafters.reference_model import reference
 from dpsub.crafters.scenarios import BY_SCENARIO
@@ -31,16 +37,21 @@ __all__ = [
     "AdversarialSample",
     "adversarial_sample",
     "attribute",
+    "attribute_pairs",
     "blank",
     "clipbkd",
     "crafted_input",
     "fixed_gradient",
     "gradient",
     "gradient_each_step",
+    "gradient_pairs",
     "in_distribution",
     "mislabeled",
+    "mislabeled_pairs",
     "natural",
+    "natural_pairs",
     "pretrained_start",
     "record_each_step",
     "reference",
+    "unused_feature_pairs",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub.crafters.attribute_values import Attribute, attribute_of
 from dpsub.crafters.gradient_geometry import Geometry, compare_gradients
-from dpsub.crafters.reference_model import reference
+from dpsub.crafters.reference_model import Reference, reference
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 
@@ -74,38 +75,65 @@ def attribute(
     else:
         raise _nothing_else(about, target)
     found = reference(task, model, spec, seed=seed, target=target)
-    own = task.x_train[found.slot]
-    others = about.others(own)
-    if not len(others):
+    if not len(about.others(found.z.x)):
         raise _nothing_else(about, found.slot)
-    value = about.value_of(own) if about.first is None else about.first
-    z = Record(about.with_value(own, value), found.z.y)
-    changed = np.stack([about.with_value(own, other) for other in others])
-    gradients = compare_gradients(found._replace(z=z), changed, np.full(len(others), found.z.y))
-    distance = clipped_distance(gradients, spec.max_grad_norm) / spec.max_grad_norm
-    chosen = int(distance.argmax())
+    changed = farthest_value(found, about, spec.max_grad_norm)
     return CanaryPair(
-        z=z,
-        z_prime=Record(changed[chosen], found.z.y),
+        z=changed.z,
+        z_prime=changed.z_prime,
         slot=found.slot,
         scenario="S6",
         task=task.fingerprint,
         details={
             **found.details,
-            **gradients.details(chosen),
-            "distance": float(distance[chosen]),
+            **changed.gradients.details(changed.chosen),
+            "distance": float(changed.distance[changed.chosen]),
             "columns": about.name,
-            "value": about.told(value),
-            "other": about.told(others[chosen]),
+            "value": about.told(changed.value),
+            "other": about.told(changed.others[changed.chosen]),
             "seed": seed,
         },
         trace={
             "confidence": found.confidence,
-            "value": others,
-            "cosine": gradients.cosine,
-            "distance": distance,
+            "value": changed.others,
+            "cosine": changed.gradients.cosine,
+            "distance": changed.distance,
         },
     )
+
+
+class Changed(NamedTuple):
+    """A record with two values of one attribute, and the other values that there were.
+
+    Attributes:
+        z, z_prime: the two records.
+        value: of z.
+        others: (k,) candidates for z′.
+        gradients: those of the candidates, compared with z's.
+        distance: (k,) between the clipped gradients, in units of C.
+        chosen: which candidate z′ has.
+    """
+
+    z: Record
+    z_prime: Record
+    value: np.float32
+    others: NDArray[np.float32]
+    gradients: Geometry
+    distance: NDArray[np.float64]
+    chosen: int
+
+
+def farthest_value(found: Reference, about: Attribute, max_grad_norm: float) -> Changed:
+    """The target with the value of an attribute whose clipped gradient lies farthest from its own."""
+    own = found.z.x
+    others = about.others(own)
+    value = about.value_of(own) if about.first is None else about.first
+    z = Record(about.with_value(own, value), found.z.y)
+    changed = np.stack([about.with_value(own, other) for other in others])
+    gradients = compare_gradients(found._replace(z=z), changed, np.full(len(others), z.y))
+    distance = clipped_distance(gradients, max_grad_norm) / max_grad_norm
+    chosen = int(distance.argmax())
+    return Changed(z, Record(changed[chosen], z.y), value, others, gradients, distance, chosen)
 
 
 def clipped_distance(gradients: Geometry, max_grad_norm: float) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub._core.random_streams import stream
@@ -40,21 +41,7 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     """
     seed = checks.whole("seed", seed, at_least=0)
     rng = stream(seed, "crafter")
-    bank = untrained(task, model, spec, seed)
-
-    travel = torch.zeros_like(bank.theta)
-    before = bank.theta.clone()
-    moments = snapshots(spec.steps)
-    path = [model.flat(before)[0].clone()]
-    with matmul_precision("highest"):
-        for step in bank.train(noise=False):
-            travel += (bank.theta - before).abs()
-            before.copy_(bank.theta)
-            if step in moments:
-                path.append(model.flat(before)[0].clone())
-    if not torch.isfinite(travel).all():
-        raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
-    travelled = model.flat(travel)[0]
+    travelled, moments, path = noiseless_travel(task, model, spec, seed)
     parameter = int(travelled.argmin())
     shown = [parameter, int(travelled.median(dim=0).indices), int(travelled.argmax())]
 
@@ -74,7 +61,33 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
         },
         trace={
             "travel": travelled.numpy(),
-            "path": torch.stack(path)[:, shown].numpy(),
+            "path": path[:, shown].numpy(),
             "step": np.array([0, *sorted(moments)]),
         },
     )
+
+
+def noiseless_travel(task: Task, model: Model, spec: DPSGD, seed: int) -> tuple[Tensor, set[int], Tensor]:
+    """How far each parameter of one model travels in training with clipping and without noise.
+
+    Returns:
+        The travel (parameters,); moments of the training, as numbers of steps; and the parameters at the start and at
+        these moments, (moments + 1, parameters).
+
+    Raises:
+        ValueError: if an argument is out of range, or the training diverges.
+    """
+    bank = untrained(task, model, spec, seed)
+    travel = torch.zeros_like(bank.theta)
+    before = bank.theta.clone()
+    moments = snapshots(spec.steps)
+    path = [model.flat(before)[0].clone()]
+    with matmul_precision("highest"):
+        for step in bank.train(noise=False):
+            travel += (bank.theta - before).abs()
+            before.copy_(bank.theta)
+            if step in moments:
+                path.append(model.flat(before)[0].clone())
+    if not torch.isfinite(travel).all():
+        raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
+    return model.flat(travel)[0], moments, torch.stack(path)

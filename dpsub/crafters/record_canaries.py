@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from dpsub._core import DPSGD, CanaryPair, Record, checks
-from dpsub.crafters.gradient_geometry import compare_gradients
-from dpsub.crafters.reference_model import gradient_of, reference, snapshots
+from dpsub.crafters.gradient_geometry import Geometry, compare_gradients
+from dpsub.crafters.reference_model import Reference, gradient_of, reference, snapshots
 from dpsub.data import Task, check_task
 from dpsub.data.tasks import features_of
 from dpsub.models import Model, losses_of
@@ -133,10 +133,7 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 4.
     """
     found = reference(task, model, spec, seed=seed, target=target)
-    labels = np.arange(task.num_classes)
-    repeated = np.broadcast_to(found.z.x, (len(labels), *found.z.x.shape)).copy()
-    gradients = compare_gradients(found, repeated, labels)
-    chosen = int(np.where(labels == found.z.y, np.inf, gradients.cosine).argmin())
+    chosen, gradients = farthest_label(found, task.num_classes)
     return CanaryPair(
         z=found.z,
         z_prime=Record(found.z.x, chosen),
@@ -146,6 +143,14 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
         details={**found.details, **gradients.details(chosen), "seed": seed},
         trace={"confidence": found.confidence, "cosine": gradients.cosine},
     )
+
+
+def farthest_label(found: Reference, classes: int) -> tuple[int, Geometry]:
+    """The label with which the target's gradient points farthest from its own, and the gradients with each label."""
+    labels = np.arange(classes)
+    repeated = np.broadcast_to(found.z.x, (classes, *found.z.x.shape)).copy()
+    gradients = compare_gradients(found, repeated, labels)
+    return int(np.where(labels == found.z.y, np.inf, gradients.cosine).argmin()), gradients
 
 
 def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
@@ -165,10 +170,7 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 5.
     """
-    check_task(task)
-    if not len(task.y_aux):
-        raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
-    check_not_private(task, "aux")
+    check_auxiliary(task)
     found = reference(task, model, spec, seed=seed, target=target)
     gradients = compare_gradients(found, task.x_aux, task.y_aux)
     chosen = int(gradients.cosine.argmin())
@@ -181,6 +183,18 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
         details={**found.details, "auxiliary": chosen, **gradients.details(chosen), "seed": seed},
         trace={"confidence": found.confidence, "cosine": gradients.cosine},
     )
+
+
+def check_auxiliary(task: Task) -> None:
+    """Check that there are auxiliary records to choose from, and that none of them is private.
+
+    Raises:
+        ValueError: if there are none, or some are private.
+    """
+    check_task(task)
+    if not len(task.y_aux):
+        raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
+    check_not_private(task, "aux")
 
 
 def check_not_private(task: Task, part: str) -> None:

@@ -7,20 +7,25 @@ z: a run is called "z" if its score is above the threshold. The false-positive r
 the false-negative rate is P(score ≤ threshold | z).
 """
 
+from dpsub.estimators.coin_guesses import Guesses, one_run_guesses
 from dpsub.estimators.from_one_step import step_to_training
 from dpsub.estimators.how_many_runs import runs_needed
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.methods import EXACT, METHODS
+from dpsub.estimators.one_run_bounds import one_run_epsilon_lower_bound
 from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
 from dpsub.estimators.wealth_paths import wealth_of_bets
 
 __all__ = [
     "EXACT",
     "METHODS",
+    "Guesses",
     "LowerBound",
     "OverRepeats",
     "epsilon_lower_bound",
     "max_certifiable_epsilon",
+    "one_run_epsilon_lower_bound",
+    "one_run_guesses",
     "over_repeats",
     "runs_needed",
     "step_to_training",

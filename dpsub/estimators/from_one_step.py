@@ -70,7 +70,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
 
 def _parameter(bound: LowerBound, claim: MechanismDP) -> float:
     """The μ of the training at full batch."""
-    if bound.mu is not None:
+    if bound.mu is not None and bound.assumes != "product":
         return checks.real("bound.mu", bound.mu, at_least=0, at_most=1e6) * math.sqrt(claim.steps)
     if bound.noise_multiplier is None:
         raise ValueError(

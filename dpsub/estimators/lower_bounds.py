@@ -35,13 +35,15 @@ class LowerBound:
             for the rank test, which bounds them jointly, and for bets.
         method: the family of claims that was tested.
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
-            mechanism's) or "mechanism" (it is DP-SGD's at the given sample rate and steps).
+            mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps) or "product" (many pairs'
+            guesses are independent, and "gdp").
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, for scores that
             `distinguish` marks as in sample.
         noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; otherwise None.
         note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
         observations: how many rows there were, for bets; otherwise None.
         reached: after how many of them the bound was reached, for bets that refuted a claim; otherwise None.
+        guesses: how many guesses decided, for a bound from one run; otherwise None.
     """
 
     epsilon: float
@@ -50,12 +52,13 @@ class LowerBound:
     fpr_upper: float | None
     fnr_upper: float | None
     method: str
-    assumes: Literal["none", "gdp", "mechanism"]
+    assumes: Literal["none", "gdp", "mechanism", "product"]
     valid: bool
     noise_multiplier: float | None = None
     note: str = ""
     observations: int | None = None
     reached: int | None = None
+    guesses: int | None = None
 
 
 def epsilon_lower_bound(

@@ -10,6 +10,8 @@ from dpsub._core import checks
 from dpsub.estimators.scores import scores_and_bits
 from dpsub.figures import read_audits
 
+MOST_STEPS = 10**9
+
 
 def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) -> float:
     """The distance of the worlds' mean scores in standard deviations: μ, if scores are Gaussian of one width.
@@ -75,5 +77,9 @@ def every_step_mu(result: xr.Dataset) -> float:
     distances = of.distance.values
     if not distances.size or distances.dtype.kind != "f" or not (distances >= 0).all():
         raise ValueError("result must have distances >= 0 of one run and step or more: is its store complete?")
-    mean = np.square(2 * distances.astype(np.float64) / sigma).mean()
-    return float(np.sqrt(checks.whole("steps", steps) * mean))
+    with np.errstate(over="ignore"):
+        mean = np.square(2 * distances.astype(np.float64) / sigma).mean()
+        mu = float(np.sqrt(np.float64(checks.whole("steps", steps, at_most=MOST_STEPS)) * mean))
+    if not np.isfinite(mu):
+        raise ValueError(f"result must have distances that are finite, and not of too little noise, got μ = {mu}")
+    return mu

@@ -35,7 +35,12 @@ LOOKS: dict[str, dict[str, Any]] = {
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # for several lines of one kind
 
 
-ASSUMES = {"none": "assumes nothing", "gdp": "assumes GDP", "mechanism": "assumes the mechanism"}
+ASSUMES = {
+    "none": "assumes nothing",
+    "gdp": "assumes GDP",
+    "mechanism": "assumes the mechanism",
+    "product": "assumes GDP and independent guesses",
+}
 
 
 def use_style() -> None:

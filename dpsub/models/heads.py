@@ -131,7 +131,7 @@ class Linear(Frozen):
             theta: (features + 1, classes, runs).
             inputs: (n, features + 1).
             labels: (n,).
-            sampled: (n, runs) bool, or None for the full batch.
+            sampled: (n, runs) bool, or weights, or None for the full batch.
             max_grad_norm: C.
             out: memory for the sum, shaped like `theta`; by default new.
         """

@@ -95,7 +95,8 @@ class Model(Protocol):
             theta: the parameters.
             inputs: (n, …), as `inputs` returns them.
             labels: (n,).
-            sampled: (n, runs) bool, the records in each model's batch; None for the full batch.
+            sampled: (n, runs) bool, the records in each model's batch; None for the full batch. If it is not bool, it
+                holds finite weights of the records, of either sign.
             max_grad_norm: C; may be infinite.
             out: memory for the sum, shaped like theta; by default new.
         """

@@ -171,7 +171,7 @@ class ModuleBank:
     ) -> Tensor:
         """The sum of the sampled records' clipped gradients, (runs, parameters)."""
         total = torch.zeros_like(theta) if out is None else out.zero_()
-        if sampled is None or not self.gather:
+        if sampled is None or sampled.dtype != torch.bool or not self.gather:
             for runs, part in self._parts_of([len(labels)] * len(theta)):
                 here = None if sampled is None else sampled[part, runs].T
                 self._add_clipped(total[runs], theta[runs], inputs[part], labels[part], here, max_grad_norm)

@@ -140,12 +140,12 @@ class Network(Frozen):
             theta: (runs, parameters).
             inputs: (n, *input_shape).
             labels: (n,).
-            sampled: (n, runs) bool, or None for the full batch.
+            sampled: (n, runs) bool, or weights, or None for the full batch.
             max_grad_norm: C.
             out: memory for the sum, shaped like `theta`; by default new.
         """
         total = torch.zeros_like(theta) if out is None else out.zero_()
-        if sampled is not None and self.gather:
+        if sampled is not None and sampled.dtype == torch.bool and self.gather:
             counts = sampled.sum(dim=0)
             sizes = counts.tolist()
             batches = own_batches(sampled, counts, largest=max(sizes))

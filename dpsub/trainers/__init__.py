@@ -5,6 +5,7 @@ from dpsub.trainers.bank import Bank
 from dpsub.trainers.bank_assembly import COORDINATES, assemble
 from dpsub.trainers.blocks import block_bytes, block_size
 from dpsub.trainers.distillation import Surrogates, distilled
+from dpsub.trainers.pair_assembly import ScoredSteps, assemble_pairs
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot, label_logits
 from dpsub.trainers.step_canaries import StepCanary, StepGradients
 
@@ -14,12 +15,14 @@ __all__ = [
     "GradientSlot",
     "NoSlot",
     "RecordSlot",
+    "ScoredSteps",
     "Slot",
     "StepCanary",
     "StepGradients",
     "Surrogates",
     "answers_of",
     "assemble",
+    "assemble_pairs",
     "block_bytes",
     "block_size",
     "distilled",

@@ -79,7 +79,8 @@ class Bank:
 
         Args:
             sampled: (shared records, runs) bool, the records in each model's batch; None for all.
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch; None for all models.
+            slot_sampled: (runs,) bool, whether the slot is in each model's batch; None for all models. With many slots
+                (m, runs).
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
@@ -105,7 +106,8 @@ class Bank:
         """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise.
 
         Args:
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere.
+            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere. With many
+                slots (m, runs), always drawn elsewhere.
             noise, clip: whether to add noise, and to clip the records' gradients.
         """
         sampled = None
@@ -129,6 +131,13 @@ class Bank:
         if self.theta.grad is None:
             raise ValueError("noisy_average must be read after a step, got a bank before its first one")
         return self.model.flat(self.theta.grad)
+
+    @property
+    def last_sum(self) -> Tensor:
+        """The last step's noisy sum of clipped gradients, shaped like `theta`: a copy."""
+        if self.theta.grad is None:
+            raise ValueError("last_sum must be read after a step, got a bank before its first one")
+        return self.theta.grad * self.expected_batch_size
 
     def scores(self) -> Tensor:
         """(runs,): how much each model speaks for z, as `Slot.scores` defines it."""

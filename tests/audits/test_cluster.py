@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
 from torch import nn
 
-from dpsub import DPSGD, audit, audit_steps, audits, crafters, data, models
+from dpsub import DPSGD, audit, audit_one_run, audit_steps, audits, crafters, data, models
 from dpsub.audits import cluster
 from dpsub.audits.shard_provenance import made_on
 from dpsub.trainers import devices
@@ -73,6 +74,17 @@ def test_workers_find_the_same_steps(arguments, client, tmp_path):
     expected = audit_steps(*arguments, **options)
     store = tmp_path / "steps.zarr"
     assert audit_steps(*arguments, client=client, store=store, **options).equals(expected)
+    assert audits.load(store).equals(expected)
+
+
+def test_workers_find_the_same_numbers_of_one_run(arguments, client, tmp_path):
+    task, model, _, spec = arguments
+    spec = replace(spec, steps=3)
+    pairs = crafters.mislabeled_pairs(task, model, spec, pairs=4, seed=0)
+    options = {"models": 300, "metrics": ("accuracy",), "device": "cpu", "progress": False}
+    expected = audit_one_run(task, model, pairs, spec, **options)
+    store = tmp_path / "pairs.zarr"
+    assert audit_one_run(task, model, pairs, spec, client=client, store=store, **options).equals(expected)
     assert audits.load(store).equals(expected)
 
 

@@ -37,9 +37,13 @@ def test_canaries_can_be_crafted_anew_for_each_repeat(run, task, model, tmp_path
         run(spec=spec, canary=pairs[::-1], repeats=2)
 
 
-def test_many_blocks_are_put_into_few_shards(run, task, monkeypatch):
-    monkeypatch.setattr(plans, "SHARDS", 2)
-    few = run(runs=700)
-    assert few.equals(run(store=None, runs=700))
-    monkeypatch.setattr(plans, "SHARDS", 128)
-    assert few.equals(run(store=None, runs=700))
+def test_many_blocks_are_put_into_few_shards():
+    few = plans.Cut(runs=700, repeats=2, block_size=128, most=2)
+    shards = [few.shard(number) for number in range(few.shards)]
+    assert [(one.repeat, one.start, one.stop) for one in shards] == [
+        (0, 0, 384), (0, 384, 700), (1, 0, 384), (1, 384, 700),
+    ]  # fmt: skip
+    assert [list(one.blocks) for one in shards[:2]] == [[0, 1, 2], [3, 4, 5]]
+    many = plans.Cut(runs=128 * 128 + 1, repeats=1, block_size=1)
+    assert many.shards <= plans.SHARDS
+    assert sum(one.stop - one.start for one in map(many.shard, range(many.shards))) == 128 * 128 + 1

@@ -70,6 +70,7 @@ def test_no_bound_of_a_step_is_none_of_the_training():
     [
         ({"bound": [STEP]}, "bound must be one LowerBound, of one step, got list"),
         ({"bound": replace(STEP, mu=None, method="dp")}, "bound must be of method 'gdp' or 'pld'.* got 'dp'"),
+        ({"bound": replace(STEP, method="product", assumes="product")}, "bound must be of method .* got 'product'"),
         ({"bound": replace(STEP, mu=math.nan)}, "bound.mu must be finite"),
         ({"sample_rate": 0}, "sample_rate must be >= 1e-300 and <= 1, got 0"),
         ({"steps": 1.5}, "steps must be a whole number"),

@@ -73,6 +73,10 @@ def test_audits_whose_steps_say_too_little_have_no_mu(watched):
         findings.every_step_mu(result.assign_attrs(sample_rate=0.5))
     with pytest.raises(ValueError, match="got {'run': 8}"):
         findings.every_step_mu(result.isel(step=-1))
+    with pytest.raises(ValueError, match="steps must be >= 1 and <= 1000000000"):
+        findings.every_step_mu(result.assign_attrs(steps=10**400))
+    with pytest.raises(ValueError, match="distances that are finite"):
+        findings.every_step_mu(result.assign_attrs(noise_multiplier=1e-300))
     for spoiled in (result.assign(distance=result.distance * np.nan), result.isel(run=[])):
         with pytest.raises(ValueError, match="result must have distances >= 0 .*: is its store complete"):
             findings.every_step_mu(spoiled)

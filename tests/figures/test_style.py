@@ -16,6 +16,11 @@ def test_no_two_looks_are_alike_without_their_colour_and_label():
 def test_a_legend_says_what_a_bound_assumes_and_whether_it_is_valid(bounds_of):
     said = [
         figures.what_it_rests_on(bounds_of([1.0], assumes=assumes, valid=valid)[0])
-        for assumes, valid in (("none", True), ("gdp", True), ("mechanism", False))
+        for assumes, valid in (("none", True), ("gdp", True), ("mechanism", False), ("product", True))
     ]
-    assert said == ["assumes nothing", "assumes GDP", "assumes the mechanism; not valid"]
+    assert said == [
+        "assumes nothing",
+        "assumes GDP",
+        "assumes the mechanism; not valid",
+        "assumes GDP and independent guesses",
+    ]

@@ -41,6 +41,11 @@ def bounds(result, /, **_):
         is_bound(bound)
 
 
+def is_bound_of_guesses(result, /, *, guesses, **_):
+    is_bound(result)
+    assert result.guesses in np.atleast_1d(guesses)
+
+
 def is_bound_of_training(result, /, **_):
     is_bound(result)
     assert result.method == "pld"
@@ -133,6 +138,34 @@ CALLS = [
             "alpha": ALPHAS,
         },
         bounds,
+    ),
+    Call(
+        "dpsub.estimators.one_run_epsilon_lower_bound",
+        estimators.one_run_epsilon_lower_bound,
+        {
+            "correct": [0, 5, 50.0, np.int8(100), [50], (1, 60), np.array([0, 100])],
+            "guesses": [100, 100.0, np.int16(100), [100], (60, 100), np.array([100, 100])],
+            "pairs": [100, 1_000, np.int32(100), 10**6],
+            "method": [OMIT, "gdp", "dp", "product"],
+            "delta": DELTAS,
+            "alpha": ALPHAS,
+        },
+        is_bound_of_guesses,
+    ),
+    Call(
+        "dpsub.estimators.one_run_epsilon_lower_bound of the mechanism",
+        estimators.one_run_epsilon_lower_bound,
+        {
+            "correct": [0, 60, [70, 100]],
+            "guesses": [100, [80, 100]],
+            "pairs": [100, 1_000],
+            **PLD,
+            "steps": [3, [3], np.int64(2)],
+            "delta": DELTAS,
+            "alpha": ALPHAS,
+        },
+        is_bound_of_guesses,
+        hostile={"sample_rate": NO_RATE},
     ),
     Call(
         "dpsub.estimators.max_certifiable_epsilon",

@@ -43,6 +43,19 @@ def test_clipped_sum_is_the_sum_of_clipped_per_record_gradients(bench, sampled):
     torch.testing.assert_close(found, norms[..., 0].T, atol=1e-6, rtol=1e-5)
 
 
+def test_weights_of_records_add_up(bench, sampled):
+    weights = torch.randn(sampled.shape, generator=torch.Generator().manual_seed(1))
+    known = sum(
+        bench.model.flat(
+            bench.model.clipped_sum(bench.theta, bench.inputs[i : i + 1], bench.labels[i : i + 1], None, 1.0)
+        )
+        * weights[i, :, None]
+        for i in range(24)
+    )
+    for cut in bench.gathering:
+        torch.testing.assert_close(bench.model.flat(bench.sum(weights, model=cut)), known, atol=1e-5, rtol=1e-4)
+
+
 def test_the_full_batch_is_the_batch_with_everyone(bench):
     everyone = torch.ones(24, 3, dtype=torch.bool)
     full = bench.sum(None)

@@ -10,6 +10,8 @@ from pathlib import Path
 from reprlib import repr as short
 
 from dpsub._version import __version__
+from dpsub.audits.any_plans import function_of
+from dpsub.audits.one_run_plans import is_of_one_run
 from dpsub.audits.plans import fingerprint, implied_coordinates
 from dpsub.audits.storage.archive import Archive
 from dpsub.audits.storage.decoding import indexes
@@ -99,7 +101,7 @@ class Contents:
             )
         with self.as_written(DOCUMENT):
             implied = {}
-            if not is_of_training(attributes):
+            if not is_of_training(attributes) and not is_of_one_run(attributes):
                 metrics = text("metrics", attributes.get("metrics"))
                 implied = {"trained_coordinates": implied_coordinates(metrics)}
             self.layout = layout_of({**root, "attributes": {**implied, **attributes}})
@@ -197,8 +199,7 @@ class Contents:
     def damage(self) -> str:
         """What is damaged, file by file, and what to do."""
         files = "".join(f"\n  {name} {problem}" for name, problem in sorted(self.damaged.items()))
-        call = "audit_training" if is_of_training(self.attributes) else "audit"
-        advice = f"{call}(..., repair=True) trains the lost shards again, and keeps the others"
+        advice = f"{function_of(self.attributes)}(..., repair=True) trains the lost shards again, and keeps the others"
         if self.packed:
             advice = "copy it again from an undamaged original, or remove it and run the audit again"
         return f"store is damaged, {self.path}:{files}\n{advice}"

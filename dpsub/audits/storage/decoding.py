@@ -10,6 +10,7 @@ import xarray as xr
 from numcodecs import Zstd
 from numpy.typing import NDArray
 
+from dpsub.audits.one_run_plans import PAIR, SLOT
 from dpsub.audits.plans import observed_steps
 from dpsub.audits.storage.documents import Array, Json
 from dpsub.audits.storage.layout import CANARIES, LEARNED, Layout
@@ -32,12 +33,14 @@ def decoded(files: Mapping[str, bytes], layout: Layout, attributes: Json, failed
             right[sorted(failed)] = np.isnan(values[sorted(failed)])
         if not right.all():
             raise ValueError(f"{name!r} has numbers that no audit has")
-        variables[name] = (array.dims, values, array.attributes)
+        variables[name] = (array.dims, values, {"long_name": array.attributes["long_name"]})
     return xr.Dataset(variables, indexes(files, layout, attributes), attributes)
 
 
-def indexes(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> dict[str, NDArray[np.generic]]:
-    """The coordinates of the dimensions.
+def indexes(
+    files: Mapping[str, bytes], layout: Layout, attributes: Json
+) -> dict[str, tuple[tuple[str, ...] | None, NDArray[np.generic]]]:
+    """The coordinates, each with its dimension.
 
     Raises:
         ValueError: if the files hold others than the attributes describe.
@@ -46,13 +49,18 @@ def indexes(files: Mapping[str, bytes], layout: Layout, attributes: Json) -> dic
     check_memory(arrays.values())
     found = {}
     for name, array in arrays.items():
-        expected = np.arange(array.shape[0])
-        if name == "step":
-            recorded = attributes.get("observed_steps") if layout.of_training else None
-            expected = np.array(recorded or observed_steps(attributes["steps"], attributes["observe_every"]))
-        found[name] = decoded_array(name, array, files)
-        if not np.array_equal(found[name], expected):
+        values = decoded_array(name, array, files)
+        if name == SLOT and array.dims == (PAIR,):
+            right = values.min() >= 0 and values.max() < attributes["n"] and len(np.unique(values)) == len(values)
+        else:
+            expected = np.arange(array.shape[0])
+            if name == "step":
+                recorded = attributes.get("observed_steps") if layout.of_training else None
+                expected = np.array(recorded or observed_steps(attributes["steps"], attributes["observe_every"]))
+            right = np.array_equal(values, expected)
+        if not right:
             raise ValueError(f"{name!r} has numbers that no audit has")
+        found[name] = (array.dims, values)
     return found
 
 

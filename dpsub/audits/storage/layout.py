@@ -6,11 +6,14 @@ import re
 from typing import Any, NamedTuple
 
 from dpsub.audits.observers import BY_NAME, OF_ALL_RUNS, RESERVED, Observer, Score, are_of_some_runs
+from dpsub.audits.one_run_plans import MODEL, is_of_one_run
 from dpsub.audits.plans import Cut
 from dpsub.audits.step_plans import EACH_STEP, is_of_steps
 from dpsub.audits.storage.documents import EMPTY, GROUP, NUMBER, OTHER, VARIABLE, Array, Json, read_array, same
 from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
+from dpsub.audits.storage.one_run_layout import arrays_of_one_run
 from dpsub.audits.storage.recorded import check_files, check_recorded
+from dpsub.audits.storage.recorded_one_run import check_one_run
 from dpsub.audits.storage.recorded_training import check_training
 from dpsub.audits.training_plans import is_of_training, training_cut
 
@@ -38,6 +41,11 @@ class Layout(NamedTuple):
     groups: tuple[str, ...] = GROUPS
 
     @property
+    def rows(self) -> str:
+        """The dimension of the models."""
+        return MODEL if MODEL in (self.variables["bit"].dims or ()) else "run"
+
+    @property
     def of_training(self) -> bool:
         """Whether the audit is of a training function, whose runs may fail."""
         return self.groups == GROUPS_OF_TRAINING
@@ -59,8 +67,8 @@ class Layout(NamedTuple):
         shard, found = self.cut.shard(number), set()
         for name, array in self.variables.items():
             dims = array.dims or ()
-            first = {"repeat": shard.repeat, "run": number % self.cut.shards_each}
-            if "run" in dims or shard.start == 0:  # observers of only some runs observe those of the first block
+            first = {"repeat": shard.repeat, self.rows: number % self.cut.shards_each}
+            if self.rows in dims or shard.start == 0:  # observers of only some runs observe those of the first block
                 found.add("/".join([name, "c", *(str(first.get(dim, 0)) for dim in dims)]))
         return found
 
@@ -102,8 +110,9 @@ def layout_of(root: Json) -> Layout:
         ValueError: if it describes anything that dpsub does not write.
     """
     about = root["attributes"]
-    of_training = is_of_training(about)
-    (check_training if of_training else check_recorded)(about)
+    of_training, of_one_run = is_of_training(about), is_of_one_run(about)
+    check = check_training if of_training else check_one_run if of_one_run else check_recorded
+    check(about)
     check_files(about.get("files"))
     consolidated = root.get("consolidated_metadata")
     nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else None
@@ -119,6 +128,9 @@ def layout_of(root: Json) -> Layout:
     if of_training:
         cut = training_cut(about["runs"])
         variables, indexes = _variables(len(about["observed_steps"]), [], cut, arrays, BIT_EACH_RUN)
+    elif of_one_run:
+        cut = Cut(about["models"], 1, about["block_size"])
+        variables, indexes = arrays_of_one_run(about, cut, arrays)
     else:
         cut = Cut(about["runs"], about["repeats"], about["block_size"])
         steps = -(-about["steps"] // about["observe_every"])
@@ -127,7 +139,7 @@ def layout_of(root: Json) -> Layout:
         canaries = {name: _canary(name, arrays[name], about) for name in CANARIES if name in arrays}
         learned = _learned(arrays, cut.repeats, steps) if "score" in about else {}
     layout = Layout(cut, variables, indexes | canaries | learned, groups)
-    crafted = not of_training and about["canary_crafted"] != EACH_STEP
+    crafted = not of_training and not of_one_run and about["canary_crafted"] != EACH_STEP
     if ("canary/z" in canaries) != crafted or arrays.keys() != variables.keys() | layout.others.keys():
         raise ValueError("its arrays are not those of the audit that its attributes describe")
     for file in layout.documents.keys() - about["files"].keys():

@@ -27,8 +27,26 @@ def check_recorded(attributes: Json) -> None:
     Raises:
         ValueError: if one is missing, or is not of the kind that an audit records.
     """
+    check_trained(attributes, "runs", "observe_every", "repeats")
+    if attributes["observe_every"] > attributes["steps"]:
+        raise ValueError(f"observe_every must be <= steps, got {short(attributes['observe_every'])}")
+    checks.choice("trained_coordinates", attributes.get("trained_coordinates"), COORDINATES)
+    if LEARNING & attributes.keys():
+        _check_learning(attributes)
+    if "audited" in attributes:
+        _check_steps(attributes)
+    _check_repeats(attributes)
+
+
+def check_trained(attributes: Json, *counts: str) -> None:
+    """Check what all audits by dpsub's own trainers record, and these whole numbers >= 1.
+
+    Raises:
+        ValueError: if one is missing, or is not of the kind that an audit records.
+    """
     check_plain(attributes)
-    for name in (*TEXTS, *SPEC, "n", "runs", "observe_every", "repeats", "seed", "block_size", "slot", "models_stored"):
+    counts = ("n", "steps", *counts)
+    for name in (*TEXTS, *SPEC, *counts, "seed", "block_size", "models_stored"):
         if name not in attributes:
             raise ValueError(f"{name} is missing")
     for name in (*TEXTS, *(name for name in attributes if name in ORIGIN or name.startswith("version_"))):
@@ -37,22 +55,15 @@ def check_recorded(attributes: Json) -> None:
     spec = {name: attributes[name] for name in SPEC}
     if asdict(DPSGD(**spec)) != spec or type(spec["steps"]) is not int:
         raise ValueError(f"steps must be a whole number, got {short(spec['steps'])}")
-    for name, least in {"n": 1, "runs": 1, "observe_every": 1, "repeats": 1, "models_stored": 0, "steps": 1}.items():
-        whole(name, attributes[name], least)
+    for name in counts:
+        whole(name, attributes[name], 1)
+    whole("models_stored", attributes["models_stored"], 0)
     whole("seed", attributes["seed"], 0, None)
-    if attributes["observe_every"] > attributes["steps"]:
-        raise ValueError(f"observe_every must be <= steps, got {short(attributes['observe_every'])}")
     if type(attributes["block_size"]) is not int or attributes["block_size"] not in BLOCKS:
         raise ValueError(f"block_size must be a power of two up to 128, got {short(attributes['block_size'])}")
     checks.adjacency(attributes.get("adjacency"))
     checks.choice("matmul_precision", attributes.get("matmul_precision"), tuple(devices.PRECISIONS))
-    checks.choice("trained_coordinates", attributes.get("trained_coordinates"), COORDINATES)
     checks.real("wall_seconds", attributes.get("wall_seconds", 0.0), at_least=0)
-    if LEARNING & attributes.keys():
-        _check_learning(attributes)
-    if is_of_steps(attributes):
-        _check_steps(attributes)
-    _check_repeats(attributes)
 
 
 def _check_learning(attributes: Json) -> None:

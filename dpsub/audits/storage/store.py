@@ -13,10 +13,11 @@ import xarray as xr
 
 from dpsub._core import CanaryPair
 from dpsub._core.canary_pair import RESERVED
+from dpsub.audits.any_plans import AnyPlan, function_of
 from dpsub.audits.destinations import with_learned
 from dpsub.audits.failed_runs import without_failed
 from dpsub.audits.learned_scores import Learned
-from dpsub.audits.plans import Shard, fingerprint
+from dpsub.audits.plans import Plan, Shard, fingerprint
 from dpsub.audits.shard_provenance import Made
 from dpsub.audits.step_plans import StepPlan, is_of_steps, one_after_the_other
 from dpsub.audits.storage.attributes import told
@@ -30,7 +31,7 @@ from dpsub.audits.storage.recorded import LEARNING
 from dpsub.audits.storage.stored_canaries import canaries_of
 from dpsub.audits.storage.stored_learning import stored_learning
 from dpsub.audits.storage.writer import StoreWriter, planned
-from dpsub.audits.training_plans import OWN_FUNCTION, AnyPlan, TrainingPlan, is_of_training
+from dpsub.audits.training_plans import TrainingPlan
 
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 
@@ -155,20 +156,20 @@ def _decoded(contents: Contents, about: Json) -> xr.Dataset:
 def _as_stored(asked: AnyPlan, contents: Contents) -> AnyPlan:
     """The plan with the stored noise multiplier and canaries, if they equal those asked for up to rounding."""
     attributes, others = contents.attributes, []
-    if isinstance(asked, TrainingPlan) or is_of_training(attributes):
+    calls = [function_of(about) for about in (attributes, asked.attributes)]
+    if calls[0] != calls[1]:
+        raise _other_audit([f"stored by dpsub.{calls[0]}, asked for by dpsub.{calls[1]}"], contents)
+    if not isinstance(asked, TrainingPlan):
+        noise_multiplier = attributes["noise_multiplier"]
+        if isclose(noise_multiplier, asked.spec.noise_multiplier, rel_tol=SAME):
+            asked = replace(asked, spec=replace(asked.spec, noise_multiplier=noise_multiplier))
+    if not isinstance(asked, Plan):
         _check_same(asked, contents)
         return asked
-    if isinstance(asked, StepPlan) != is_of_steps(attributes):
-        calls = [
-            "dpsub.audit_steps" if steps else "dpsub.audit"
-            for steps in (is_of_steps(attributes), isinstance(asked, StepPlan))
-        ]
-        raise _other_audit([f"stored by {calls[0]}, asked for by {calls[1]}"], contents)
     mine = asked.attributes
     for name in (*mine, *(LEARNING - mine.keys() & attributes.keys())):
         value, stored = mine.get(name), attributes.get(name)
-        close = name == "noise_multiplier" and isclose(attributes[name], mine[name], rel_tol=SAME)
-        if stored != value and not close and not name.startswith(("canary_", "learned_")):
+        if stored != value and not name.startswith(("canary_", "learned_")):
             others.append(f"{name}: stored {stored!r}, asked for {value!r}")
     canaries: tuple[CanaryPair, ...] | None = asked.canaries
     stored, value = attributes["canary_fingerprint"], asked.attributes["canary_fingerprint"]
@@ -191,22 +192,13 @@ def _as_stored(asked: AnyPlan, contents: Contents) -> AnyPlan:
         }
 
     taken = tuple(replace(canary, details=details(i)) for i, canary in enumerate(canaries))
-    spec, learning = (
-        replace(asked.spec, noise_multiplier=attributes["noise_multiplier"]),
-        stored_learning(asked, contents),
-    )
-    plan = replace(asked, spec=spec, canaries=taken, learning=learning)
+    plan = replace(asked, canaries=taken, learning=stored_learning(asked, contents))
     return replace(plan, canary=taken[0]) if isinstance(plan, StepPlan) and taken else plan
 
 
 def _check_same(asked: AnyPlan, contents: Contents) -> None:
-    """Check that a store is that of this audit of a training function, parameter by parameter."""
-    stored, wanted = contents.about, asked.attributes
-    kinds = [about.get("trained_by") for about in (stored, wanted)]
-    if kinds[0] != kinds[1]:
-        calls = ["dpsub.audit_training" if kind == OWN_FUNCTION else "dpsub.audit" for kind in kinds]
-        raise _other_audit([f"stored by {calls[0]}, asked for by {calls[1]}"], contents)
-    others = []
+    """Check that a store is that of this audit, parameter by parameter."""
+    stored, wanted, others = contents.about, asked.attributes, []
     for name in {**wanted, **stored}:
         told = [repr(about[name]) if name in about else "nothing" for about in (stored, wanted)]
         if not same(stored.get(name), wanted.get(name)) or told.count("nothing") == 1:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsub.audits.any_plans import AnyPlan
 from dpsub.audits.destinations import NO_FAILURES
 from dpsub.audits.plans import Arrays, Shard
 from dpsub.audits.shard_provenance import Made
@@ -35,7 +36,6 @@ from dpsub.audits.storage.files import DOCUMENT, LOCK, PARTIAL
 from dpsub.audits.storage.foreign import leftovers
 from dpsub.audits.storage.layout import Layout, layout_of
 from dpsub.audits.storage.locks import ctrl_c_waits, naming
-from dpsub.audits.training_plans import AnyPlan
 
 
 class StoreWriter:

@@ -14,10 +14,12 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from dpsub._core.canary_pair import CanaryPair, Record
+from dpsub.audits.any_plans import AnyPlan
+from dpsub.audits.one_run_plans import MODEL
 from dpsub.audits.plans import Arrays, Plan, Shard
 from dpsub.audits.storage.documents import OTHER, VARIABLE
 from dpsub.audits.storage.layout import LEARNED
-from dpsub.audits.training_plans import AnyPlan, TrainingPlan
+from dpsub.audits.training_plans import TrainingPlan
 
 World = NDArray[np.float32] | Record
 
@@ -28,7 +30,7 @@ def skeleton(plan: AnyPlan) -> dict[str, bytes]:
     store: Any = MemoryStore(files)
     root = zarr.create_group(store, zarr_format=3)
     for name, variable in plan.variables.items():
-        sizes = {"run": plan.cut.shard_runs, "repeat": 1}
+        sizes = {"run": plan.cut.shard_runs, MODEL: plan.cut.shard_runs, "repeat": 1}
         chunks = [min(size, sizes.get(dim, size)) for dim, size in zip(variable.dims, variable.shape, strict=True)]
         root.create_array(
             name,
@@ -38,10 +40,10 @@ def skeleton(plan: AnyPlan) -> dict[str, bytes]:
             fill_value=variable.fill,
             compressors=ZstdCodec(level=VARIABLE),
             dimension_names=variable.dims,
-            attributes={"long_name": variable.long_name},
+            attributes={**variable.attributes},
         )
-    for name, coordinate in plan.indexes.items():
-        root.create_array(name, data=coordinate, dimension_names=(name,), compressors=ZstdCodec(level=OTHER))
+    for name, (dim, coordinate) in plan.indexes.items():
+        root.create_array(name, data=coordinate, dimension_names=(dim,), compressors=ZstdCodec(level=OTHER))
     root.create_group("shards")
     canary = None if isinstance(plan, TrainingPlan) else root.create_group("canary")
     for name, worlds in worlds_of(plan.canaries).items():

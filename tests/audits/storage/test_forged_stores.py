@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 from numcodecs import Zstd
 
-from dpsub import DPSGD, CanaryPair, audit, audit_steps, audits, data, models
+from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, audits, data, models
 from dpsub.audits.plans import fingerprint
 from dpsub.audits.storage import archive, decoding
 from dpsub.audits.storage.contents import WHERE_FROM, vouched
@@ -128,31 +128,29 @@ def test_a_payload_behind_a_codec_of_the_metadata_is_never_opened(small, store, 
 
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+OTHERS = [
+    ("codecs", [LITTLE, {"name": "gzip", "configuration": {"level": 3}}]),
+    ("codecs", [LITTLE, {"name": "zstd", "configuration": {"level": 3.0, "checksum": False}}]),
+    ("codecs", [{"name": "bytes", "configuration": {"endian": "big"}}]),
+    ("codecs", [{"name": "numcodecs.pickle", "configuration": {}}]),
+    ("data_type", "variable_length_utf8"),
+    ("data_type", "float64"),
+    ("fill_value", 1.0),
+    ("shape", [1, 1]),
+    ("shape", [2**60, 2, 2**60]),
+    ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [1, 1, 1]}}),
+    ("chunk_grid", {"name": "rectilinear", "configuration": {}}),
+    ("chunk_key_encoding", {"name": "v2", "configuration": {"separator": "."}}),
+    ("dimension_names", ["repeat", "run", "other"]),
+    ("storage_transformers", [{"name": "other"}]),
+    ("attributes", {"long_name": "score", "scale_factor": 2.0, "labels": []}),
+    ("attributes", {"units": "days since 1970-01-01", "calendar": "standard"}),
+    ("must_understand", False),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["score", "bit", "step", "canary/z"])
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("codecs", [LITTLE, {"name": "gzip", "configuration": {"level": 3}}]),
-        ("codecs", [LITTLE, {"name": "zstd", "configuration": {"level": 3.0, "checksum": False}}]),
-        ("codecs", [{"name": "bytes", "configuration": {"endian": "big"}}]),
-        ("codecs", [{"name": "numcodecs.pickle", "configuration": {}}]),
-        ("data_type", "variable_length_utf8"),
-        ("data_type", "float64"),
-        ("fill_value", 1.0),
-        ("shape", [1, 1]),
-        ("shape", [2**60, 2, 2**60]),
-        ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [1, 1, 1]}}),
-        ("chunk_grid", {"name": "rectilinear", "configuration": {}}),
-        ("chunk_key_encoding", {"name": "v2", "configuration": {"separator": "."}}),
-        ("dimension_names", ["repeat", "run", "other"]),
-        ("storage_transformers", [{"name": "other"}]),
-        ("attributes", {"long_name": "score", "scale_factor": 2.0, "labels": []}),
-        ("attributes", {"units": "days since 1970-01-01", "calendar": "standard"}),
-        ("must_understand", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "value"), OTHERS)
 def test_arrays_are_those_that_a_plan_writes(small, store, name, key, value):
     """In the array's own document and the consolidated one, so that the two agree."""
 
@@ -515,3 +513,106 @@ def test_twenty_forged_documents_give_the_audit_with_a_learned_score_or_a_senten
 @pytest.mark.slow
 def test_five_hundred_forged_documents_give_the_audit_with_a_learned_score_or_a_sentence(small_learned, tmp_path):
     assert 0 < fuzz(small_learned, tmp_path, 500, seed=4) < 500
+
+
+@pytest.fixture(scope="module")
+def small_one_run(tmp_path_factory):
+    """The same for an audit of one training, with two pairs of records."""
+    place = tmp_path_factory.mktemp("one_run") / "audit.zarr"
+    task = data.from_arrays(np.eye(4), [0, 1, 0, 1], x_test=np.eye(4), y_test=[0, 1, 0, 1])
+    pairs = Pairs([3, 1], np.eye(4)[:2], np.eye(4)[:2], [0, 1], [1, 0], details={"seed": 3})
+    options = {"models": 5, "metrics": ("accuracy", "weights"), "device": "cpu", "progress": False}
+
+    def call(store, **more):
+        spec = DPSGD(1.0, 1.0, 1.0, 3, 0.1)
+        return audit_one_run(task, models.linear(task), pairs, spec, store=store, **options, **more)
+
+    call(place)
+    return place, call
+
+
+@pytest.mark.parametrize("name", ["step_score", "bit", "weights", "slot"])
+@pytest.mark.parametrize(("key", "value"), OTHERS)
+def test_arrays_of_one_run_are_those_that_a_plan_writes(small_one_run, tmp_path, name, key, value):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+
+    def act(found):
+        found["zarr.json"]["consolidated_metadata"]["metadata"][name][key] = value
+        found[f"{name}/zarr.json"][key] = value
+
+    change(place, act)
+    refused(place, small_one_run[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("audited", "models"), ("audited", None), ("audited", "steps"), ("models", 6), ("models", "5"), ("models", 5.0),
+        ("models", 10**7), ("pairs", 1), ("pairs", 3), ("pairs", 4), ("pairs", True), ("pairs_fingerprint", 7),
+        ("pairs_seed", [3]), ("pairs_seed", {}), ("subtract_expected", True), ("subtract_expected", 2),
+        ("subtract_expected", None), ("whiten", -1), ("whiten", 10**5), ("whiten", "0"), ("metrics", ""),
+        ("metrics", "weights"), ("metrics", "accuracy"), ("metrics", "weights accuracy"), ("metrics", "distance"),
+        ("test_fingerprint", 7), ("adjacency", "add_remove"), ("n", 2), ("n", "4"), ("block_size", 1),
+        ("block_size", 3), ("steps", 0), ("seed", -1), ("matmul_precision", "low"), ("noise_multiplier", float("nan")),
+        ("models_stored", None), ("wall_seconds", "long"), ("scenario", {}), ("runs", 5), ("slot", 3), ("score", "x"),
+        ("trained_coordinates", "all"), ("canary_crafted", "once"), ("trained_by", "own function"),
+        ("files", ["zarr.json"]),
+    ],
+)  # fmt: skip
+def test_attributes_are_those_that_an_audit_of_one_run_records(small_one_run, tmp_path, name, value):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["zarr.json"]["attributes"].update({name: value}))
+    refused(place, small_one_run[1])
+
+
+def test_an_expected_sum_is_subtracted_before_it_is_whitened(small_one_run, tmp_path):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["zarr.json"]["attributes"].update(subtract_expected=0, whiten=2))
+    refused(place, small_one_run[1], "whiten must be 0 without subtract_expected")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "audited", "models", "pairs", "pairs_fingerprint", "subtract_expected", "whiten", "metrics", "test_fingerprint",
+        "scenario", "adjacency", "n", "steps", "seed", "block_size", "matmul_precision", "models_stored",
+    ],
+)  # fmt: skip
+def test_an_audit_of_one_run_is_recorded_whole(small_one_run, tmp_path, name):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["zarr.json"]["attributes"].pop(name))
+    refused(place, small_one_run[1])
+
+
+def test_no_run_of_one_run_fails(small_one_run, tmp_path):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+    change(place, lambda found: found["shards/0/zarr.json"]["attributes"].update(failed={"0": "no luck"}))
+    refused(place, small_one_run[1], "failed must not be there")
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("score/c/0/0", np.full(10, np.nan, np.float32)),
+        ("weights/c/0/0", np.full(50, np.inf, np.float32)),
+        ("bit/c/0/0", np.full(10, 7, np.int8)),
+        ("slot/c/0", np.array([3, 4])),
+        ("slot/c/0", np.array([3, -1])),
+        ("slot/c/0", np.array([1, 1])),
+    ],
+)
+def test_numbers_that_no_audit_of_one_run_has_are_refused(small_one_run, tmp_path, file, values):
+    place = shutil.copytree(small_one_run[0], tmp_path / "audit.zarr")
+    change(place, lambda found: None, {file: bytes(Zstd().encode(values))})
+    for read in (audits.load, audits.pack, small_one_run[1]):
+        with pytest.raises(ValueError, match="has numbers that no audit has"):
+            read(place)
+
+
+def test_twenty_forged_documents_give_the_audit_of_one_run_or_a_sentence(small_one_run, tmp_path):
+    assert 0 < fuzz(small_one_run, tmp_path, 20, seed=3) < 20
+
+
+@pytest.mark.slow
+def test_five_hundred_forged_documents_give_the_audit_of_one_run_or_a_sentence(small_one_run, tmp_path):
+    assert 0 < fuzz(small_one_run, tmp_path, 500, seed=4) < 500

@@ -1,0 +1,141 @@
+"""Guesses of the coins of one training, with abstention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
+
+from dpsub._core import checks
+
+UNLIKELY = 1e-9  # fair coins fall so rarely
+CENTRES = ("median", "sides")
+TIES = 0x636F696E  # a seed of its own: what breaks ties must say nothing about coins
+
+
+class Guesses(NamedTuple):
+    """Guesses of coins, as `one_run_epsilon_lower_bound` takes them: `one_run_epsilon_lower_bound(*guesses, …)`.
+
+    Attributes:
+        correct: how many guesses are right. A tuple for several numbers of guesses.
+        guesses: how many there are. The other pairs are abstained from. A tuple for several.
+        pairs: how many pairs there are, of all models together.
+    """
+
+    correct: int | tuple[int, ...]
+    guesses: int | tuple[int, ...]
+    pairs: int
+
+
+def one_run_guesses(
+    scores: ArrayLike, bits: ArrayLike, *, guesses: int | Sequence[int], centre: float | str = 0.0
+) -> Guesses:
+    """Guess the coins of the pairs with the clearest scores, and abstain from the others.
+
+    The guesses depend on the scores alone, never on the bits. So a bound of them is valid whatever the centre is; a
+    centre between the worlds makes it tight. The number of guesses must be fixed before one looks at the bits.
+
+    Args:
+        scores: (pairs,) or (models, pairs), higher speaks for z. Pairs of several models are guessed together.
+        bits: shaped like scores, 0 where z was in the slot and 1 where z′ was.
+        guesses: r, from 1 to the number of pairs of all models; or a sequence of several, which then share the bound's
+            alpha.
+        centre: what a score is compared with.
+
+            - A number: the r scores that are farthest from it are guessed, those above it as z. 0 is right for
+              `step_score` of `audit_one_run` with `subtract_expected`, and for gradient pairs.
+            - "median": the same, with the median of each model's scores. For scores whose centre is not known, such as
+              those of final models.
+            - "sides": the r/2 highest scores of all are guessed as z, and the r/2 lowest as z′. r must be even.
+
+    Returns:
+        How many guesses are correct, how many there are, and how many pairs. Among equal scores a fixed seed draws
+        which are guessed, since the order of pairs may depend on the coins.
+
+    Raises:
+        ValueError: if shapes differ, a score is not finite, r is larger than the number of pairs, or the bits are not
+            fair coins: 0 or 1 nearly always, or the same in two models.
+
+    Source: Steinke, Nasr and Jagielski (2023), Algorithm 1, for guesses with abstention.
+
+    >>> one_run_guesses([3.0, -2.0, 0.5, -0.1], [0, 1, 1, 0], guesses=2)
+    Guesses(correct=2, guesses=2, pairs=4)
+    >>> one_run_guesses([3.0, -2.0, 0.5, -0.1], [0, 1, 1, 0], guesses=(2, 4))
+    Guesses(correct=(2, 2), guesses=(2, 4), pairs=4)
+    """
+    table, worlds = _checked(scores, bits)
+    given: Any = guesses
+    several = not isinstance(given, Real | str) and np.ndim(given) == 1
+    numbers = [_number(one, table.size, centre) for one in (given if several else [given])]
+    if not numbers:
+        raise ValueError("guesses must be a whole number, or a sequence of one or more, got none")
+    if isinstance(centre, str):
+        checks.choice("centre", centre, CENTRES)
+        table = table - np.median(table, axis=1, keepdims=True) if centre == "median" else table
+    else:
+        table = table - checks.real("centre", centre)
+    right = [_right(table.ravel(), worlds.ravel() == 0, number, centre == "sides") for number in numbers]
+    if several:
+        return Guesses(tuple(right), tuple(numbers), table.size)
+    return Guesses(right[0], numbers[0], table.size)
+
+
+def _number(guesses: Any, pairs: int, centre: float | str) -> int:
+    number = checks.whole("guesses", guesses)
+    if number > pairs:
+        raise ValueError(f"guesses must be at most the number of pairs, {pairs}, got {number}")
+    if centre == "sides" and number % 2:
+        raise ValueError(f"guesses must be even for centre 'sides', half of them for z, got {number}")
+    return number
+
+
+def _right(scores: NDArray[np.float64], in_z: NDArray[np.bool_], number: int, sides: bool) -> int:
+    """How many of the clearest guesses are right."""
+    drawn = np.random.default_rng(TIES).permutation(scores.size)
+    if sides:
+        order = np.lexsort((drawn, -scores))
+        chosen = np.concatenate([order[: number // 2], order[scores.size - number // 2 :]])
+        guessed_z = np.arange(number) < number // 2
+    else:
+        chosen = np.lexsort((drawn, -np.abs(scores)))[:number]
+        guessed_z = scores[chosen] >= 0
+    return int((guessed_z == in_z[chosen]).sum())
+
+
+def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Scores and bits as (models, pairs)."""
+    table, worlds = _array("scores", scores), _array("bits", bits)
+    if table.ndim not in (1, 2) or not table.size:
+        raise ValueError(f"scores must have shape (pairs,) or (models, pairs), neither of them 0, got {table.shape}")
+    if worlds.shape != table.shape:
+        raise ValueError(f"bits must have the shape of scores, {table.shape}, got {worlds.shape}")
+    if not np.isfinite(table).all():
+        raise ValueError(f"scores must be finite, got {int((~np.isfinite(table)).sum())} that are not")
+    if not np.isin(worlds, (0, 1)).all():
+        raise ValueError(
+            f"bits must be 0 (z was in the slot) or 1 (z_prime), got {worlds[~np.isin(worlds, (0, 1))][0]}"
+        )
+    of_models = worlds.reshape(-1, worlds.shape[-1]).astype(np.int8)
+    ones = int(of_models.sum())
+    if 2 * binom.cdf(min(ones, worlds.size - ones), worlds.size, 0.5) < UNLIKELY:
+        raise ValueError(f"bits must be fair coins, one for each pair, got {ones} ones among {worlds.size}")
+    if 2.0 ** -of_models.shape[1] * len(of_models) ** 2 < UNLIKELY and len(np.unique(of_models, axis=0)) < len(
+        of_models
+    ):
+        raise ValueError("bits must be tossed anew for each model, got two models with the same coins")
+    return table.reshape(of_models.shape).astype(np.float64), of_models
+
+
+def _array(name: str, values: Any) -> NDArray[Any]:
+    checks.no_mask(name, values)
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind not in "biuf":
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
+        raise ValueError(f"{name} must be an array of numbers, got a {type(values).__name__}") from None
+    return found

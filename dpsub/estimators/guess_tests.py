@@ -1,0 +1,116 @@
+r"""Tests of a claim from how many guesses of many coins are right, in one run.
+
+There are m coins, one for each pair of records, and the mechanism's output is used to guess r of them, where r is fixed
+in advance. Let C be the number of right guesses. Flipping one coin replaces one record.
+
+`of_tradeoff` tests a trade-off function f. Write :math:`p_c = P(C = c)`. Exchanging the two sides of a coin that is
+guessed rightly takes c to c - 1, so, averaged over the coins, for every k
+
+.. math:: \sum_{c \ge k-1} \frac{r-c}{m} p_c \;\ge\; f\Big(1 - \sum_{c \ge k} \frac{c}{m} p_c\Big).
+
+If :math:`P(C \ge v) \ge \alpha`, these inequalities bound both sums from below, for k = v, v - 1, …, 1 in turn. At the
+end the sums are at least R and H. They add up to r/m, so the claim is refuted if R + H > r/m.
+
+`of_odds` tests (ε, δ)-DP, and `of_independent` takes the guesses for independent.
+
+Source: Mahloujifar et al. (2025) for `of_tradeoff`; Steinke et al. (2023), section 5 and appendix D, for `of_odds`;
+Xiang et al. (2025) for `of_independent`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betainc, betaincinv, expit, logit
+
+from dpsub.estimators.claims import Array, Claim, crossing
+from dpsub.estimators.one_threshold import clopper_pearson_upper
+
+SCANNED = 65  # values of ε: it is not known that p-values increase with it
+
+
+class Guesses(NamedTuple):
+    """How many of the guesses were right, how many were made, and of how many pairs."""
+
+    correct: int
+    guesses: int
+    pairs: int
+
+
+def of_tradeoff(claim: Claim, seen: Guesses, alpha: float) -> float:
+    """The largest parameter whose trade-off function the guesses refute; 0 if they refute none."""
+
+    def excess(parameter: float) -> float:
+        return _room(claim, parameter, seen, alpha)
+
+    return crossing(excess, 0.0, claim.most) if seen.correct and excess(0.0) < 0 else 0.0
+
+
+def _room(claim: Claim, parameter: float, seen: Guesses, alpha: float) -> float:
+    """What R + H leave of r/m; negative if the claim is refuted."""
+    right = alpha * seen.correct / seen.pairs
+    wrong = alpha * (seen.guesses - seen.correct) / seen.pairs
+    room = seen.guesses / seen.pairs - right - wrong
+    for count in range(seen.correct - 1, -1, -1):
+        more = float(claim.tradeoff(np.array(1 - min(right, 1.0)), parameter)) - wrong
+        if more <= 0 or room < 0:  # nothing changes any more, or the claim is refuted already
+            break
+        added = count / (seen.guesses - count) * more
+        right, wrong, room = right + added, wrong + more, room - more - added
+    return room
+
+
+def of_odds(claim: Claim, seen: Guesses, alpha: float) -> float:
+    """The largest ε whose (ε, δ)-DP the guesses refute; 0 if they refute none.
+
+    It exceeds the true ε with probability at most alpha even if `p_values` should fall somewhere. Let v be the fewest
+    right guesses that refute some ε above the truth. The mechanism has this larger ε, too, so its p-value bounds the
+    probability of v or more right guesses.
+    """
+    if not seen.correct:
+        return 0.0
+    most = float(logit(betaincinv(seen.correct, seen.guesses - seen.correct + 1.0, alpha)))
+    if most <= 0:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        return float(p_values(np.array([epsilon]), claim.delta, seen)[0]) - alpha
+
+    grid = np.linspace(0.0, most, SCANNED)
+    [refuted] = np.nonzero(p_values(grid, claim.delta, seen) < alpha)
+    if not len(refuted):
+        return 0.0
+    last = int(refuted[-1])
+    return crossing(excess, float(grid[last]), float(grid[min(last + 1, SCANNED - 1)]))
+
+
+def p_values(epsilons: Array, delta: float, seen: Guesses) -> Array:
+    r"""Bounds on the probability of so many right guesses under (ε, δ)-DP, for each ε.
+
+    They are :math:`P(B \ge v) + 2m\delta \max_{1\le i\le v} P(v > B \ge v-i)/i` with B ~ Binomial(r, e^ε/(1 + e^ε)).
+    """
+    correct, guesses, pairs = seen
+    rates = expit(epsilons)
+
+    def at_least(counts: Array) -> Array:
+        return np.where(counts > 0, betainc(np.maximum(counts, 1.0), guesses - np.maximum(counts, 1.0) + 1, rates), 1.0)
+
+    tail = at_least(np.full(len(rates), float(correct)))
+
+    def mean(spans: Array) -> Array:
+        return np.asarray((at_least(correct - spans) - tail) / spans)
+
+    # The mean of the i probabilities below v rises with i up to its maximum, and falls behind it.
+    low, high = np.ones(len(rates)), np.full(len(rates), float(max(correct, 1)))
+    while (low < high).any():
+        middle = np.floor((low + high) / 2)
+        rising = mean(middle + 1) >= mean(middle)
+        low, high = np.where(rising & (low < high), middle + 1, low), np.where(rising, high, middle)
+    return np.asarray(np.minimum(tail + 2 * pairs * delta * mean(low), 1.0))
+
+
+def of_independent(claim: Claim, seen: Guesses, alpha: float) -> float:
+    """The largest parameter refuted if all coins are guessed, and the guesses are independent."""
+    [wrong] = clopper_pearson_upper(np.array([seen.guesses - seen.correct]), seen.guesses, alpha).tolist()
+    return claim.parameter(wrong, wrong)

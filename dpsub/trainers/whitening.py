@@ -1,0 +1,95 @@
+"""What a step's sum says beyond what batches, noise and other pairs' coins make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
+from dpsub.trainers.bank import Bank
+from dpsub.trainers.pair_slots import PairSlots, loss_products
+
+
+def whitened(bank: Bank, slots: PairSlots, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
+    """About M⁻¹y, by conjugate gradients from 0. M is the `Spread` of a step's sum, y what the sum is beyond its mean.
+
+    Coins of pairs and of batches enter by y and `theta` alone, which the training shows. So guesses of the coins by
+    such scores use no more than the adversary sees and knows.
+
+    Args:
+        bank: the models.
+        slots: the pairs.
+        theta: the parameters before the step.
+        total: y, shaped like theta.
+        iterations: how many. Each takes products with the gradients of all records, and a weighted sum of them.
+    """
+    flat, spread = bank.model.flat, Spread(bank, slots, theta)
+    found, rest = torch.zeros_like(total), total.clone()
+    along, length = rest.clone(), _products(flat(rest), flat(rest))
+    for _ in range(iterations):
+        changed = spread.times(along)
+        far = _ratio(length, _products(flat(along), flat(changed)))
+        flat(found).add_(far * flat(along))
+        flat(rest).sub_(far * flat(changed))
+        before, length = length, _products(flat(rest), flat(rest))
+        flat(along).mul_(_ratio(length, before)).add_(flat(rest))
+    return found
+
+
+class Spread:
+    """M, the covariance of the sum of a step in units of (σC)².
+
+    M = 1 + (q(1 − q)·G + q²T·D)/(σC)². G sums g·gᵀ over the clipped gradients of the shared records, and the mean of
+    g_z·g_zᵀ and g_z′·g_z′ᵀ over the pairs: what batches cause. D sums d·dᵀ over the pairs, d = (g_z − g_z′)/2: what
+    fair coins cause. They fall once for all T steps, so they count T times as much as what each step draws anew.
+
+    Args:
+        bank, slots, theta: as in `whitened`.
+    """
+
+    def __init__(self, bank: Bank, slots: PairSlots, theta: Tensor) -> None:
+        self._bank, self._slots, self._theta = bank, slots, theta
+        q = bank.spec.sample_rate
+        self._of_batches, self._of_coins = q * (1 - q), q * q * bank.spec.steps
+        self._scale = [
+            (bank.spec.max_grad_norm / (bank.model.gradient_norms(theta, x, y) + OPACUS_EPS)).clamp_(max=1.0)
+            for x, y in self._parts()
+        ]
+
+    def times(self, vector: Tensor) -> Tensor:
+        """M·v of each model, for v shaped like theta."""
+        bank, theta = self._bank, self._theta
+        norm = bank.spec.max_grad_norm
+        found = self._slots.weighted(bank, theta, vector, self._weights)
+        for (x, y), scale in zip(self._parts(), self._scale, strict=True):
+            weights = self._of_batches * scale * loss_products(bank.model, theta, x, y, vector)
+            found += bank.model.clipped_sum(theta, x, y, weights, norm)
+        return found.div_((bank.spec.noise_multiplier * norm) ** 2).add_(vector)
+
+    def _weights(self, products: Tensor) -> Tensor:
+        """(2m, runs) the weights of the gradients of all z, then all z′, for their products with a vector."""
+        z, z_prime = products.chunk(2)
+        apart = (z - z_prime) * (self._of_coins / 4)
+        return products * (self._of_batches / 2) + torch.cat([apart, -apart])
+
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The shared records, in parts whose outputs fit the memory; none if every step takes all of them."""
+        bank = self._bank
+        if not self._of_batches:
+            return
+        at_once = max(1, RECORDS_AT_ONCE // (4 * bank.model.classes * bank.runs))
+        for start in range(0, bank.shared, at_once):
+            part = slice(start, min(start + at_once, bank.shared))
+            yield bank.inputs[part], bank.labels[part]
+
+
+def _products(one: Tensor, other: Tensor) -> Tensor:
+    """(runs, 1): the product of each run's vectors."""
+    return (one * other).sum(dim=1, keepdim=True)
+
+
+def _ratio(over: Tensor, under: Tensor) -> Tensor:
+    """The ratio, and 0 where nothing is left to divide."""
+    return torch.where(under > 0, over / under, torch.zeros_like(over))

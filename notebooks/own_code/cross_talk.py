@@ -1,0 +1,236 @@
+"""What hides the coins of pairs in one training, and what helps."""
+
+import json
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from dpsub import data
+from dpsub._core.provenance import commit
+from own_code.bridge import SHARES, separation
+from own_code.ideal_pairs import of_gradients
+from own_code.pair_scores import (
+    CENTRES,
+    DELTA,
+    EPSILON,
+    LARGE,
+    bound,
+    counted,
+    flat,
+    models_of,
+    pairs_of,
+    scores_of,
+    spec_of,
+)
+from own_code.projected_steps import projections
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One audit of the study: pairs, and the models that train with them.
+
+    Attributes:
+        kind: of pairs, as in `pairs_of`.
+        records: n.
+        pairs: m.
+        models: trainings, each with coins of its own.
+        whiten: iterations; 0 leaves that score out.
+        width: of the hidden layer; 0 for a linear head.
+    """
+
+    kind: str
+    records: int
+    pairs: int
+    models: int
+    whiten: int = 0
+    width: int = 0
+
+
+CELLS = (
+    Cell("mislabeled", 30_000, 1_000, 1, 5),
+    Cell("mislabeled", 3_000, 100, 16, 5),
+    Cell("unused", 3_000, 100, 4, 5),
+    Cell("unused, large", 3_000, 100, 4, 5),
+    Cell("natural", 3_000, 100, 4, 5),
+    Cell("mislabeled", 3_000, 1_000, 4, 10),
+    Cell("mislabeled", 3_000, 10, 16, 5),
+    Cell("attribute", 3_000, 100, 4, 5),
+    Cell("mislabeled", 1_000, 100, 4, 5),
+    Cell("mislabeled", 1_000, 100, 4, 5, 16),
+    Cell("mislabeled", 1_000, 100, 4, 5, 64),
+    Cell("natural", 3_000, 1_000, 4, 10),
+)
+PROJECTED = {"pairs": 100, "models": 4, "most": 100, "every": 20}
+
+
+def rows_of(cell, scores, bits):
+    """A row for each score and number of models.
+
+    Each has the bounds of all disjoint groups of so many models.
+    """
+    rows = []
+    for name, of in scores.items():
+        count = 1
+        while count <= cell.models:
+            found = [
+                counted(
+                    of[i : i + count],
+                    bits[i : i + count],
+                    centre=CENTRES.get(name, 0.0),
+                )
+                for i in range(0, cell.models, count)
+            ]
+            rows.append(
+                asdict(cell)
+                | {
+                    "score": name,
+                    "models": count,
+                    "scores": of.size,
+                    "separation": round(separation(of, bits), 4),
+                    "right": [one.correct for one in found],
+                    "guesses": found[0].guesses,
+                    **{
+                        way: [round(bound(one, way), 4) for one in found]
+                        for way in ("gdp", "dp")
+                    },
+                }
+            )
+            count *= 4
+    return rows
+
+
+def projected(task, spec, *, pairs, models, most, every, seed):
+    """The separation without leading directions, and with them divided."""
+    model = models_of(task)
+    made = pairs_of("mislabeled", task, model, spec, pairs, seed)
+    found = projections(
+        task,
+        model,
+        made,
+        spec,
+        models=models,
+        most=most,
+        every=every,
+        seed=seed,
+    )
+    bits = found["bits"]
+    return {
+        "records": len(task.y_train),
+        "pairs": pairs,
+        "models": models,
+        "every": every,
+        "projected": [
+            round(separation(one, bits), 4) for one in found["projected"]
+        ],
+        "softened": round(separation(found["softened"], bits), 4),
+    }
+
+
+def of_cell(cell, task, spec, seed):
+    """The rows of a cell."""
+    began = time.process_time()  # the machine may be shared
+    model = models_of(task, cell.width)
+    made = pairs_of(cell.kind, task, model, spec, cell.pairs, seed)
+    scores, bits, accuracy, alone = scores_of(
+        task,
+        model,
+        made,
+        spec,
+        models=cell.models,
+        whiten=cell.whiten,
+        seed=seed,
+    )
+    about = {
+        "accuracy": round(float(accuracy.mean()), 5),
+        "trained": cell.models,
+        "seconds": round(time.process_time() - began, 1),
+        "alone": alone,
+    }
+    return [one | about for one in rows_of(cell, scores, bits)]
+
+
+@cache
+def mnist(records, seed=0):
+    """MNIST with so many private records, as rows of pixels."""
+    return flat(data.mnist(records, 2_000, seed=seed))
+
+
+def begun(path, spec, seed):
+    """What a file holds so far, or how the study is made."""
+    if Path(path).exists():
+        found = kept(path)
+        if found["made"]["commit"] != commit():
+            raise ValueError(
+                f"{path} must be made at one commit, {commit()}, got "
+                f"{found['made']['commit']}: delete it"
+            )
+        return found
+    made = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "commit": commit(),
+        "seconds": 0.0,
+        **{name: version(name) for name in ("numpy", "scipy", "torch")},
+    }
+    of = {
+        **spec.mechanism,
+        "max_grad_norm": spec.max_grad_norm,
+        "learning_rate": spec.learning_rate,
+        "substitute": EPSILON,
+        "delta": DELTA,
+        "task": "MNIST",
+        "shares": SHARES,
+        "large": LARGE,
+        "seed": seed,
+    }
+    return {"made": made, "of": of, "rows": []}
+
+
+def study(path, cells=CELLS, seed=0, progress=True):
+    """Complete a file with all rows, and how they were made.
+
+    It reads MNIST. Each part is written once it is there, and a file that
+    exists is continued. `seconds` are of a processor.
+    """
+    spec = spec_of()
+    found = begun(path, spec, seed)
+
+    def keep(name, make):
+        before = time.process_time()
+        made = make()
+        found["made"]["seconds"] += round(time.process_time() - before, 1)
+        found[name] = found[name] + made if name == "rows" else made
+        Path(path).write_text(json.dumps(found) + "\n")
+
+    if "gradient" not in found:
+        how = {"pairs": 1_000, "models": 8, "audits": 200, "seed": seed}
+        keep("gradient", partial(of_gradients, mnist(30_000), spec, **how))
+    for cell in tqdm(cells, unit=" audits", disable=not progress):
+        about = asdict(cell)
+        del about["models"]
+        if any(about.items() <= row.items() for row in found["rows"]):
+            continue
+        task = mnist(cell.records)
+        keep("rows", partial(of_cell, cell, task, spec, seed))
+        if "projection" not in found and cell.records == 3_000:
+            how = PROJECTED | {"seed": seed}
+            keep("projection", partial(projected, task, spec, **how))
+    return found
+
+
+def kept(path):
+    """What `study` found, read from its file."""
+    return json.loads(Path(path).read_text())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    study(sys.argv[1])

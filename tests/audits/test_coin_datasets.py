@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from dpsub import CanaryPair, Pairs, audits, data, models, one_run_dataset
+from dpsub.estimators import one_run_guesses
+from dpsub.trainers import label_logits
+
+SLOTS = [2, 17, 5, 11]
+
+
+@pytest.fixture
+def plain():
+    draws = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(40, 6, generator=draws), torch.randint(3, (40,), generator=draws))
+
+
+@pytest.fixture
+def pairs(plain):
+    x, y = (one.numpy() for one in plain[SLOTS])
+    return Pairs(SLOTS, x, x + 1, y, (y + 1) % 3, scenario="other label")
+
+
+def test_slots_hold_z_or_z_prime_by_fair_coins_and_all_else_is_as_it_was(plain, pairs):
+    coins = []
+    for seed in range(40):
+        private = one_run_dataset(plain, pairs, seed=seed)
+        assert len(private) == 40
+        coins.append(private.bits)
+        for i in range(-40, 40):
+            x, y = private[i]
+            if i % 40 not in SLOTS:
+                assert x is plain[i][0] or torch.equal(x, plain[i][0])
+                continue
+            one = pairs[SLOTS.index(i % 40)]
+            world = (one.z, one.z_prime)[private.bits[SLOTS.index(i % 40)]]
+            assert torch.equal(x, torch.tensor(world.x))
+            assert (int(y), y.dtype) == (world.y, torch.int64)
+    assert 50 <= np.sum(coins) <= 110
+    assert np.array_equal(one_run_dataset(plain, pairs, seed=3).bits, coins[3])
+    with pytest.raises(IndexError):
+        private[40]
+    with pytest.raises(ValueError, match="read-only"):
+        private.bits[0] = 1
+
+
+def test_records_have_the_types_of_the_dataset(plain, pairs):
+    class Tokens(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return np.full(6, i, dtype=np.int32), i % 3
+
+    x = np.arange(24).reshape(4, 6)
+    private = one_run_dataset(Tokens(), Pairs(SLOTS, x, x, [0, 1, 2, 0], [1, 2, 0, 1]), seed=0)
+    x, y = private[17]
+    assert (type(x), x.dtype, x.tolist()) == (np.ndarray, np.int32, [6, 7, 8, 9, 10, 11])
+    assert (type(y), y) == (int, (1, 2)[private.bits[1]])
+    assert private.scores(nn.Sequential(nn.Embedding(30, 2), nn.Flatten(), nn.Linear(12, 3))).sizes["pair"] == 4
+
+
+def test_scores_are_those_that_an_audit_gives_the_same_model():
+    task = data.digits(n_train=40)
+    model, x = models.mlp(task, (5,)), task.x_train[SLOTS]
+    pairs = Pairs(SLOTS, x, x + 0.5, task.y_train[SLOTS], (task.y_train[SLOTS] + 1) % 10, scenario="S4")
+    dataset = TensorDataset(torch.tensor(task.x_train), torch.tensor(task.y_train))
+    theta = model.initial_parameters(1, torch.Generator().manual_seed(0))
+    module = nn.Sequential(model.module(theta[0]), nn.Dropout(0.5)).train()
+    private = one_run_dataset(dataset, pairs, seed=4)
+    seen = private.scores(module)
+    assert module.training
+    expected = [
+        label_logits(model.logits(theta, torch.tensor(one)), torch.tensor(y))[:, 0]
+        for one, y in ((pairs.z, pairs.y), (pairs.z_prime, pairs.y_prime))
+    ]
+    np.testing.assert_allclose(seen.score[0], expected[0] - expected[1], atol=1e-5)
+    assert (seen.score.dims, seen.score.dtype, seen.bit.dtype) == (("model", "pair"), np.float32, np.int8)
+    assert np.array_equal(seen.bit[0], private.bits)
+    assert np.array_equal(seen.slot, SLOTS)
+    assert {"scenario": "S4", "n": 40, "pairs": 4, "seed": 4, "adjacency": "substitute"}.items() <= seen.attrs.items()
+    assert seen.attrs["pairs_fingerprint"] == pairs.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG turned off", "ignore:Full backward hook", "ignore:Optimal order")
+def test_a_training_with_opacus_needs_no_other_change_and_shows_its_coins():
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(120, 60)).astype(np.float32), draws.integers(0, 2, 120)
+    x[:, :40] = 0
+    marked = np.eye(60, dtype=np.float32)[:40] * 5
+    slots = draws.permutation(120)[:40]
+    pairs = Pairs(slots, marked, marked, np.zeros(40), np.ones(40), scenario="unused feature")
+    dataset = one_run_dataset(TensorDataset(torch.tensor(x), torch.tensor(y)), pairs, seed=0)
+
+    torch.manual_seed(0)
+    model = nn.Linear(60, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=optimizer,
+        data_loader=DataLoader(dataset, batch_size=30),
+        noise_multiplier=0.5,
+        max_grad_norm=1.0,
+    )
+    for _ in range(10):
+        for batch, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch), labels).backward()
+            optimizer.step()
+
+    seen = dataset.scores(model)
+    found = one_run_guesses(seen.score, seen.bit, guesses=30)
+    assert found.correct >= 27
+    assert found.pairs == 40
+    other = one_run_dataset(TensorDataset(torch.tensor(x), torch.tensor(y)), pairs, seed=1)
+    chance = one_run_guesses(other.scores(model).score, other.bits[None], guesses=30)
+    assert chance.correct < 25, "coins that the training has not seen"
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"dataset": Stream()}, "dataset must be a map-style dataset of tuples"),
+        ({"dataset": None}, "dataset must be a map-style dataset of tuples"),
+        (
+            {"dataset": [torch.zeros(6)] * 40},
+            "dataset must be a map-style dataset of tuples .* got a Tensor as its rec",
+        ),
+        ({"dataset": [("text", 1)] * 40}, "dataset must have tensors or arrays as x, and one number as y, got a str"),
+        ({"dataset": [(torch.zeros(6), [1, 2])] * 40}, "dataset must have tensors or arrays as x, and one number as y"),
+        (
+            {"dataset": [(torch.zeros(5), 1)] * 40},
+            r"pairs must have x of the shape of the dataset's, \(5,\), got \(6,\)",
+        ),
+        ({"dataset": [(torch.zeros(6), 1)] * 9}, "pairs must have slots among the 9 records of the dataset, .* got 17"),
+        ({"pairs": [CanaryPair(np.ones(3), -np.ones(3), 1, "S2")]}, "pairs must be of records, which a dataset can"),
+        ({"pairs": []}, "pairs must be one dpsub.CanaryPair or more"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
+    with pytest.raises(ValueError, match=message):
+        one_run_dataset(**{"dataset": plain, "pairs": pairs, "seed": 0} | change)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (len, "module must be a torch.nn.Module, got a builtin_function_or_method"),
+        (nn.Linear(5, 3), r"module must take batches of records \(4, 6\), got one of which torch says: mat1"),
+        (nn.Linear(6, 2), "module must return a logit for each label, got 2 logits and a label 2"),
+        (nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), r"module must return logits \(4, classes\) for 4 records, got"),
+        (nn.LSTM(6, 3), r"module must return logits \(4, classes\) for 4 records, got"),
+    ],
+)
+def test_what_cannot_be_scored_is_named(plain, pairs, module, message):
+    with pytest.raises(ValueError, match=message):
+        one_run_dataset(plain, pairs, seed=0).scores(module)
+
+
+def test_a_model_that_diverged_is_named(plain, pairs):
+    module = nn.Linear(6, 3)
+    nn.init.constant_(module.weight, float("nan"))
+    with pytest.raises(ValueError, match="module must return finite logits"):
+        one_run_dataset(plain, pairs, seed=0).scores(module)
+
+
+def test_every_record_but_one_may_be_in_a_slot(plain):
+    x, y = (one.numpy() for one in plain[:])
+    all_of_them = Pairs(np.arange(40), x, x, y, (y + 1) % 3)
+    with pytest.raises(
+        ValueError, match="pairs must leave a record that is not in a slot, got 40 slots for 40 records"
+    ):
+        audits.one_run_dataset(plain, all_of_them, seed=0)
+    assert len(audits.one_run_dataset(plain, list(all_of_them)[:39], seed=0).bits) == 39

@@ -1,0 +1,107 @@
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.stats import binom
+
+from dpsub.estimators.claims import GDP, ApproximateDP
+from dpsub.estimators.guess_tests import Guesses, of_independent, of_odds, of_tradeoff, p_values
+
+NORMAL = NormalDist()
+SEEN = [
+    Guesses(int(of * guesses), guesses, guesses * fold)
+    for guesses, fold in ((10, 3), (60, 1), (100, 10), (300, 4))
+    for of in (0.5, 0.8, 0.97, 1)
+]
+
+
+def gdp_refuted(mu, seen, alpha):
+    """The recursion as it is printed, without any shortcut."""
+    v, r, m = seen
+    right, wrong = alpha * v / m, alpha * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        least = NORMAL.cdf(NORMAL.inv_cdf(right) - mu) if right < 1 else 1.0
+        right, wrong = right + i / (r - i) * max(least - wrong, 0), max(wrong, least)
+    return right + wrong > r / m
+
+
+def odds_p_value(epsilon, delta, seen):
+    v, r, m = seen
+    rate = 1 / (1 + math.exp(-epsilon))
+    means = np.cumsum(binom.pmf(v - np.arange(1, v + 1), r, rate)) / np.arange(1, v + 1)
+    return min(1.0, binom.sf(v - 1, r, rate) + 2 * m * delta * means.max(initial=0))
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_the_recursion_agrees_with_a_plain_loop(seen):
+    mu = of_tradeoff(GDP(1e-5), seen, 0.05)
+    assert mu == 0 or gdp_refuted(mu - 1e-6, seen, 0.05)
+    assert not gdp_refuted(mu + 1e-6, seen, 0.05)
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("delta", [1e-8, 1e-4, 1e-3])
+def test_p_values_are_those_of_a_plain_loop(seen, delta):
+    epsilons = np.array([0.0, 0.3, 1, 3, 10, 40])
+    expected = [odds_p_value(epsilon, delta, seen) for epsilon in epsilons]
+    np.testing.assert_allclose(p_values(epsilons, delta, seen), expected, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_the_largest_refuted_epsilon_is_where_the_p_value_is_alpha(seen):
+    epsilon = of_odds(ApproximateDP(1e-5), seen, 0.05)
+    if epsilon:
+        assert odds_p_value(epsilon, 1e-5, seen) == pytest.approx(0.05, abs=1e-7)
+        assert odds_p_value(epsilon + 1e-6, 1e-5, seen) > 0.05
+    else:
+        assert odds_p_value(0.0, 1e-5, seen) > 0.05 - 1e-9
+
+
+def most_likely(claim, parameter, seen):
+    """The largest P(C ≥ v) that f allows, for f of straight lines: a linear program over the law of C."""
+    v, r, m = seen
+    lines = [(1 - claim.delta, np.exp(parameter)), (np.exp(-parameter) * (1 - claim.delta), np.exp(-parameter))]
+    count, rows, limits = np.arange(r + 1), [], []
+    for k in range(1, r + 1):
+        wrong = np.where(count >= k - 1, (r - count) / m, 0)
+        right = np.where(count >= k, count / m, 0)
+        for intercept, slope in lines:  # wrong ≥ intercept - slope * (1 - right)
+            rows.append(slope * right - wrong)
+            limits.append(slope - intercept)
+    found = linprog(-(count >= v).astype(float), A_ub=rows, b_ub=limits, A_eq=[np.ones(r + 1)], b_eq=[1])
+    return -found.fun
+
+
+@pytest.mark.parametrize("seen", [Guesses(6, 6, 6), Guesses(5, 6, 12), Guesses(17, 20, 20), Guesses(28, 30, 300)])
+@pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.5])
+def test_what_f_allows_with_the_level_as_its_probability_is_never_refuted(seen, epsilon):
+    claim = ApproximateDP(1e-3)
+    allowed = most_likely(claim, epsilon, seen)
+    if allowed < 0.5:
+        assert of_tradeoff(claim, seen, allowed * (1 - 1e-6)) <= epsilon
+        assert of_tradeoff(claim, seen, min(allowed * 1.05, 0.5)) > epsilon - 1e-6, "far from the best"
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_without_a_difference_a_binomial_decides(seen):
+    v, r, _ = seen
+    p = binom.sf(v - 1, r, 0.5)
+    assert p_values(np.zeros(1), 0.0, seen) == pytest.approx(min(p, 1))
+    if p < 0.04:
+        assert of_tradeoff(GDP(1e-5), seen, 0.05) > 0
+    if p > 0.06:
+        assert of_tradeoff(GDP(1e-5), seen, 0.05) == of_odds(ApproximateDP(1e-12), seen, 0.05) == 0
+
+
+def test_independent_guesses_are_judged_at_the_upper_end_of_their_error_rate():
+    mu = of_independent(GDP(1e-5), Guesses(800, 1_000, 1_000), 0.05)
+    error = NORMAL.cdf(-mu / 2)
+    assert binom.cdf(200, 1_000, error) == pytest.approx(0.05, abs=1e-9)
+    assert of_independent(GDP(1e-5), Guesses(500, 1_000, 1_000), 0.05) == 0
+
+
+def test_many_independent_guesses_show_the_truth():
+    right = 1_000_000 * NORMAL.cdf(0.5)
+    assert of_independent(GDP(1e-5), Guesses(round(right), 10**6, 10**6), 0.05) == pytest.approx(1, abs=0.01)

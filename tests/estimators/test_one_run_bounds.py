@@ -1,0 +1,306 @@
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from dpsub import accounting
+from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
+
+DELTA = 1e-5
+NORMAL = NormalDist()
+
+
+def test_values_of_an_independent_implementation():
+    of_odds = one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, method="dp")
+    assert of_odds.epsilon == pytest.approx(0.67298466, abs=1e-5)  # Steinke et al. print 0.673
+    bound = one_run_epsilon_lower_bound(95, 100, 1_000, delta=DELTA)
+    assert bound.mu == pytest.approx(0.78681181, abs=1e-5)
+    assert bound.epsilon == pytest.approx(3.32330049, abs=1e-4)
+
+
+def right_of_gaussians(rng, pairs, mu):
+    """How many of the r scores farthest from 0 have the sign of their coin, for every r."""
+    scores = mu / 2 + rng.normal(size=pairs)
+    return np.cumsum((scores > 0)[np.argsort(-np.abs(scores))])
+
+
+@pytest.mark.parametrize(("mu", "gdp", "dp"), [(1.0, 3.61, 2.61), (2.0, 8.16, 4.99)])
+def test_published_bounds_from_idealised_canaries(mu, gdp, dp):
+    """Mahloujifar et al.: 1e5 canaries at δ = 1e-5, with the best number of guesses in hindsight."""
+    rng, numbers = np.random.default_rng(0), np.geomspace(300, 6_000, 12).astype(int)
+    best = {"gdp": [], "dp": []}
+    for _ in range(4):
+        right = right_of_gaussians(rng, 100_000, mu)
+        for method, found in best.items():
+            tried = (
+                one_run_epsilon_lower_bound(int(right[r - 1]), r, 100_000, delta=DELTA, method=method).epsilon
+                for r in numbers.tolist()
+            )
+            found.append(max(tried))
+    assert np.mean(best["gdp"]) == pytest.approx(gdp, rel=0.08)
+    assert np.mean(best["dp"]) == pytest.approx(dp, rel=0.05)
+
+
+@pytest.mark.parametrize(("pairs", "published"), [(1_000, 3.67), (10_000, 4.16)])
+def test_published_bounds_from_independent_guesses(pairs, published):
+    """Xiang et al.: μ = 1, so ε = 4.377."""
+    right = np.random.default_rng(0).binomial(pairs, NORMAL.cdf(0.5), 100).tolist()
+    found = [one_run_epsilon_lower_bound(v, pairs, pairs, delta=DELTA, method="product").epsilon for v in right]
+    assert np.mean(found) == pytest.approx(published, rel=0.03)
+
+
+def odds(loss):
+    return 1 / (1 + np.exp(-loss))
+
+
+def responses(loss, shared=1.0):
+    """Randomised response for all pairs if a public coin falls so, and else nothing; its ε and its μ.
+
+    Its trade-off curve has straight lines between the points below, which G_μ is convex between.
+    """
+    error = 1 - odds(loss)
+    mu = max(
+        -NORMAL.inv_cdf(fpr) - NORMAL.inv_cdf(fnr)
+        for fpr, fnr in [(shared * error, shared * error + 1 - shared), ((1 - shared) / 2 + shared * error,) * 2]
+    )
+
+    def draw(rng, pairs, guesses, audits):
+        rate = np.where(rng.random(audits) < shared, 1 - error, 0.5)
+        return rng.binomial(guesses, rate)
+
+    return draw, {"mu": mu, "epsilon": loss}
+
+
+def gaussians(mu):
+    def draw(rng, pairs, guesses, audits):
+        return np.array([right_of_gaussians(rng, pairs, mu)[guesses - 1] for _ in range(audits)])
+
+    return draw, {"mu": mu, "epsilon": accounting.gdp_epsilon(mu, DELTA)}
+
+
+MECHANISMS = {
+    "randomised response at 1": responses(1.0),
+    "randomised response at 3": responses(3.0),
+    "randomised response at 3, or nothing": responses(3.0, shared=0.5),
+    "rarely randomised response at 5": responses(5.0, shared=0.06),
+    "a Gaussian, μ = 0.5": gaussians(0.5),
+    "a Gaussian, μ = 2": gaussians(2.0),
+}
+
+
+def fewest_wrong(method, truth, guesses, pairs, alpha):
+    """The fewest right guesses whose bound exceeds the truth; more than all guesses if none does."""
+
+    def wrong(correct):
+        bound = one_run_epsilon_lower_bound(correct, guesses, pairs, delta=DELTA, method=method, alpha=alpha)
+        return bound.epsilon > truth["epsilon"] if method == "dp" else bound.mu > truth["mu"]
+
+    low, high = 0, guesses + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if wrong(middle) else (middle + 1, high)
+    return low
+
+
+def share_wrong(mechanism, method, pairs, fraction, alpha, audits, seed=0):
+    draw, truth = MECHANISMS[mechanism]
+    guesses = round(fraction * pairs)
+    right = draw(np.random.default_rng(seed), pairs, guesses, audits)
+    return int((right >= fewest_wrong(method, truth, guesses, pairs, alpha)).sum())
+
+
+VALID = [
+    (mechanism, method, fraction)
+    for mechanism in MECHANISMS
+    for method in ("gdp", "dp", "product")
+    for fraction in ((1.0,) if method == "product" else (0.1, 1.0))
+    if method != "product" or not ("rarely" in mechanism or "nothing" in mechanism)
+]
+
+
+@pytest.mark.parametrize(("mechanism", "method", "fraction"), VALID)
+@pytest.mark.parametrize(
+    ("pairs", "audits"),
+    [(100, 400), (1_000, 400), (5_000, 200), *(pytest.param(m, 20_000, marks=pytest.mark.slow) for m in (100, 1_000)),
+     pytest.param(5_000, 10_000, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_the_truth_is_exceeded_in_at_most_alpha_of_audits(mechanism, method, fraction, pairs, audits):
+    alpha = 0.1
+    assert share_wrong(mechanism, method, pairs, fraction, alpha, audits) <= binom.ppf(0.9999, audits, alpha)
+
+
+def test_the_recursion_comes_near_alpha_where_one_coin_decides_for_all():
+    """With probability 0.04 all pairs speak: hardly less than the level that the worst such coin could reach."""
+    draw, truth = responses(5.0, shared=0.04)
+    right = draw(np.random.default_rng(0), 1_000, 1_000, 4_000)
+    bounds = {
+        correct: one_run_epsilon_lower_bound(correct, 1_000, 1_000, delta=DELTA).mu for correct in set(right.tolist())
+    }
+    found = np.array([bounds[correct] for correct in right.tolist()])
+    assert 0.02 < (found > 0.8 * truth["mu"]).mean() < 0.06
+    assert (found > truth["mu"]).mean() <= 0.05
+
+
+@pytest.mark.parametrize("pairs", [100, 1_000, 5_000])
+def test_independence_is_wrong_in_every_second_audit_if_a_public_coin_decides_for_all(pairs):
+    mechanism, audits = "randomised response at 3, or nothing", 1_000
+    wrong = {method: share_wrong(mechanism, method, pairs, 1.0, 0.05, audits) for method in ("product", "gdp", "dp")}
+    assert 0.4 * audits < wrong["product"] < 0.6 * audits
+    assert max(wrong["gdp"], wrong["dp"]) <= binom.ppf(0.9999, audits, 0.05)
+
+
+def test_the_best_of_several_numbers_of_guesses_keeps_the_promise():
+    fractions, alpha, audits, pairs, mu = (0.03, 0.1, 0.3), 0.1, 1_000, 1_000, 1.0
+    numbers = [round(fraction * pairs) for fraction in fractions]
+    limits = [fewest_wrong("gdp", {"mu": mu}, r, pairs, alpha / len(fractions)) for r in numbers]
+    rng = np.random.default_rng(0)
+    right = np.stack([right_of_gaussians(rng, pairs, mu)[np.array(numbers) - 1] for _ in range(audits)])
+    assert (right >= limits).any(axis=1).sum() <= binom.ppf(0.9999, audits, alpha)
+
+
+@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
+def test_several_numbers_of_guesses_share_alpha(method):
+    three = ([800] * 3, [1_000] * 3) if method == "product" else ([9, 95, 800], [10, 100, 1_000])
+    both = one_run_epsilon_lower_bound(*three, 1_000, delta=DELTA, method=method, alpha=0.06)
+    each = [
+        one_run_epsilon_lower_bound(v, r, 1_000, delta=DELTA, method=method, alpha=0.02)
+        for v, r in zip(*three, strict=True)
+    ]
+    best = max(each, key=lambda bound: bound.epsilon)
+    assert (both.epsilon, both.guesses) == (best.epsilon, best.guesses)
+    assert both.guesses in (100, 1_000)
+
+
+def test_counts_of_scores_are_taken_as_they_come():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, 1_000)
+    scores = rng.normal(size=1_000) + np.where(bits == 0, 1.0, -1.0)
+    found = one_run_guesses(scores, bits, guesses=(50, 200, 1_000))
+    bound = one_run_epsilon_lower_bound(*found, delta=DELTA)
+    assert 3 < bound.epsilon < accounting.gdp_epsilon(2, DELTA)
+
+
+@pytest.mark.parametrize("method", ["gdp", "dp", "pld", "product"])
+def test_more_right_guesses_never_show_less(method):
+    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if method == "pld" else {}
+    guesses = 400 if method == "product" else 60
+    found = [
+        one_run_epsilon_lower_bound(v, guesses, 400, delta=DELTA, method=method, **options).epsilon
+        for v in range(guesses // 3, guesses + 1)
+    ]
+    assert found[0] == 0 < found[-1]
+    assert (np.diff(found) >= -1e-6).all()
+
+
+@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
+def test_more_confidence_shows_less(method):
+    found = [
+        one_run_epsilon_lower_bound(380, 400, 400, delta=DELTA, method=method, alpha=alpha).epsilon
+        for alpha in (0.4, 0.05, 1e-3)
+    ]
+    assert (np.diff(found) < 0).all()
+
+
+def test_the_same_guesses_of_more_pairs_show_less_under_delta():
+    found = [one_run_epsilon_lower_bound(95, 100, m, delta=1e-4, method="dp").epsilon for m in (100, 1_000, 3_000)]
+    assert (np.diff(found) < 0).all()
+
+
+def test_noise_at_full_batch_is_a_claim_of_gdp():
+    gdp = one_run_epsilon_lower_bound(95, 100, 1_000, delta=DELTA)
+    pld = one_run_epsilon_lower_bound(
+        95, 100, 1_000, delta=DELTA, method="pld", sample_rate=1.0, steps=100, adjacency="substitute"
+    )
+    assert pld.epsilon == pytest.approx(gdp.epsilon)
+    assert pld.noise_multiplier == pytest.approx(2 * 10 / gdp.mu)
+    assert (pld.mu, pld.assumes, pld.valid) == (None, "mechanism", True)
+
+
+def test_claims_about_a_sampled_training_hold_for_pairs_of_that_training(sampled):
+    noise = 4.0
+    truth = accounting.epsilon(noise_multiplier=noise, delta=DELTA, **sampled)
+    grid = np.linspace(0, 1, 20_001)
+    curve = accounting.tradeoff(grid, noise_multiplier=noise, **sampled)
+    # A score of z is the false-positive rate at which it is just called z; f is its own inverse.
+    rate = np.interp(np.random.default_rng(0).random(5_000), grid, curve)
+    mirrored = np.interp(rate, grid, curve)
+    right = (rate < mirrored)[np.argsort(-np.maximum(rate, mirrored))]
+    counted = int(right[:250].sum())
+    bound = one_run_epsilon_lower_bound(counted, 250, 5_000, delta=DELTA, method="pld", **sampled)
+    assert 0.4 * truth < bound.epsilon < truth
+
+
+@pytest.mark.parametrize(
+    ("method", "assumes"), [("gdp", "gdp"), ("dp", "none"), ("product", "product"), ("pld", "mechanism")]
+)
+def test_bounds_say_what_they_assume(method, assumes):
+    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if method == "pld" else {}
+    bound = one_run_epsilon_lower_bound(180, 200, 200, delta=DELTA, method=method, **options)
+    assert (bound.method, bound.assumes, bound.valid, bound.guesses) == (method, assumes, True, 200)
+    assert (bound.threshold, bound.fpr_upper, bound.fnr_upper) == (None, None, None)
+    assert ("independent guesses" in bound.note) == (method == "product")
+    assert (bound.mu is None) == (method in ("dp", "pld"))
+
+
+def test_delta_that_takes_much_is_named():
+    bound = one_run_epsilon_lower_bound(90, 100, 1_000, delta=5e-4, method="dp")
+    assert bound.epsilon > 0
+    assert "2 * pairs * delta = 1" in bound.note
+    assert "methods 'gdp' and 'pld' do not lose this" in bound.note
+    assert not one_run_epsilon_lower_bound(90, 100, 1_000, delta=1e-6, method="dp").note
+    many = one_run_epsilon_lower_bound(90_000, 100_000, 100_000, delta=1e-5, method="dp")  # 2 pairs δ = 2, of 1e5
+    assert many.epsilon > 2
+    assert not many.note
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "message"),
+    [
+        ((0, 100, 1_000), {}, "fewer guesses are right than chance allows"),
+        ((50, 100, 1_000), {}, "the guesses refute no claim"),
+        ((3, 3, 1_000), {}, "3 guesses cannot show an epsilon"),
+        ((3, 3, 1_000), {"method": "dp"}, "3 guesses cannot show an epsilon"),
+        ((65, 100, 100), {"delta": 0.4}, "the refuted claims have epsilon 0"),
+        ((20, 100, 100), {"method": "product"}, "independent guesses.*fewer guesses are right"),
+    ],
+)
+def test_a_bound_of_0_says_why(counts, options, message):
+    bound = one_run_epsilon_lower_bound(*counts, **{"delta": DELTA, **options})
+    assert bound.epsilon == 0
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(bound.note)
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "message"),
+    [
+        ((11, 10, 100), {}, "correct must be <= guesses = 10, got 11"),
+        ((-1, 10, 100), {}, "correct must be >= 0, got -1"),
+        ((1.5, 10, 100), {}, "correct must be a whole number >= 0, got 1.5"),
+        ((True, 10, 100), {}, "correct must be a whole number, or a sequence of them"),
+        (("9", 10, 100), {}, "correct must be a whole number, or a sequence of them"),
+        (([9, [1]], 10, 100), {}, "correct must be a whole number, or a sequence of them"),
+        ((np.ma.masked_array([9], [True]), 10, 100), {}, "correct must not be masked"),
+        ((9, 0, 100), {}, "guesses must be >= 1, got 0"),
+        ((9, 101, 100), {}, "guesses must be <= pairs = 100, got 101: guess each pair at most once"),
+        (([], [], 100), {}, "guesses must be a whole number, or a sequence of them, one or more"),
+        (([9, 9], [10], 100), {}, "correct must be as many numbers as guesses.*got 2 and 1"),
+        ((9, 10, 10**7), {}, "pairs must be >= 1 and <= 1000000"),
+        ((9, 10, 100), {"method": "katz"}, "method must be one of 'gdp', 'pld', 'dp', 'product', got 'katz'"),
+        ((9, 10, 100), {"delta": 0}, "delta must be > 0 and < 1"),
+        ((9, 10, 100), {"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5"),
+        ((9, 10, 100), {"method": "product"}, "guesses must be as many as pairs, 100, for method 'product', got 10"),
+        ((9, 10, 100), {"steps": 3}, "steps must be given for method 'pld' only, got method 'gdp'"),
+        ((90, 100, 100), {"method": "product", "steps": 3}, "for method 'pld' only, got method 'product'"),
+        ((9, 10, 100), {"method": "pld", "steps": 3}, "'pld' needs sample_rate, steps and adjacency"),
+        (
+            (10, 10, 1_000),
+            {"method": "dp", "delta": 5e-4},
+            r"delta must be far smaller for method 'dp'.*2 \* pairs \* delta = 1:.* give method 'gdp'",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(counts, options, message):
+    with pytest.raises(ValueError, match=message):
+        one_run_epsilon_lower_bound(*counts, **{"delta": DELTA, **options})
