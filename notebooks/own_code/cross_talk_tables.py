@@ -69,8 +69,7 @@ def bounds_table(found):
     """Guesses and bounds, a row for each audit and score."""
     last = found.reset_index("models")
     last = last[last.models == last.trained]
-    counts = last.right.astype(str) + " of " + last.guesses.astype(str)
-    parts = {"right": counts}
+    parts = {}
     for way in ("gdp", "dp"):
         wide = found[way].unstack("models")
         for count in wide:
@@ -78,16 +77,19 @@ def bounds_table(found):
                 "–" if np.isnan(one) else f"{one:.2f}"
                 for one in wide[count].reindex(last.index)
             ]
-    table = pd.DataFrame(parts, index=last.index)
+    counts = last.right.astype(str) + " of " + last.guesses.astype(str)
+    table = pd.DataFrame(parts | {"right": counts}, index=last.index)
     kind, n, pairs, width, score = zip(*table.index, strict=True)
+    sizes = zip(kind, pairs, n, width, strict=True)
     table.index = pd.MultiIndex.from_arrays(
         [
-            [KINDS[one] for one in kind],
-            [f"{one:,}" for one in n],
-            [f"{one:,}" for one in pairs],
-            [str(one or "none") for one in width],
+            [
+                f"{KINDS[one]}, m = {m:,}, n = {of:,}"
+                + (f", {hidden} units" if hidden else "")
+                for one, m, of, hidden in sizes
+            ],
             [SCORES[one] for one in score],
         ],
-        names=["pairs", "n", "m", "hidden units", "score"],
+        names=["pairs", "score"],
     )
     return table
