@@ -72,6 +72,7 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     assert glued["fig2_group_worst"] == pytest.approx(1.323, abs=2e-3)
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp_path):
     glued = execute("estimators", tmp_path, runs=500, audits=60)
@@ -203,6 +204,7 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
     assert glued["figA5_worst_delta"] > 100
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     glued = execute("opacus_training", tmp_path, epochs=2, target_epsilon=3.0)
@@ -312,6 +314,7 @@ def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     assert glued["steps_plain_most"] < 0.75
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])
