@@ -426,4 +426,4 @@ def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
     growing = found.gdp.loc["mislabeled", 3_000, 100, 0, "whitened"]
     assert growing[1] < growing[4] < growing[16]
     table = cross_talk_tables.bounds_table(found)
-    assert table.loc[("mislabeled, m = 1,000, n = 30,000", "whitened"), "right"] == "153 of 200"
+    assert table.loc[("mislabeled, 1,000 of 30,000", "whitened"), "right"] == "153 of 200"

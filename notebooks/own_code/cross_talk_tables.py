@@ -84,12 +84,12 @@ def bounds_table(found):
     table.index = pd.MultiIndex.from_arrays(
         [
             [
-                f"{KINDS[one]}, m = {m:,}, n = {of:,}"
+                f"{KINDS[one]}, {m:,} of {of:,}"
                 + (f", {hidden} units" if hidden else "")
                 for one, m, of, hidden in sizes
             ],
             [SCORES[one] for one in score],
         ],
-        names=["pairs", "score"],
+        names=["pairs, m of n", "score"],
     )
     return table
