@@ -1,11 +1,8 @@
 """One training of many pairs, or many trainings of one: what each shows."""
 
 import json
-import platform
 import sys
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +11,13 @@ import torch
 from tqdm.auto import tqdm
 
 from dpsub import DPSGD, accounting, audit_one_run, crafters, data, models
-from dpsub._core.provenance import commit
 from dpsub.estimators import (
     epsilon_lower_bound,
     one_run_epsilon_lower_bound,
     one_run_guesses,
 )
 from own_code import fine_tuning
+from own_code.made import made
 
 DELTA = 1e-5
 EPSILON = 8.0  # of substitution, which the noise is calibrated to
@@ -53,8 +50,17 @@ def bound_of(scores, bits, method="gdp", centre=0.0):
             scores[:, 0], bits[:, 0], delta=DELTA
         ).epsilon
     shares = (1.0,) if method == "product" else SHARES
+    return bound(counted(scores, bits, shares, centre), method)
+
+
+def counted(scores, bits, shares=SHARES, centre=0.0):
+    """Right guesses, guesses and pairs, with so many of them guessed."""
     guesses = sorted({max(1, round(one * scores.size)) for one in shares})
-    found = one_run_guesses(scores, bits, guesses=guesses, centre=centre)
+    return one_run_guesses(scores, bits, guesses=guesses, centre=centre)
+
+
+def bound(found, method="gdp"):
+    """The lower bound on ε of guesses."""
     return one_run_epsilon_lower_bound(
         *found, delta=DELTA, method=method
     ).epsilon
@@ -130,15 +136,15 @@ def rows_of(seen, kind, pairs, seconds):
     return rows
 
 
-def spec_of(epsilon=EPSILON):
-    """DP-SGD with the noise that gives records this ε."""
+def spec_of(law=LAW, learning_rate=0.5):
+    """DP-SGD with the noise that gives records the ε of `EPSILON`."""
     noise = accounting.noise_multiplier(
-        target_epsilon=epsilon,
+        target_epsilon=EPSILON,
         delta=DELTA,
         adjacency="substitute",
-        **LAW,
+        **law,
     )
-    return DPSGD(noise, max_grad_norm=1.0, learning_rate=0.5, **LAW)
+    return DPSGD(noise, 1.0, learning_rate=learning_rate, **law)
 
 
 def study(sizes=None, seed=0, progress=True):
@@ -160,13 +166,6 @@ def study(sizes=None, seed=0, progress=True):
         seen = seen_of(task, model, spec, kind, pairs, count, seed + again)
         each = (time.process_time() - began) / count
         rows += rows_of(seen, kind, pairs, each)
-    made = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{platform.machine()}, {platform.system()}",
-        "commit": commit(),
-        "seconds": round(time.monotonic() - begin),
-        **{name: version(name) for name in ("numpy", "scipy", "torch")},
-    }
     of = {
         **LAW,
         "noise_multiplier": spec.noise_multiplier,
@@ -177,7 +176,8 @@ def study(sizes=None, seed=0, progress=True):
         "shares": SHARES,
         "seed": seed,
     }
-    return {"made": made, "of": of, "rows": rows}
+    how = made(round(time.monotonic() - begin))
+    return {"made": how, "of": of, "rows": rows}
 
 
 def about(path):

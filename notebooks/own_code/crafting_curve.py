@@ -4,11 +4,8 @@ python -m own_code.crafting_curve FILE, in notebooks/, makes the file.
 """
 
 import json
-import platform
 import sys
 import time
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +15,10 @@ from tqdm.auto import tqdm
 
 import dpsub
 from dpsub import crafters, findings
-from dpsub._core.provenance import commit
 from own_code.final_attacks import BOUNDS, MARGIN
 from own_code.final_grid import grid
 from own_code.final_models import made_for
+from own_code.made import made
 
 LOSSES = ("ude", "ade", "fisher")
 SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
@@ -130,16 +127,10 @@ def study():
     for cell in tqdm(audited, unit=" cells"):
         found, own[cell.name] = curve(cell)
         rows += [{"cell": cell.name} | row for row in found]
-    made = {
-        "date": f"{date.today()}",
-        "machine": f"{platform.machine()}, {platform.system()}",
-        "commit": commit(),
-        "seconds": round(time.monotonic() - begin),
-        **{name: version(name) for name in ("numpy", "torch")},
-    }
+    how = made(round(time.monotonic() - begin))
     of = {"judged": JUDGED, "n": audited[0].n_train}
     of["epsilon"] = audited[0].epsilon
-    return {"made": made, "of": of, "canary": own, "rows": rows}
+    return {"made": how, "of": of, "canary": own, "rows": rows}
 
 
 def table(path):

@@ -1,13 +1,10 @@
 """What hides the coins of pairs in one training, and what helps."""
 
 import json
-import platform
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -15,15 +12,19 @@ from tqdm.auto import tqdm
 
 from dpsub import data
 from dpsub._core.provenance import commit
-from own_code.bridge import SHARES, separation
-from own_code.ideal_pairs import of_gradients
-from own_code.pair_scores import (
-    CENTRES,
+from own_code.bridge import (
     DELTA,
     EPSILON,
-    LARGE,
+    SHARES,
     bound,
     counted,
+    separation,
+)
+from own_code.ideal_pairs import of_gradients
+from own_code.made import made
+from own_code.pair_scores import (
+    CENTRES,
+    LARGE,
     flat,
     models_of,
     pairs_of,
@@ -110,11 +111,11 @@ def rows_of(cell, scores, bits):
 def projected(task, spec, *, pairs, models, most, every, seed):
     """The separation without leading directions, and with them divided."""
     model = models_of(task)
-    made = pairs_of("mislabeled", task, model, spec, pairs, seed)
+    wrong = pairs_of("mislabeled", task, model, spec, pairs, seed)
     found = projections(
         task,
         model,
-        made,
+        wrong,
         spec,
         models=models,
         most=most,
@@ -138,11 +139,11 @@ def of_cell(cell, task, spec, seed):
     """The rows of a cell."""
     began = time.process_time()  # the machine may be shared
     model = models_of(task, cell.width)
-    made = pairs_of(cell.kind, task, model, spec, cell.pairs, seed)
+    crafted = pairs_of(cell.kind, task, model, spec, cell.pairs, seed)
     scores, bits, accuracy, alone = scores_of(
         task,
         model,
-        made,
+        crafted,
         spec,
         models=cell.models,
         whiten=cell.whiten,
@@ -173,13 +174,6 @@ def begun(path, spec, seed):
                 f"{found['made']['commit']}: delete it"
             )
         return found
-    made = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{platform.machine()}, {platform.system()}",
-        "commit": commit(),
-        "seconds": 0.0,
-        **{name: version(name) for name in ("numpy", "scipy", "torch")},
-    }
     of = {
         **spec.mechanism,
         "max_grad_norm": spec.max_grad_norm,
@@ -191,7 +185,7 @@ def begun(path, spec, seed):
         "large": LARGE,
         "seed": seed,
     }
-    return {"made": made, "of": of, "rows": []}
+    return {"made": made(0.0), "of": of, "rows": []}
 
 
 def study(path, cells=CELLS, seed=0, progress=True):
@@ -205,9 +199,9 @@ def study(path, cells=CELLS, seed=0, progress=True):
 
     def keep(name, make):
         before = time.process_time()
-        made = make()
+        part = make()
         found["made"]["seconds"] += round(time.process_time() - before, 1)
-        found[name] = found[name] + made if name == "rows" else made
+        found[name] = found[name] + part if name == "rows" else part
         Path(path).write_text(json.dumps(found) + "\n")
 
     if "gradient" not in found:

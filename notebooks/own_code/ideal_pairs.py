@@ -5,8 +5,8 @@ import torch
 
 from dpsub import accounting, audit_one_run
 from dpsub.trainers import assemble
-from own_code.bridge import SHARES, separation
-from own_code.pair_scores import DELTA, bound, counted, models_of, pairs_of
+from own_code.bridge import DELTA, SHARES, bound, counted, separation
+from own_code.pair_scores import models_of, pairs_of
 
 # How many of m gradient pairs are guessed. Those of a rule share alpha.
 RULES = {

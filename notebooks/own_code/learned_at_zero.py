@@ -1,11 +1,8 @@
 """What learned distinguishers show where there is nothing to learn."""
 
 import json
-import platform
 import sys
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +20,8 @@ from dpsub import (
     distinguishers,
     models,
 )
-from dpsub._core.provenance import commit
 from dpsub.estimators import epsilon_lower_bound
+from own_code.made import made
 
 DELTA = 1e-5
 SPEC = DPSGD(
@@ -104,14 +101,7 @@ def study(audits=200, runs=256):
                 },
             )
             row["bounds"].append(round(bound.epsilon, 6))
-    libraries = ("numpy", "scipy", "torch")
-    made = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{platform.machine()}, {platform.system()}",
-        "commit": commit(),
-        "seconds": round(time.monotonic() - begin),
-        **{name: version(name) for name in libraries},
-    }
+    how = made(round(time.monotonic() - begin))
     of = {
         "task": f"digits, {RECORDS} records",
         "model": f"mlp ({HIDDEN},)",
@@ -124,7 +114,7 @@ def study(audits=200, runs=256):
         "method": "gdp",
         "alpha": 0.05,
     }
-    return {"made": made, "of": of, "rows": list(rows.values())}
+    return {"made": how, "of": of, "rows": list(rows.values())}
 
 
 def table(path):

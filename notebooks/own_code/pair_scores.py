@@ -2,14 +2,11 @@
 
 import numpy as np
 
-from dpsub import DPSGD, accounting, audit_one_run, crafters, data, models
-from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
+from dpsub import audit_one_run, crafters, data, models
 from dpsub.models import Linear
-from own_code.bridge import SHARES
+from own_code import bridge
 from own_code.head_scores import HeadScores, fair_coins
 
-DELTA = 1e-5
-EPSILON = 8.0  # of substitution, which the noise is calibrated to
 LAW = {"sample_rate": 0.05, "steps": 300}
 LARGE = 10.0  # an unused pixel's value, where others are at most 1
 CENTRES = {"final": "median", "plain": "median"}  # others are centred at 0
@@ -33,16 +30,9 @@ def flat(task):
     )
 
 
-def spec_of(epsilon=EPSILON, *, learning_rate=1.0, **law):
-    """DP-SGD with the noise that gives records this ε."""
-    law = law or LAW
-    noise = accounting.noise_multiplier(
-        target_epsilon=epsilon,
-        delta=DELTA,
-        adjacency="substitute",
-        **law,
-    )
-    return DPSGD(noise, 1.0, learning_rate=learning_rate, **law)
+def spec_of(**law):
+    """DP-SGD with this sample rate and these steps, or those of `LAW`."""
+    return bridge.spec_of(law or LAW, learning_rate=1.0)
 
 
 def pairs_of(kind, task, model, spec, pairs, seed):
@@ -102,16 +92,3 @@ def scores_of(task, model, made, spec, *, models, whiten, seed):
 def rms(values):
     """The root of the mean square."""
     return round(float(np.sqrt(np.square(values).mean())), 4)
-
-
-def counted(scores, bits, shares=SHARES, centre=0.0):
-    """Right guesses, guesses and pairs, with so many of them guessed."""
-    guesses = sorted({max(1, round(one * scores.size)) for one in shares})
-    return one_run_guesses(scores, bits, guesses=guesses, centre=centre)
-
-
-def bound(found, method="gdp"):
-    """The lower bound on ε of guesses."""
-    return one_run_epsilon_lower_bound(
-        *found, delta=DELTA, method=method
-    ).epsilon
