@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import inline
+import made_from
 import nbformat
 from nbformat import NotebookNode
 from run import EXECUTED, ROOT, SOURCES
@@ -53,6 +54,7 @@ def clean(executed: NotebookNode) -> NotebookNode:
     """What a page without a kernel can show: no widgets; the values used, where they are not the defaults."""
     executed.metadata.pop("widgets", None)
     executed.metadata.pop("papermill", None)
+    executed.metadata.pop(made_from.KEY, None)
     for cell in executed.cells:
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code":

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import build
 import inline
+import made_from
 import nbformat
 import pytest
 import run
@@ -76,6 +77,12 @@ def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
     notebook.cells.insert(2, injected)
     build.check(notebook, source(), "page")
     assert build.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
+
+
+def test_what_it_was_made_from_is_not_published():
+    notebook = executed()
+    notebook.metadata[made_from.KEY] = {"device": "cpu"}
+    assert not {"papermill", made_from.KEY} & build.clean(notebook).metadata.keys()
 
 
 def test_widgets_leave_nothing_on_the_page():
