@@ -11,6 +11,7 @@ from pathlib import Path
 import inline
 import made_from
 import nbformat
+import slim
 from nbformat import NotebookNode
 from run import EXECUTED, ROOT, SOURCES
 
@@ -139,6 +140,8 @@ def main() -> int:
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
         check=False,
     )  # fmt: skip
+    if built.returncode == 0:
+        slim.slim(ROOT / "_build" / "html", SOURCES)
     return built.returncode
 
 
