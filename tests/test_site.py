@@ -16,6 +16,15 @@ pytestmark = pytest.mark.xdist_group("browser")
 BUILT = pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
 
 
+PATIENCE = 120_000  # milliseconds, beside other work
+
+
+def opened(browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(PATIENCE)
+    return page
+
+
 def weight(places):
     return sum(path.stat().st_size for path in places if path.is_file()) / MEGABYTE
 
@@ -30,13 +39,13 @@ def test_the_site_is_light():
 @BUILT
 def test_a_first_visit_is_light(browser):
     with served(BOOK) as address:
-        page = browser.new_context().new_page()
+        page = opened(browser)
         seen = {}
         page.on("response", lambda response: seen.setdefault(response.url, response.status))
         page.goto(address, wait_until="networkidle")
         page.wait_for_url("**/book/intro.html")
         page.wait_for_load_state("networkidle")
-        page.context.close()
+        page.close()
     places = [BOOK / url.removeprefix(f"{address}/").split("?")[0] for url in seen if url.startswith(address)]
     assert len(places) > 10
     assert weight(places) < FIRST_VISIT
@@ -50,7 +59,7 @@ def test_no_page_complains_or_misses_a_file(browser):
         for path in sorted(BOOK.rglob("*.html")):
             if "_static" in path.parts or path.name == "index.html":
                 continue
-            page = browser.new_page()
+            page = opened(browser)
             found = []
             page.on("console", lambda said, found=found: said.type == "log" or found.append(said.text))
             page.on("pageerror", lambda error, found=found: found.append(str(error)))
@@ -66,7 +75,7 @@ def test_no_page_complains_or_misses_a_file(browser):
 @BUILT
 def test_icons_and_formulas_are_drawn_and_read_aloud(browser):
     with served(BOOK) as address:
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page = opened(browser)
         page.goto(f"{address}/book/what_does_my_epsilon_protect.html", wait_until="networkidle")
         fonts = page.evaluate("[...document.fonts].filter(one => one.status == 'loaded').map(one => one.family)")
         assert any("Font Awesome" in family for family in fonts)
@@ -85,7 +94,7 @@ def test_icons_and_formulas_are_drawn_and_read_aloud(browser):
 @BUILT
 def test_the_download_button_gives_the_notebook_as_it_is_in_the_repository(browser):
     with served(BOOK) as address:
-        page = browser.new_page()
+        page = opened(browser)
         page.goto(f"{address}/notebooks/quickstart.html")
         link = page.locator("a[href$='quickstart.ipynb']").first.get_attribute("href")
         given = page.request.get(f"{address}/notebooks/{link}").body()
