@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -139,9 +140,11 @@ def main() -> int:
     except (NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
+    path = os.pathsep.join(filter(None, [str(ROOT / "book"), os.environ.get("PYTHONPATH")]))  # where site_pages is
     built = subprocess.run(
         [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
+        env={**os.environ, "PYTHONPATH": path},
         check=False,
     )  # fmt: skip
     if built.returncode == 0:

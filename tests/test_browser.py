@@ -1,4 +1,4 @@
-"""What a reader's browser makes of the explorer, and of the book if it has been built."""
+"""What a reader's browser makes of the explorer and the game, and of the explorer in the book if it has been built."""
 
 import contextlib
 import functools
@@ -160,17 +160,16 @@ def test_the_game_fits_narrow_and_wide_screens(table, width):
 
 @pytest.mark.book
 @pytest.mark.skipif(not (BOOK / "index.html").exists(), reason="the book is not built: make book")
-def test_the_book_asks_for_nothing_from_elsewhere_and_renders_its_formulas(browser):
+def test_the_books_explorers_answer(browser):
+    opened = browser.new_page()
+    answered = 0
     with served(BOOK) as address:
         for path in sorted([*BOOK.glob("book/*.html"), *BOOK.glob("notebooks/*.html")]):
-            opened = browser.new_page()
-            asked = []
-            opened.on("request", lambda request, asked=asked: asked.append(request.url))
-            opened.goto(f"{address}/{path.relative_to(BOOK)}", wait_until="networkidle")
-            assert not [url for url in asked if not url.startswith((address, "data:"))], path.name
-            formulas = opened.locator("span.math, div.math").count()
-            assert opened.locator("mjx-container").count() >= formulas, path.name
-            if opened.locator("[data-axis=noise_multiplier]").count():
-                opened.locator("[data-axis=noise_multiplier]").fill("3")
-                assert shown(opened, "substitute") == at(noise_multiplier=1.4)["substitute"][0]
-            opened.close()
+            if 'data-axis="noise_multiplier"' not in path.read_text():
+                continue
+            opened.goto(f"{address}/{path.relative_to(BOOK)}")
+            opened.locator("[data-axis=noise_multiplier]").fill("3")
+            assert shown(opened, "substitute") == at(noise_multiplier=1.4)["substitute"][0]
+            answered += 1
+    opened.close()
+    assert answered
