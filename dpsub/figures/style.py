@@ -14,8 +14,12 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures.arguments import on_axes, text
 
-STYLE = "dpsub.figures.dpsub"  # plt.style.use(figures.STYLE)
-SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
+STYLE = "dpsub.figures.dpsub"
+"""The style of all figures, for `plt.style.use`."""
+SINGLE = (3.4, 2.4)
+"""The size of a single figure, in inches."""
+DOUBLE = (6.8, 2.6)
+"""The size of a figure with two panels or more, in inches."""
 
 # Okabe and Ito's palette, safe for colour-blind readers; each colour comes with a marker or a line style.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -31,8 +35,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     "S6": {"color": "#882255", "marker": "*", "label": "attribute (S6)"},
     "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "S2, every step watched"},
 }
+"""The color, marker or line style, and label of each scenario and of each ε, by its name."""
 
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # for several lines of one kind
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+"""For several lines of one kind that `LOOKS` does not name."""
 
 
 ASSUMES = {

@@ -13,6 +13,7 @@ from dpsub.trainers.bank import Bank
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot
 
 COORDINATES = ("span", "all")
+"""The coordinates that a linear head can train in: those that its records span, or all."""
 
 
 def assemble(
