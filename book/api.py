@@ -12,8 +12,8 @@ from typing import Any
 import docstrings
 import signatures
 import used_in
-import yaml
 from public_names import PAGES, Name, anchor_of, documented, home, linker, module_of, of_place, text_of, text_of_method
+from site_config import site_config
 
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- dpsub's own names: made from docstrings when the book is built -->"
@@ -34,8 +34,8 @@ def plain(text: str) -> str:
 @cache
 def published() -> str:
     """Where the files of the published branch can be read; nothing without a public repository."""
-    about = yaml.safe_load((ROOT / "_config.yml").read_text()).get("repository") or {}
-    return f"{about['url'].rstrip('/')}/blob/{about.get('branch', 'main')}/" if about.get("url") else ""
+    about = site_config(ROOT / "_config.yml").get("repository")
+    return f"{about['url']}/blob/{about['branch']}/" if about else ""
 
 
 def file_of(value: Any) -> str:
@@ -121,7 +121,7 @@ def table(place: str) -> str:
 def module(place: str, level: int) -> Iterator[str]:
     """The part of a page that one module has."""
     there = module_of(place)
-    yield f"({anchor_of(place)})=\n{'#' * level} `{place}`"
+    yield f"({anchor_of(place)})=\n{'#' * level} {place}"
     yield docstrings.markdown(inspect.getdoc(there) or "", linker(place, set()), lambda name: "")
     yield file_of(there)
     yield table(place)

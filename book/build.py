@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import inline
 import nbformat
+import reference
 import yaml
 from nbformat import NotebookNode
 from run import EXECUTED, ROOT, SOURCES
@@ -127,6 +129,7 @@ def stage() -> None:
         check(executed, nbformat.read(path, as_version=4), path.stem)
         site = in_site_notation(clean(executed), path.stem, keys)
         nbformat.write(site, STAGED / "notebooks" / path.name)
+    reference.stage(STAGED)
 
 
 def main() -> int:
@@ -139,6 +142,7 @@ def main() -> int:
     built = subprocess.run(
         [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "book"), os.environ.get("PYTHONPATH", "")])},
         check=False,
     )  # fmt: skip
     return built.returncode

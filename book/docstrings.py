@@ -10,6 +10,7 @@ SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Returns": "Returns
 LISTED = ("Args", "Attributes", "Raises", "Warns")
 INDENT = "    "
 CODE = re.compile(r"(`+)(.+?)\1")
+VALUE = re.compile(r'(?<![\w`])"([\w.+-]*)"(?![\w`])')
 INLINE_MATH = re.compile(r":math:`([^`]+)`", re.DOTALL)
 BLOCK_MATH = re.compile(r"^\.\. math:: *(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 MARKUP = re.compile(r"([<$\[\]])")
@@ -23,7 +24,7 @@ def first_sentence(text: str) -> str:
 
 
 def prose(text: str, link: Link) -> str:
-    """Running text: math, code and what Markdown would read as markup of its own.
+    """Running text: math, code, values in quotation marks, and what Markdown would read as markup of its own.
 
     `link` answers a piece of code with the Markdown that stands for it: a link to its page, or the code as it is.
     """
@@ -36,6 +37,7 @@ def prose(text: str, link: Link) -> str:
     text = BLOCK_MATH.sub(lambda found: keep(f"$$\n{' '.join(found[1].split())}\n$$"), text)
     text = INLINE_MATH.sub(lambda found: keep(f"${' '.join(found[1].split())}$"), text)
     text = CODE.sub(lambda found: keep(link(found[2])), text)
+    text = VALUE.sub(lambda found: keep(f'`"{found[1]}"`'), text)
     text = MARKUP.sub(r"\\\1", text)
     return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
 

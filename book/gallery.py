@@ -82,7 +82,7 @@ def card(item: dict[str, Any], staged: Path) -> Iterator[str]:
     yield f"{item['claim']}\n"
     if "found" in item:
         yield f"**Here**: {item['found']}\n"
-    ours = f"{{numref}}`{item['figure']}`, " if "figure" in item else ""
+    ours = f"Our {{numref}}`{item['figure']}` in " if "figure" in item else ""
     yield f"{ours}{{doc}}`/{page_of(item)}`"
     yield ":::"
 
@@ -103,7 +103,7 @@ def paper(of: dict[str, Any], staged: Path) -> str:
     return "\n".join([
         f"## {of['title']}\n",
         f"{{cite:t}}`{of['paper']}`. Claim by claim, with numbers: {{doc}}`/{of['claims']}`.\n",
-        "::::{grid} 1 2 2 3\n:gutter: 3\n",
+        "::::{grid} 1 1 2 2\n:gutter: 3\n",
         *(line for item in shown for line in card(item, staged)),
         "::::\n",
         *algorithms(listed),

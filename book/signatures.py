@@ -69,11 +69,21 @@ def is_protocol(kind: Any) -> bool:
     return bool(getattr(kind, "_is_protocol", False))
 
 
+def shown_default(default: ast.expr | None, given: Any) -> ast.expr | None:
+    """A default as it is written, but a number or a text that has a name as itself."""
+    named = isinstance(default, ast.Name | ast.Attribute) and isinstance(given, int | float | str)
+    return ast.Constant(given) if named else default
+
+
 def taken(value: Any) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
     """What a callable takes: a function its parameters, a record its fields, another class what `__init__` takes."""
     node = definition_of(value)
     if isinstance(node, ast.FunctionDef):
-        return parameters(node)
+        given = inspect.signature(value).parameters
+        return [
+            (name, kind, shown_default(default, given[name].default if name in given else None))
+            for name, kind, default in parameters(node)
+        ]
     if "__init__" in vars(value) and not hasattr(value, "__dataclass_fields__"):
         return parameters(definition_of(value.__init__))  # type: ignore[arg-type]
     return fields(node)
