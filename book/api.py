@@ -64,10 +64,12 @@ def description(place: str, text: str, value: Any) -> str:
 
 
 def methods(one: Name) -> Iterator[str]:
-    """The methods and properties that a class defines itself."""
+    """The methods and properties that a class defines itself, but for those that it lists among its attributes."""
+    listed = {name.strip() for kind, text in docstrings.blocks(text_of(one)) if kind == "Attributes"
+              for names, _ in docstrings.entries(text) for name in names.split(",")}  # fmt: skip
     for name, value in vars(one.value).items():
         inner = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
-        if name.startswith("_") or not inspect.isfunction(inner):
+        if name.startswith("_") or name in listed or not inspect.isfunction(inner):
             continue
         called = inner is value or isinstance(value, classmethod | staticmethod)
         yield f"({one.anchor}-{name})="

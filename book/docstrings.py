@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Returns": "Returns", "Raises": "Raises", "Warns": "Warns"}
 LISTED = ("Args", "Attributes", "Raises", "Warns")
-INDENT = "    "
 CODE = re.compile(r"(`+)(.+?)\1")
 VALUE = re.compile(r'(?<![\w`])"([\w.+-]*)"(?![\w`])')
 INLINE_MATH = re.compile(r":math:`([^`]+)`", re.DOTALL)
 BLOCK_MATH = re.compile(r"^\.\. math:: *(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
-MARKUP = re.compile(r"([<$\[\]])")
+MARKUP = re.compile(r"([<$\[\]]|\*(?=\w+[),]))")  # the last is a star of Python's, as in (n, *input_shape)
 
 Link = Callable[[str], str]
 

@@ -163,7 +163,19 @@ def text_of(one: Name) -> str:
     return texts_below_constants(one.place).get(one.name, "")
 
 
+@cache
+def protocols() -> tuple[Any, ...]:
+    """The public protocols, which classes implement without naming them."""
+    return tuple({id(one.value): one.value for one in names() if getattr(one.value, "_is_protocol", False)}.values())
+
+
+def implements(kind: Any, protocol: Any) -> bool:
+    """Whether a class has all that a protocol asks for."""
+    fields = getattr(kind, "__dataclass_fields__", {})
+    return all(hasattr(kind, name) or name in fields for name in vars(protocol) if not name.startswith("_"))
+
+
 def text_of_method(kind: Any, name: str) -> str:
-    """The docstring of a method, or else of the method of `Model` that it implements."""
-    implemented = getattr(module_of("dpsub.models").Model, name, None)
-    return inspect.getdoc(getattr(kind, name)) or (inspect.getdoc(implemented) if implemented else None) or ""
+    """The docstring of a method, or else of the protocol's method that it implements."""
+    places = [kind, *(protocol for protocol in protocols() if hasattr(protocol, name) and implements(kind, protocol))]
+    return next((text for place in places if (text := inspect.getdoc(getattr(place, name)))), "")

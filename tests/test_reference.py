@@ -16,6 +16,7 @@ import reference
 import signatures
 import used_in
 import yaml
+from docutils.nodes import make_id
 from fuzz import faces
 from public_names import PAGES, Name, by_text, documented, home, names, of_place, text_of
 from pybtex.database import parse_file
@@ -62,6 +63,14 @@ def test_no_face_is_forgotten():
 def test_every_public_name_says_what_it_is():
     for one in names():
         assert text_of(one).strip(), one.full
+
+
+def test_every_method_says_what_it_does(staged):
+    for room, page in staged.items():
+        for label, said in re.findall(
+            r"^\((api-\S+)\)=\n+```python\n.*?\n```\n\n(.*?)$", page.read_text(), re.S | re.M
+        ):
+            assert re.match(r"(?!\(api-|\*\*File)\S", said), (room, label)
 
 
 def test_links_between_descriptions_lead_somewhere(staged):
@@ -361,4 +370,4 @@ def test_the_built_descriptions_have_their_anchors():
     for one in names():
         page = next(room for room, places in PAGES.items() if one.place in places)
         if not isinstance(one.value, ModuleType):
-            assert f'id="{one.anchor.lower().replace("_", "-").rstrip("-")}"' in pages[page], one.full
+            assert f'id="{make_id(one.anchor)}"' in pages[page], one.full
