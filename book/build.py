@@ -12,6 +12,7 @@ from pathlib import Path
 import inline
 import made_from
 import nbformat
+import reference
 import slim
 import yaml
 from nbformat import NotebookNode
@@ -131,6 +132,7 @@ def stage() -> None:
         check(executed, nbformat.read(path, as_version=4), path.stem)
         site = in_site_notation(clean(executed), path.stem, keys)
         nbformat.write(site, STAGED / "notebooks" / path.name)
+    reference.stage(STAGED)
 
 
 def main() -> int:

@@ -27,7 +27,9 @@ AXES: dict[str, list[Any]] = {
     "steps": [100, 300, 1_000, 3_000, 10_000],
     "delta": [1e-5, 1e-6, 1e-8],
 }
+"""The values at which each slider of the explorer can stand."""
 FALSE_POSITIVE_RATES = [0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0]
+"""The false-positive rates at which the explorer's trade-off curves are computed."""
 GRID = "explorer.json"
 TEMPLATE = "explorer.html"
 

@@ -24,8 +24,10 @@ from dpsub.figures.pages import Page, filled
 __all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "page", "play"]
 
 DELTA, ALPHA = 1e-5, 0.05
-RUNS = (125, 1_250, 12_500)  # in each world
+RUNS = (125, 1_250, 12_500)
+"""The numbers of runs in each world that the game offers."""
 MU = (0.5, 1.0, 2.0)
+"""The distances between the worlds that the game offers."""
 MOST_RUNS = 10**8
 TEMPLATE = "game.html"
 
