@@ -3,11 +3,12 @@ from pathlib import Path
 
 import inline
 import nbformat
+import numpy as np
 import papermill
 import presets
 import pytest
 import yaml
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
@@ -40,6 +41,22 @@ def as_number(text):
     except ValueError:
         assert "np." not in text, "NumPy's own numbers cannot be formatted in the text"
         return None
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path):
+    glued = execute("foundations", tmp_path, epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3)
+    found = {key.removeprefix("foundations_"): value for key, value in glued.items()}
+    assert found["found_any"] == pytest.approx(min(np.exp(2) * 0.1 + 1e-5, 1 - np.exp(-2) * (0.9 - 1e-5)))
+    assert found["found_gaussian"] == pytest.approx(1 - norm.cdf(norm.isf(0.1) - gdp_mu(2.0, 1e-5)))
+    assert found["apart"] == pytest.approx(2 * 0.6)
+    assert found["truth"] == pytest.approx(np.log(3))
+    assert found["by_hand"] == pytest.approx(found["bound"], abs=1e-6)
+    assert 0 < found["bound"] < found["ceiling"]
+    assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
+    assert found["plain_high"] > 0.4 * found["audits"]
+    assert 0.1 < found["presence"] < found["content"] < 1
+    assert 600 < found["enough"] <= 6_000
 
 
 @pytest.mark.filterwarnings("default")
