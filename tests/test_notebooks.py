@@ -8,8 +8,10 @@ import papermill
 import presets
 import pytest
 import yaml
+from own_code import page_drawings
 from scipy.stats import binom, norm
 
+from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +57,11 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
     assert 0 < found["bound"] < found["ceiling"]
     assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
     assert found["plain_high"] > 0.4 * found["audits"]
-    assert 0.1 < found["presence"] < found["content"] < 1
+    for name, adjacency in (("presence", "add_remove"), ("content", "substitute")):
+        drawn = {**page_drawings.MECHANISM, "adjacency": adjacency}
+        missed = float(accounting.tradeoff(np.array([0.1]), **drawn)[0])
+        assert found[f"{name}_percent"] == pytest.approx(100 * (1 - missed))
+        assert found[f"{name}_epsilon"] == pytest.approx(accounting.epsilon(**drawn, delta=1e-5))
     assert 600 < found["enough"] <= 6_000
 
 
@@ -219,6 +225,10 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
     assert 1 < glued["figA5_least_ratio"] < 1.2
     assert 4 <= glued["figA5_broken"] < 16
     assert glued["figA5_worst_delta"] > 100
+    assert glued["figA5_target"] < 2 < 4 < glued["figA5_promised"]
+    assert glued["figA5_four_times"] == pytest.approx(gdp_epsilon(2 * np.sqrt(100) / 30, 1e-5))
+    assert 3 < glued["figA5_limit"] < 4
+    assert glued["figA5_loader"] < glued["figA5_drop_last"] < glued["figA5_by_size"]
 
 
 @pytest.mark.slow  # the book executes it too

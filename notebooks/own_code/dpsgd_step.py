@@ -7,6 +7,7 @@ from matplotlib.patches import Circle
 
 from own_code.drawings import (
     OTHERS,
+    PALE,
     WORLDS,
     arrow,
     ball,
@@ -59,7 +60,7 @@ def sample(ax, step):
     for gradient, taken in zip(
         step.gradients[1:], step.sampled[1:], strict=True
     ):
-        look = {"color": OTHERS} if taken else {"color": "0.87"}
+        look = {"color": OTHERS if taken else PALE}
         arrow(ax, (0, 0), gradient, width=1.6 if taken else 1.2, **look)
     pair_of_arrows(ax, (0, 0), step.gradients[0], step.other)
 
@@ -89,15 +90,16 @@ def blur(ax, step):
     """Fourth: noise is added. What is released fits both worlds."""
     spread = step.noise_multiplier * step.clipping_bound
     for world, centre in step.sums.items():
-        look = WORLDS[world]
-        ax.plot(*centre, look["marker"], color=look["color"], ms=6)
-        for times, alpha in ((1, 0.16), (2, 0.10)):
+        color, line, mark = WORLDS[world].values()
+        for times, alpha in ((1, 0.25), (2, 0.15)):
             size = times * spread
-            cloud = {"color": look["color"], "alpha": alpha}
-            ax.add_patch(Circle(centre, size, linewidth=0, **cloud))
-            ring = {"color": look["color"], "ls": look["linestyle"]}
-            ax.add_patch(Circle(centre, size, fill=False, lw=0.8, **ring))
-    ax.plot(*step.released, "X", color="black", ms=9, mec="white")
+            ax.add_patch(
+                Circle(centre, size, color=color, alpha=alpha, linewidth=0)
+            )
+            ring = {"edgecolor": "black", "linestyle": line, "fill": False}
+            ax.add_patch(Circle(centre, size, linewidth=0.8, **ring))
+        ax.plot(*centre, mark, color=color, mec="black", ms=7)
+    ax.plot(*step.released, "X", color="white", ms=11, mec="black")
 
 
 def four_steps(axes, step):

@@ -11,13 +11,18 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyBboxPatch
 
+from dpsub.figures import PALETTES
+
 SIZE = 10.5  # points
 WIDTH = 4.6  # inches, of a whole figure
-OTHERS = "0.6"  # all records but one
+OTHERS, PALE = "#7F9CC0", "#DCE6F2"  # all records but one
 WORLDS: dict[str, dict[str, Any]] = {
-    "z": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
-    "z′": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    world: {"color": color, "linestyle": line, "marker": marker}
+    for world, color, line, marker in zip(
+        ("z", "z′"), PALETTES["world"], ("-", "--"), "os", strict=True
+    )
 }
+LETTERS = {"z": "white", "z′": "black"}  # on the colour of a world
 
 
 def bare(ax, x=(0, 10), y=(0, 10), *, equal=False):
@@ -72,15 +77,17 @@ def data_set(ax, x, top, slot, *, width=3.6, others=3, text=None):
     height, gap = 0.55, 0.78
     for row in range(others):
         y = top - row * gap
-        box(ax, x, y, width, height, facecolor="0.85", edgecolor=OTHERS)
+        box(ax, x, y, width, height, facecolor=PALE, edgecolor=OTHERS)
         for line in (-0.36, -0.12, 0.12, 0.36):
             at = x + line * width
             half = 0.08 * width
             ax.plot([at - half, at + half], [y, y], color=OTHERS, lw=2)
     y = top - others * gap - 0.08
     if slot in WORLDS:
-        color = WORLDS[slot]["color"]
-        look = {"facecolor": color, "edgecolor": color, "letters": "white"}
+        look = {
+            "facecolor": WORLDS[slot]["color"],
+            "letters": LETTERS[slot],
+        }
         box(ax, x, y, width, 0.8, slot if text is None else text, **look)
     elif slot == "empty":
         look = {"linestyle": (0, (3, 2)), "letters": "0.35"}
@@ -106,11 +113,11 @@ def two_worlds(ax, texts=("Ines: malignant", "Ines: benign")):
     bare(ax, y=(0.1, 11.9))
     for x, world, text in zip((2.4, 7.6), WORLDS, texts, strict=True):
         color = WORLDS[world]["color"]
-        say(ax, x, 11.5, f"world {world}", color=color, weight="bold")
+        say(ax, x, 11.5, f"world {world}", weight="bold")
         data_set(ax, x, 10.6, world, width=4.2, text=text)
         arrow(ax, (x, 7.5), (x, 6.2))
         say(ax, x + 0.25, 6.95, "training", ha="left")
-        box(ax, x, 5.65, 3.0, 0.95, "model", edgecolor=color, linewidth=2)
+        box(ax, x, 5.65, 3.0, 0.95, "model", edgecolor=color, linewidth=3)
         towards = (4.0, 3.5) if world == "z" else (6.0, 3.5)
         arrow(ax, (x, 5.1), towards, color="0.4", linestyle=":")
     box(ax, 5, 2.95, 4.4, 0.95, "one model is shown", edgecolor="0.4")
@@ -130,7 +137,7 @@ def hundred(ax, found, world, title):
             9 - row,
             look["marker"],
             markersize=7,
-            color=look["color"] if taken else "0.7",
+            color="black" if taken else "0.8",
             markerfacecolor=look["color"] if taken else "white",
         )
     say(ax, 4.5, 10.8, title)
@@ -145,13 +152,24 @@ def ball(ax, radius, *, label="C", angle=-2.5):
     say(ax, *(1.24 * end), label, color="0.3")
 
 
-def pair_of_arrows(ax, start, of_z, of_z_prime, *, linestyles=True):
+def pair_of_arrows(ax, start, of_z, of_z_prime):
     """The two gradients that the slot may hold, from the same point."""
     for world, end in (("z", of_z), ("z′", of_z_prime)):
-        look = {"color": WORLDS[world]["color"], "width": 2.4}
-        if linestyles:
-            look["linestyle"] = WORLDS[world]["linestyle"]
-        arrow(ax, start, np.add(start, end), **look)
+        ax.annotate(
+            "",
+            np.add(start, end),
+            start,
+            arrowprops={
+                "arrowstyle": "simple,head_length=0.7,head_width=0.7,"
+                "tail_width=0.22",
+                "facecolor": WORLDS[world]["color"],
+                "edgecolor": "black",
+                "linewidth": 0.8,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "mutation_scale": 15,
+            },
+        )
 
 
 def frame(ax, points, title, *, margin=1.15):
@@ -169,7 +187,9 @@ def frame(ax, points, title, *, margin=1.15):
 def worlds_legend(figure, *more):
     """One line above the figure that names both worlds' looks."""
     handles = [
-        Line2D([], [], lw=2, ms=6, label=f"world {world}", **look)
+        Line2D(
+            [], [], lw=3, ms=8, mec="black", label=f"world {world}", **look
+        )
         for world, look in WORLDS.items()
     ]
     figure.legend(

@@ -19,7 +19,7 @@ from own_code import drawings
 from own_code.drawings import WIDTH, WORLDS, say
 
 IMAGES = Path(__file__).parents[2] / "book/images"
-MECHANISM = {"noise_multiplier": 12.115, "sample_rate": 0.25, "steps": 500}
+MECHANISM = {"noise_multiplier": 2.0, "sample_rate": 0.05, "steps": 1_000}
 DELTA = 1e-5
 FPR = 0.05
 PIXEL = 34  # of a digit's 60 that vary; the attribute of S6
@@ -52,13 +52,12 @@ def gradient_ball():
         u = np.array([1.0, 0.0])
         if title == "substitute":
             drawings.pair_of_arrows(ax, (0, 0), u, -u)
-            say(ax, -0.5, 0.22, "v", color=WORLDS["z′"]["color"])
+            say(ax, -0.5, 0.24, "v")
         else:
-            drawings.arrow(
-                ax, (0, 0), u, color=WORLDS["z"]["color"], width=2.4
-            )
-            ax.plot(0, 0, "s", color=WORLDS["z′"]["color"], ms=6)
-        say(ax, 0.5, 0.22, "u", color=WORLDS["z"]["color"])
+            drawings.pair_of_arrows(ax, (0, 0), u, 0 * u)
+            look = {"color": WORLDS["z′"]["color"], "mec": "black"}
+            ax.plot(0, 0, WORLDS["z′"]["marker"], ms=8, zorder=9, **look)
+        say(ax, 0.5, 0.24, "u")
         left = -1.0 if title == "substitute" else 0.0
         ax.annotate(
             "", (1, 1.3), (left, 1.3), arrowprops={"arrowstyle": "<->"}
@@ -196,10 +195,10 @@ def _shown(axes, name, pair, task):
         color = WORLDS[world]["color"]
         ax.set(xticks=[], yticks=[])
         for side in ax.spines.values():
-            side.set(visible=True, color=color, linewidth=2)
+            side.set(visible=True, color=color, linewidth=3)
         if name == "S1":
             ax.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal")
-            say(ax, 0, 0, shown[place], color=color, weight="bold")
+            say(ax, 0, 0, shown[place], weight="bold")
             ax.set_xlabel("gradient", fontsize=9)
             continue
         ax.set_xlabel(shown[place], fontsize=9)
@@ -213,7 +212,7 @@ def _shown(axes, name, pair, task):
         if name == "S6":
             row, column = np.argwhere(pictures[0] != pictures[1])[0]
             corner = (column - 0.5, row - 0.5)
-            look = {"fill": False, "edgecolor": color, "linewidth": 2}
+            look = {"fill": False, "edgecolor": "black", "linewidth": 2}
             ax.add_patch(Rectangle(corner, 1, 1, **look))
 
 
