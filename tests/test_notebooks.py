@@ -238,7 +238,7 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_usual"] == pytest.approx(glued["opacus_add_remove"], abs=0.03)
     assert glued["opacus_add_remove"] < glued["opacus_substitute"] < glued["opacus_group"]
     assert glued["opacus_noise_prv"] < glued["opacus_noise_substitute"]
-    assert glued["opacus_mislabelled"] > 3.0
+    assert glued["opacus_mislabeled"] > 3.0
     assert glued["opacus_accuracy"] > 0.5
 
 

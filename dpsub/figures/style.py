@@ -43,7 +43,7 @@ PALETTES: dict[str, tuple[str, ...]] = {
     "rate": ("#B3A2D9", "#8A6FC0", "#6443A4", "#42207A", "#1F0845"),  # sample rates, from light to dark
     "valid": ("#01665E", "#35978F", "#00332B"),  # rules that give valid bounds
     "not valid": ("#8C510A", "#BF812D", "#543005"),  # rules that do not
-    "world": ("black", "0.7"),  # the world with z, the world with z′
+    "world": ("black", "0.6"),  # the world with z, the world with z′
     "kind": ("#332288", "#CC6677", "#117733", "#999933", "#AA4499"),  # models, canaries, losses, and all else
 }
 """Colours for what is no scenario, by what they tell apart: no colour means two things. Markers and line styles come
