@@ -7,7 +7,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks book pages rerun bench explorer clean
+.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks book pages rerun bench dist try-dist explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -58,8 +58,15 @@ book: notebooks  ## execute the notebooks and build the book
 bench: $(READY)  ## benchmarks against peers, as ratios
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+dist: $(READY)  ## build sdist and wheel into dist/ and check them
+	$(BIN)/python .ci/dist.py
+
+VERSIONS ?= newest
+try-dist: $(READY)  ## install each file of dist/ into a fresh environment and test it there; VERSIONS=lowest|newest
+	$(BIN)/python .ci/try_dist.py $(VERSIONS)
+
 explorer: $(READY)  ## compute the numbers of the explorer anew (ten minutes)
 	$(BIN)/python -m dpsub.figures.explorer
 
 clean:  ## remove what was built, keep the environment
-	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf _build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import inline
 import nbformat
+import yaml
 from nbformat import NotebookNode
 from run import EXECUTED, ROOT, SOURCES
+from site_config import site_config
 
 STAGED = ROOT / "_build" / "src"
+CONFIG = ROOT / "_build" / "_config.yml"
 REFERENCES = ROOT / "book" / "references.bib"
 INJECTED = "injected-parameters"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -129,11 +132,12 @@ def stage() -> None:
 def main() -> int:
     try:
         stage()
-    except NotReady as error:
+        CONFIG.write_text(yaml.safe_dump(site_config(ROOT / "_config.yml"), sort_keys=False))
+    except (NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
     built = subprocess.run(
-        [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", ROOT / "_config.yml",
+        [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
         check=False,
     )  # fmt: skip
