@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import bridge, crafting_curve, cross_talk_tables, learned_at_zero
+from own_code import bridge, crafting_curve, cross_talk_tables, kept_bounds, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
@@ -30,6 +30,22 @@ def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
     assert about["device"]
     assert about["last_written"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("steps_table1", ["digits-add_remove-8"]),
+        ("steps_canaries", ["fig16-substitute-crafted", "fig10_4-add_remove-dirac_anew"]),
+    ],
+)
+def test_kept_bounds_of_steps_are_those_of_the_kept_audits(folder, names):
+    place = RESULTS / "laptop" / folder
+    kept = kept_bounds.kept(place)
+    again = kept_bounds.made(place, [place / f"{name}.zarr.zip" for name in names])
+    pd.testing.assert_frame_equal(kept.loc[again.index], again, rtol=1e-6, check_dtype=False)
+    each = 7 if folder == "steps_table1" else 1
+    assert len(kept) == each * len(list(place.glob("*.zarr.zip")))
 
 
 @pytest.fixture(scope="module")
