@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.figures.arguments import named, numbers, on_axes, points
-from dpsub.figures.style import COLORS, LOOKS, literal, looks
+from dpsub.figures.style import COLORS, LOOKS, PALETTES, literal, looks
 
 
 def against_noise(
@@ -35,7 +35,10 @@ def against_noise(
             f"values must be for the sample rates of noise_multipliers, {list(noise_multipliers)}, got {list(values)}"
         )
     artists: dict[float, Artist] = {}
-    for (q, x), color, marker in zip(noise_multipliers.items(), cycle(COLORS), cycle("osD^vP"), strict=False):
+    shades = PALETTES["rate"]
+    last = max(len(noise_multipliers) - 1, 1)
+    for place, ((q, x), marker) in enumerate(zip(noise_multipliers.items(), cycle("osD^vP"), strict=False)):
+        color = shades[round(place * (len(shades) - 1) / last)]
         at = points(f"noise_multipliers[{q!r}]", x)
         if at.min() <= 0:
             raise ValueError(f"noise_multipliers[{q!r}] must be > 0, got {at.min():g}")

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from dpsub._core import checks
 from dpsub.estimators import LowerBound, over_repeats
 from dpsub.figures.arguments import Array, audits, named, numbers, on_axes, points, text
-from dpsub.figures.style import LOOKS, literal, looks, name_source, tag, what_it_rests_on
+from dpsub.figures.style import LOOKS, literal, looks, name_source, named_bounds, number, tag, what_it_rests_on
 
 DRAWN = ("substitute", "add_remove", "group", "ceiling")  # names in the answers, beside the scenarios'
 
@@ -58,10 +58,10 @@ def epsilon_against_step(
     for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
         if name != "group" or values is not None:
             (artists[name],) = ax.plot(x, points(name, values, len(x), finite=False), **looks(name))
+    labels = _labels(found)
     for scenario, repeats in found.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
-        label = f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}"
-        look = looks(scenario, markersize=3.5, label=label)
+        look = looks(scenario, markersize=3.5, label=labels[scenario])
         if len(epsilon) > 1 and len(epsilon) < 10:
             ax.plot(x, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
         mean, error, several = over_repeats(repeats)
@@ -92,8 +92,12 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
             raise ValueError(f"panels[{name!r}] must be what findings.panel returns, got {type(panel).__name__}")
     figure, row = plt.subplots(1, len(panels), figsize=(6.8, 3.0), squeeze=False, layout="constrained")
     shared: dict[str, Any] = {}
+    several = len({one[0][0].assumes for panel in panels.values() for one in panel["audited"].values()}) > 1
     for ax, (name, panel) in zip(row[0], panels.items(), strict=True):
         drawn = epsilon_against_step(ax, **panel, legend=False)
+        for scenario in panel["audited"] if several else ():
+            rests_on = what_it_rests_on(panel["audited"][scenario][0][0])
+            drawn[scenario].set_label(f"{looks(scenario)['label']}, {rests_on}")
         shared |= {str(a.get_label()): a for a in drawn.values() if not isinstance(a, Annotation)}
         tag(ax, name)
     top = max(ax.get_ylim()[1] for ax in row[0])
@@ -140,16 +144,20 @@ def against_runs(
         "substitute": ax.axhline(substitute, **looks("substitute")),
         "add_remove": ax.axhline(add_remove, **looks("add_remove")),
     }
+    labels = _labels(found)
     for scenario, repeats in found.items():
         mean, error, several = over_repeats(repeats)
-        look = looks(scenario, label=f"{looks(scenario)['label']}, {what_it_rests_on(repeats[0][0])}")
+        look = looks(scenario, label=labels[scenario])
         artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
     (artists["ceiling"],) = ax.plot(x, most, **looks("ceiling"))
     ax.set_xscale("log")
-    ax.set_xticks(x, [f"{count:,}" for count in x.tolist()], rotation=45)
+    ax.set_xticks(x, [number(count) for count in x.tolist()], rotation=45)
     ax.minorticks_off()
     highest = max(np.max(over_repeats(repeats).mean) for repeats in found.values())
-    ax.set_ylim(0, 1.15 * max(substitute, highest))
+    top = 1.15 * max(substitute, highest)
+    ax.set_ylim(0, top)
+    if most.max() > top:  # the line leaves the axes: say where it goes
+        _note(ax, most.max(), most.max(), begin="ceiling: rises to")
     ax.set_xlabel("runs, both worlds")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:
@@ -187,12 +195,12 @@ def worst_case(
     for name, values in promised.items():
         (artists[name],) = ax.plot(x, values, **looks(name))
     beside = np.linspace(-0.025, 0.025, len(found)) * x.max() if len(found) > 1 else [0.0]
-    color = LOOKS["S1"]["color"]
+    color, labels = LOOKS["S1"]["color"], _labels(found, prefix="S1, ")
     for (name, repeats), shift, marker in zip(found.items(), beside, cycle("oD^s"), strict=False):
         mean, error, _ = over_repeats(repeats)
         one = repeats[0][0]
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3.5, "linestyle": "none"}
-        look["label"] = f"S1, {literal(name)}, {what_it_rests_on(one)}"
+        look["label"] = labels[name]
         artists[name] = ax.errorbar(
             x + shift, mean, yerr=np.nan_to_num(error), mfc=color if one.valid else "white", **look
         )
@@ -203,6 +211,12 @@ def worst_case(
     ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
     ax.set_ylabel(r"$\varepsilon$")
     return artists
+
+
+def _labels(found: Mapping[Any, Sequence[Sequence[LowerBound]]], *, prefix: str | None = None) -> dict[Any, str]:
+    """A legend's label for each audit: a scenario's own name, or the prefix and the name as it is."""
+    names = {key: looks(key)["label"] if prefix is None else f"{prefix}{literal(key)}" for key in found}
+    return named_bounds(names, {key: repeats[0][0] for key, repeats in found.items()})
 
 
 def _ceiling(argument: str, values: ArrayLike, count: int) -> Array:
@@ -222,12 +236,11 @@ def _draw_ceiling(ax: Axes, x: Array, ceiling: Array | None, artists: dict[str, 
         )
         ax.set_ylim(top=max(top, 1.08 * min(high, 1.5 * top)))
     else:
-        artists["ceiling"] = ax.annotate(
-            f"ceiling of these runs: {low:.0f}" + (f" to {high:.0f}" if f"{low:.0f}" != f"{high:.0f}" else ""),
-            (1, 0.01),
-            xycoords="axes fraction",
-            ha="right",
-            va="bottom",
-            fontsize=7,
-            color="0.45",
-        )
+        artists["ceiling"] = _note(ax, low, high)
+
+
+def _note(ax: Axes, low: float, high: float, *, begin: str = "ceiling:") -> Annotation:
+    """Write above the right corner of the axes, where no data is, which bound a perfect attack would reach."""
+    told = f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
+    look: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "fontsize": 7, "color": "0.35"}
+    return ax.annotate(f"{begin} {told}", (1, 1.0), **look)

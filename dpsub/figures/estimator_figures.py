@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.figures.arguments import named, on_axes, points
-from dpsub.figures.style import COLORS, literal
+from dpsub.figures.style import PALETTES, literal, number
 from dpsub.figures.threshold_game import Round
 
 
@@ -26,9 +26,9 @@ def game(left: Axes, right: Axes, audit: Round, threshold: float) -> dict[str, A
     artists: dict[str, Any] = {}
     bins = np.linspace(-4, 6, 51)
     common: dict[str, Any] = {"bins": bins, "density": True}
-    artists["z_prime"] = left.hist(audit.with_z_prime, color="0.75", label="trained with z′", **common)
-    artists["z"] = left.hist(audit.with_z, histtype="step", color="black", label="trained with z", **common)
-    artists["threshold"] = left.axvline(threshold, color=COLORS[0])
+    artists["z_prime"] = left.hist(audit.with_z_prime, color=PALETTES["world"][1], label="world z′", **common)
+    artists["z"] = left.hist(audit.with_z, histtype="step", color=PALETTES["world"][0], label="world z", **common)
+    artists["threshold"] = left.axvline(threshold, color=PALETTES["valid"][0])
     fpr, fnr = audit.rates(threshold)
     left.set_xlabel(f"score; FPR {fpr:.3f}, FNR {fnr:.3f}")
     left.set_yticks([])
@@ -39,7 +39,7 @@ def game(left: Axes, right: Axes, audit: Round, threshold: float) -> dict[str, A
         "rank test": audit.bound("ranks"),
     }
     values = [bound.epsilon for bound in bounds.values()]
-    colors = [COLORS[0] if bound.valid else "white" for bound in bounds.values()]
+    colors = [PALETTES["valid"][0] if bound.valid else "white" for bound in bounds.values()]
     artists["bars"] = right.barh(range(len(bounds)), values, height=0.6, color=colors, edgecolor="black", linewidth=0.8)
     right.bar_label(artists["bars"], [f"{value:.2f}" for value in values], padding=3)
     right.set_yticks(range(len(bounds)), [f"{name}\n{'' if b.valid else 'not '}valid" for name, b in bounds.items()])
@@ -75,10 +75,9 @@ def validity(
         if not isinstance(entry, tuple | list) or len(entry) != 3:
             raise ValueError(f"measured[{name!r}] must be shares, means and whether it is valid, got {entry!r}")
     artists: dict[str, Artist] = {}
-    for (name, (share, found, valid)), color, marker in zip(
-        measured.items(), cycle(COLORS), cycle("osD^vP"), strict=False
-    ):
-        of = f"measured[{name!r}]"
+    colors = {True: cycle(PALETTES["valid"]), False: cycle(PALETTES["not valid"])}
+    for (name, (share, found, valid)), marker in zip(measured.items(), cycle("osD^vP"), strict=False):
+        of, color = f"measured[{name!r}]", next(colors[bool(valid)])
         shares = points(of, checks.rates(of, share), len(x))
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4}
         look |= {"linestyle": "-" if valid else "--", "mfc": color if valid else "white"}
@@ -91,7 +90,7 @@ def validity(
     tight.set_ylabel("mean bound / truth")
     for ax in (wrong, tight):
         ax.set_xscale("log")
-        ax.set_xticks(x, [f"{count:,}" for count in x.tolist()])
+        ax.set_xticks(x, [number(count) for count in x.tolist()])
         ax.minorticks_off()
         ax.set_ylim(bottom=0)
         ax.set_xlabel("runs, both worlds")

@@ -93,7 +93,7 @@ def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
 
 
 def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str, Artist]:
-    """S4: the cosine of the target's gradient with the gradient that each label would give it.
+    """S4: the cosine of the target's gradient with the gradient that each label would give it, highest first.
 
     Source: *Beyond Membership*, Algorithm 4.
     """
@@ -103,24 +103,27 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
         checks.whole(argument, y, at_least=0, at_most=len(values) - 1)
         for argument, y in (("own", own), ("chosen", chosen))
     )
-    colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in range(len(values))]
-    bars = ax.bar(np.arange(len(values)), values, color=colors, edgecolor="black", linewidth=0.6)
-    for y, name in ((own, "own"), (chosen, "chosen")):
+    order = np.argsort(values, kind="stable")[::-1]
+    places = np.argsort(order)  # of each label, from the left
+    colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in order]
+    bars = ax.bar(np.arange(len(values)), values[order], color=colors, edgecolor="black", linewidth=0.6)
+    for y, name in ((own, "own"), (chosen, f"chosen: {values[chosen]:.2f}")):
         up = values[y] > 0
         ax.annotate(
             name,
-            (y, values[y]),
+            (places[y] + (0.4 if y == chosen else 0), values[y]),
             xytext=(0, 3 if up else -3),
             textcoords="offset points",
-            ha="center",
+            ha="right" if y == chosen else "center",
             va="bottom" if up else "top",
         )
+    ax.axhline(values[chosen], color=LOOKS["S4"]["color"], linestyle=":", linewidth=0.9, zorder=0)
     ax.axhline(0, color="black", linewidth=0.8)
     ax.margins(y=0.15)
-    ax.set_xticks(np.arange(len(values)))
-    ax.set_xlabel("label")
+    ax.set_xticks(np.arange(len(values)), [str(y) for y in order])
+    ax.set_xlabel("label, from the highest cosine to the lowest")
     ax.set_ylabel(TO_TARGET)
-    return {"bars": bars[chosen]}
+    return {"bars": bars[places[chosen]]}
 
 
 def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.text import Annotation, Text
@@ -22,19 +24,28 @@ LOOKS: dict[str, dict[str, Any]] = {
     "substitute": {"color": "black", "linestyle": "--", "label": r"$\varepsilon_S$ (accounting)"},
     "group": {"color": "black", "linestyle": ":", "label": r"$\varepsilon_S$ (group privacy)"},
     "add_remove": {"color": "0.55", "linestyle": "-", "label": r"$\varepsilon_{AR}$ (accounting)"},
-    "ceiling": {"color": "0.75", "linestyle": (0, (1, 3)), "label": "ceiling of these runs"},
+    "ceiling": {"color": "0.5", "linestyle": (0, (1, 3)), "label": "ceiling of these runs"},
     "S1": {"color": "#0072B2", "marker": "o", "label": "worst-case dataset (S1)"},
     "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},
     "S3": {"color": "#009E73", "marker": "^", "label": "crafted input (S3)"},
     "S4": {"color": "#CC79A7", "marker": "v", "label": "mislabeled sample (S4)"},
     "S5": {"color": "#E69F00", "marker": "D", "label": "natural sample (S5)"},
     "S6": {"color": "#882255", "marker": "*", "label": "attribute (S6)"},
-    "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "S2, every step watched"},
+    "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "crafted gradient (S2), every step seen"},
 }
 
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")  # for several lines of one kind
+# Colours for what is no scenario, by what they tell apart: no colour means two things. Markers and line styles come
+# with them.
+PALETTES: dict[str, tuple[str, ...]] = {
+    "rate": ("#B3A2D9", "#8A6FC0", "#6443A4", "#42207A", "#1F0845"),  # sample rates, from light to dark
+    "valid": ("#01665E", "#35978F", "#00332B"),  # rules that give valid bounds
+    "not valid": ("#8C510A", "#BF812D", "#543005"),  # rules that do not
+    "world": ("black", "0.7"),  # the world with z, the world with z′
+    "kind": ("#332288", "#CC6677", "#117733", "#999933", "#AA4499"),  # models, canaries, losses, and all else
+}
+COLORS = PALETTES["kind"]
 
-
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ASSUMES = {
     "none": "assumes nothing",
     "gdp": "assumes GDP",
@@ -53,12 +64,53 @@ def use_style() -> None:
     set_matplotlib_formats("svg")  # type: ignore[no-untyped-call]
 
 
+def number(value: float, *, digits: int = 3) -> str:
+    """A number as a text writes it: with commas, and small and large ones as powers of ten.
+
+    Args:
+        value: any finite number.
+        digits: how many significant digits are kept at most. Whole numbers below ten millions keep all of theirs.
+
+    Raises:
+        ValueError: if the value is no finite number.
+
+    >>> number(20000), number(0.0625), number(1e-5), number(2.5e-6)
+    ('20,000', '0.0625', '10⁻⁵', '2.5·10⁻⁶')
+    """
+    value, digits = checks.real("value", value), checks.whole("digits", digits, at_most=15)
+    size = abs(value)
+    if value == 0 or (size < 1e7 and value == int(value)):
+        told = f"{size:,.0f}"
+    elif 1e-3 <= float(f"{size:.{digits - 1}e}") < 1e7:
+        told = np.format_float_positional(float(f"{size:.{digits}g}"), trim="-")
+        whole, point, part = told.partition(".")
+        told = f"{int(whole):,}{point}{part}"
+    else:
+        factor, power = f"{size:.{digits - 1}e}".split("e")
+        factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
+        told = ("" if factor == "1" else f"{factor}·") + "10" + str(int(power)).translate(RAISED)
+    return f"−{told}" if value < 0 else told
+
+
 def what_it_rests_on(bound: LowerBound) -> str:
     """A note for legends: what a bound assumes, and "not valid" if it is not."""
     if not isinstance(bound, LowerBound):
         raise ValueError(f"bound must be a LowerBound, got {type(bound).__name__}")
     checks.choice("bound: assumes", bound.assumes, tuple(ASSUMES))
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
+
+
+def named_bounds(names: Mapping[Any, str], bounds: Mapping[Any, LowerBound]) -> dict[Any, str]:
+    """The labels of a legend. Assumptions are told only where bounds differ in theirs: one for all is the caption's."""
+    several = len({bound.assumes for bound in bounds.values()}) > 1
+    return {
+        key: f"{name}, {what_it_rests_on(bounds[key])}"
+        if several
+        else name
+        if bounds[key].valid
+        else f"{name}, not valid"
+        for key, name in names.items()
+    }
 
 
 OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name

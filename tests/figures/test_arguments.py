@@ -56,7 +56,7 @@ def test_the_data_of_a_panel_are_drawn_as_they_are(audited):
     result = audited(scenario=r"$\frac$", task="_made $\\up_ of$ <b>")
     panel = findings.panel({r"$\frac$": result}, delta=1e-5)
     texts = drawn(figures.epsilon_panels({"$q_": panel}, source=findings.source(result)))
-    for told in ("$q_", r"$\frac$, assumes GDP", "_made $\\up_ of$ <b>; 300 models an audit"):
+    for told in ("$q_", r"$\frac$", "_made $\\up_ of$ <b>; 300 models an audit"):
         assert told in texts
 
 
@@ -81,7 +81,7 @@ def test_a_ceiling_that_depends_on_the_step_is_a_line_of_its_own(ax, bounds_of):
     assert ax.get_ylim()[1] > 3.0
     ax.clear()
     note = figures.epsilon_against_step(ax, [1, 2], **given, ceiling=[30.0, 75.0])["ceiling"]
-    assert note.get_text() == "ceiling of these runs: 30 to 75"
+    assert note.get_text() == "ceiling: 30 to 75"
     ax.clear()
     flat = figures.epsilon_against_step(ax, [1, 2], **given, ceiling=[2.5, 2.5])["ceiling"]
     np.testing.assert_array_equal(flat.get_ydata(), [2.5, 2.5])

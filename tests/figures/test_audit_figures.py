@@ -15,7 +15,7 @@ def test_epsilon_against_step_draws_what_it_is_given(ax, bounds_of, repeats):
         np.testing.assert_array_equal(artists[name].get_xydata().T, [[25, 50], values])
     np.testing.assert_array_equal(artists["S2"].lines[0].get_ydata(), np.array([1.0, 2.0]) + (repeats - 1) / 2)
     assert len(ax.lines) == 4 + (repeats + 2 if repeats > 1 else 0)  # single repeats, and caps of the error bars
-    assert artists["S2"].get_label() == "crafted gradient (S2), assumes GDP"
+    assert artists["S2"].get_label() == "crafted gradient (S2)"
     assert artists["ceiling"].get_ydata()[0] == 5.0
     assert ax.get_ylim()[1] > 5.0
 
@@ -38,7 +38,7 @@ def test_a_ceiling_far_above_is_a_note(ax, bounds_of):
     artists = figures.epsilon_against_step(
         ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": [bounds_of([1, 2])]}, ceiling=60.0
     )
-    assert artists["ceiling"].get_text() == "ceiling of these runs: 60"
+    assert artists["ceiling"].get_text() == "ceiling: 60"
     assert ax.get_ylim()[1] < 10
 
 
@@ -115,7 +115,7 @@ def test_the_legend_of_panels_fits_the_figure(audited):
 def test_scenarios_of_ones_own_are_drawn_under_their_name(audited):
     mine = findings.panel({"mine": audited(scenario="mine")}, delta=1e-5)
     figure = figures.epsilon_panels({"a": mine}, source="a task")
-    assert "mine, assumes GDP" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "mine" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_bounds_beyond_the_promise_are_on_the_plot(ax, audited):
@@ -138,3 +138,33 @@ def test_bounds_against_runs_show_the_ceiling_and_the_truth(ax, audited):
     assert artists["add_remove"].get_ydata()[0] == 4.4
     np.testing.assert_array_equal(artists["ceiling"].get_xydata(), [[50, 5.0], [300, 9.0]])
     assert ax.get_ylim()[1] > 10
+
+
+def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_of, audited):
+    plain, free = bounds_of([1.0]), bounds_of([1.0], assumes="none")
+    given = {"substitute": [4], "add_remove": [2]}
+    alike = {"S2": [plain], "S3": [bounds_of([1.0], valid=False)]}
+    artists = figures.epsilon_against_step(ax, [25], audited=alike, **given)
+    assert [artists[s].get_label() for s in alike] == ["crafted gradient (S2)", "crafted input (S3), not valid"]
+    ax.clear()
+    artists = figures.epsilon_against_step(ax, [25], audited={"S2": [plain], "S3": [free]}, **given)
+    assert artists["S3"].get_label() == "crafted input (S3), assumes nothing"
+    panels = {method: findings.panel({"S2": audited(3)}, delta=1e-5, method=method) for method in ("gdp", "dp")}
+    labels = [text.get_text() for text in figures.epsilon_panels(panels, source="a task").legends[0].get_texts()]
+    assert {"crafted gradient (S2), assumes GDP", "crafted gradient (S2), assumes nothing"} <= set(labels)
+
+
+def test_a_ceiling_that_leaves_the_plot_says_where_it_goes(ax, bounds_of):
+    given = {"audited": {"S2": [bounds_of([1.0, 2.0])]}, "substitute": 4.0, "add_remove": 2.0}
+    figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 25.4])
+    assert [text.get_text() for text in ax.texts] == ["ceiling: rises to 25"]
+    ax.clear()
+    figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 4.2])
+    assert not ax.texts
+
+
+def test_notes_of_the_ceiling_lie_outside_of_the_data(ax, bounds_of):
+    given = {"substitute": [2, 4], "add_remove": [1, 2], "audited": {"S2": [bounds_of([1, 2])]}}
+    note = figures.epsilon_against_step(ax, [25, 50], **given, ceiling=60.0)["ceiling"]
+    ax.figure.draw_without_rendering()
+    assert note.get_window_extent().y0 >= ax.get_window_extent().y1

@@ -51,7 +51,11 @@ def test_label_and_natural_sample_are_marked_where_their_cosines_are(axes, canar
     bar = pictures.label_cosines(ax, label.trace, own=label.z.y, chosen=label.z_prime.y)["bars"]
     assert bar.get_height() == label.details["cosine"]
     assert bar.get_facecolor() == to_rgba(figures.LOOKS["S4"]["color"])
-    assert ax.patches[label.z.y].get_facecolor() == to_rgba("black")
+    heights = [patch.get_height() for patch in ax.patches]
+    assert heights == sorted(heights, reverse=True) == sorted(label.trace["cosine"], reverse=True)
+    assert bar.get_height() == heights[-1]
+    own = [text.get_text() for text in ax.get_xticklabels()].index(str(label.z.y))
+    assert ax.patches[own].get_facecolor() == to_rgba("black")
     (ax,) = axes(1)
     mark = pictures.cosine_histogram(ax, sample.trace, sample.details["auxiliary"])["chosen"]
     assert mark.get_xdata()[0] == sample.details["cosine"] == sample.trace["cosine"].min()

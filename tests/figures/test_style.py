@@ -1,3 +1,6 @@
+import pytest
+from matplotlib.colors import to_rgb
+
 from dpsub import figures
 
 
@@ -24,3 +27,34 @@ def test_a_legend_says_what_a_bound_assumes_and_whether_it_is_valid(bounds_of):
         "assumes the mechanism; not valid",
         "assumes GDP and independent guesses",
     ]
+
+
+def test_no_colour_means_two_things():
+    palettes = {"scenario": {figures.LOOKS[f"S{i}"]["color"] for i in range(1, 7)}, **figures.PALETTES}
+    every = [color for palette in palettes.values() for color in palette]
+    assert len(set(every)) == len(every)
+    assert figures.PALETTES["kind"] == figures.COLORS
+
+
+def test_shades_of_sample_rates_grow_darker():
+    brightness = [sum(to_rgb(color)) for color in figures.PALETTES["rate"]]
+    assert brightness == sorted(brightness, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (1e-5, "10⁻⁵"), (2.5e-6, "2.5·10⁻⁶"), (1e-12, "10⁻¹²"), (0.001, "0.001"), (0.00099999, "0.001"),
+        (0.0625, "0.0625"),
+        (0, "0"), (-0.0, "0"), (1, "1"), (-3, "−3"), (9.876, "9.88"), (999.96, "1,000"), (20000, "20,000"),
+        (12345.6, "12,300"), (9_999_999, "9,999,999"), (1e7, "10⁷"), (-2e-8, "−2·10⁻⁸"), (1.999999e-6, "2·10⁻⁶"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_a_text_writes_them(value, told):
+    assert figures.number(value) == told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, True])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match="value must be"):
+        figures.number(value)

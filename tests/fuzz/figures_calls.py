@@ -167,6 +167,7 @@ CALLS = [
     ),
     Call("dpsub.figures.looks", figures.looks, {"name": NAMES, "color": [OMIT, "red"]}, of(dict)),
     Call("dpsub.figures.name_source", figures.name_source, {"figure": st.builds(Figure), "source": NAMES}, drawn),
+    Call("dpsub.figures.number", figures.number, {"value": [1e-5, 20000, -0.25], "digits": [OMIT, 1, 15]}, of(str)),
     Call("dpsub.figures.tag", figures.tag, {**AX, "name": NAMES}, drawn),
     Call(
         "dpsub.figures.tradeoffs",
