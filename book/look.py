@@ -36,7 +36,7 @@ FLAGS += ["--disable-background-networking", "--disable-component-update", "--di
 MARKED = "document.documentElement.dataset"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SETTLED = "() => !window.MathJax?.startup?.promise || window.MathJax.startup.promise.then(() => true)"
-UNSET = """() => [...document.querySelectorAll('.math')].filter(formula => !formula.querySelector('mjx-container')).length"""
+UNSET = "() => [...document.querySelectorAll('.math')].filter(box => !box.querySelector('mjx-container')).length"
 CUT = """() => [...document.querySelectorAll('.bd-article *')].filter(box =>
     !box.closest('mjx-assistive-mml') && box.clientWidth > 40 && box.scrollWidth > box.clientWidth + 1
     && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)).map(box => box.outerHTML.slice(0, 100))"""
@@ -151,10 +151,16 @@ def calm_page(browser: Any) -> Iterator[Any]:
 def row(seen: Look) -> str:
     """A line of the table."""
     rules = {finding.split(",")[0] for finding in seen.findings}
+    said = len(seen.console)
     return (
         f"{seen.name:<45} {seen.weight / 1e6:7.2f} {seen.overflow['desktop']:6d} {seen.overflow['phone']:6d} "
-        f"{len(seen.cut):4d} {len(seen.console):8d} {len(seen.elsewhere):9d} {len(rules):5d}  {', '.join(sorted(rules))}"
+        f"{len(seen.cut):4d} {said:8d} {len(seen.elsewhere):9d} {len(rules):5d}  {', '.join(sorted(rules))}"
     )
+
+
+def details(seen: Look) -> list[str]:
+    """Each thing that was found, on a line of its own."""
+    return [*seen.cut, *sorted(set(seen.console)), *(f"{rule}: {where}" for rule, where in seen.findings.items())]
 
 
 def main() -> int:
@@ -177,8 +183,7 @@ def main() -> int:
                 seen = look(page, AXE_SCRIPT, address, name, asked.site)
                 print(row(seen), flush=True)
                 if asked.details:
-                    for line in [*seen.cut, *sorted(set(seen.console)), *(f"{k}: {v}" for k, v in seen.findings.items())]:
-                        print(f"    {line}")
+                    print("".join(f"    {line}\n" for line in details(seen)), end="")
         browser.close()
     print(f"{time.monotonic() - start:.0f} s")
     return 0
