@@ -108,7 +108,7 @@ def adjacent(ax, left, right, *, title, names, texts=(None, None)):
     )
 
 
-def two_worlds(ax, texts=("Ines: malignant", "Ines: benign")):
+def two_worlds(ax, texts):
     """Two worlds, a model of each, and an attacker who sees one model."""
     bare(ax, y=(0.1, 11.9))
     for x, world, text in zip((2.4, 7.6), WORLDS, texts, strict=True):
