@@ -83,7 +83,7 @@ def stored_models(folder: Path) -> int:
     from dpsub import audits
 
     found = 0
-    for store in [*folder.glob("*.zarr"), *folder.glob("*.zarr.zip")]:
+    for store in [*folder.rglob("*.zarr"), *folder.rglob("*.zarr.zip")]:
         with suppress(ValueError):  # the notebook that reads it says what is wrong
             found += audits.status(store).stored
     return found
@@ -93,7 +93,7 @@ def pack_finished(folder: Path) -> None:
     """Put each complete store of this folder into one file."""
     from dpsub import audits
 
-    for store in folder.glob("*.zarr"):
+    for store in [*folder.rglob("*.zarr")]:
         with suppress(ValueError):
             if audits.status(store).complete:
                 audits.pack(store)

@@ -362,7 +362,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
         ("figA2_clipping", {"max_grad_norms": [1.0, 8.0]}),
         ("figA3_steps", {"lengths": [20, 40]}),
         ("figA4_learning_rate", {"learning_rates": [0.01]}),
-        ("figA6_text", {"sample_rates": [0.5]}),
+        ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
     ],
 )
 @pytest.mark.filterwarnings("default")
