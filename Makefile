@@ -68,8 +68,8 @@ VERSIONS ?= newest
 try-dist: $(READY)  ## install each file of dist/ into a fresh environment and test it there; VERSIONS=lowest|newest
 	$(BIN)/python .ci/try_dist.py $(VERSIONS)
 
-explorer: $(READY)  ## compute the numbers of the explorer anew (ten minutes)
-	$(BIN)/python -m dpsub.figures.explorer
+explorer: $(READY)  ## compute the numbers of the page that plans audits anew (ten minutes)
+	$(BIN)/python -m dpsub.figures.planning
 
 clean:  ## remove what was built, keep the environment
 	rm -rf _build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import slim
-from test_browser import BOOK, served
+from serving import served
+from test_browser import BOOK
 
 ROOT = Path(__file__).parent.parent
 MEGABYTE = 1e6

@@ -1,41 +1,23 @@
-"""The adjacency explorer without a kernel: a page of sliders over precomputed numbers.
+"""Explorers without a kernel: pages of fields and sliders that compute in the reader's browser.
 
-``python -m dpsub.figures.explorer`` computes the numbers again, which takes some minutes. The tests compare a sample of
-them with the library.
+`page` composes DP-SGD for the reader's own parameters, `attacker_page` reads an (ε, δ), and `runs_page` plans audits.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
-from concurrent.futures import ProcessPoolExecutor
-from importlib import resources
-from typing import Any
-
-import numpy as np
-from tqdm.auto import tqdm
-
 from dpsub import accounting
-from dpsub.figures.pages import ASSETS, Page, filled
+from dpsub._core import checks
+from dpsub.figures import planning
+from dpsub.figures.pages import Page, filled
 
-__all__ = ["AXES", "FALSE_POSITIVE_RATES", "numbers", "page"]
+__all__ = ["attacker_page", "numbers", "page", "runs_page"]
 
-AXES: dict[str, list[Any]] = {
-    "noise_multiplier": [0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 16.0, 32.0, 64.0],
-    "sample_rate": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
-    "steps": [100, 300, 1_000, 3_000, 10_000],
-    "delta": [1e-5, 1e-6, 1e-8],
-}
-"""The values at which each slider of the explorer can stand."""
-FALSE_POSITIVE_RATES = [0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0]
-"""The false-positive rates at which the explorer's trade-off curves are computed."""
-GRID = "explorer.json"
-TEMPLATE = "explorer.html"
+# Of the settings of the tests, how far the page's ε is from the accountant's at most, in percent.
+CHECKED, WITHIN = 150, 0.6
 
 
 def numbers(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> dict[str, float]:
-    """The three ε that the explorers show: "add_remove", "substitute" and "group".
+    """The three ε that the widget shows: "add_remove", "substitute" and "group".
 
     The arguments are those of `accounting.epsilon`. "group" is `inf` if group privacy certifies no ε.
     """
@@ -47,45 +29,88 @@ def numbers(*, noise_multiplier: float, sample_rate: float, steps: int, delta: f
     }
 
 
-def rounded_up(epsilon: float) -> float | None:
-    """The number rounded up to four digits, so that it remains an upper bound; None if it is infinite."""
-    if math.isinf(epsilon):
-        return None
-    if epsilon <= 0:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return float(f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.4g}")
+def page(*, noise_multiplier: float = 1.0, sample_rate: float = 0.01, steps: int = 1_000, delta: float = 1e-5) -> Page:
+    """What an attacker finds, for the reader's own σ, q, T and δ: both ε, the trade-off curves and a sentence.
+
+    A page of HTML that needs no kernel and loads nothing. The reader's browser composes DP-SGD with Poisson sampling.
+
+    Args:
+        noise_multiplier: 0.3 to 300; σ at the start.
+        sample_rate: 1e-5 to 1; q at the start.
+        steps: 1 to 100,000; T at the start.
+        delta: 1e-10 to 0.01; δ at the start.
+
+    Raises:
+        ValueError: if a start is out of its range.
+
+    Source: Doroshenko et al. (2022) on composing privacy losses; `accounting.epsilon` for the same numbers, certified.
+
+    >>> "noise multiplier" in page(noise_multiplier=2.0).data
+    True
+    """
+    starts = {
+        "sigma": checks.real("noise_multiplier", noise_multiplier, at_least=0.3, at_most=300),
+        "q": checks.real("sample_rate", sample_rate, at_least=1e-5, at_most=1),
+        "steps": checks.whole("steps", steps, at_most=100_000),
+        "delta": checks.real("delta", delta, at_least=1e-10, at_most=0.01),
+    }
+    return filled("explorer.html", starts=_shown(starts), checked=CHECKED, within=WITHIN)
 
 
-def row(setting: tuple[float, float, int]) -> dict[str, Any]:
-    """The page's numbers for one noise multiplier, sample rate and number of steps, at every δ."""
-    sigma, q, steps = setting
-    found = [numbers(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=delta) for delta in AXES["delta"]]
-    answer: dict[str, Any] = {name: [rounded_up(one[name]) for one in found] for name in found[0]}
-    for adjacency in ("add_remove", "substitute"):
-        rates = accounting.tradeoff(FALSE_POSITIVE_RATES, history=[setting], adjacency=adjacency)
-        answer[f"{adjacency}_fnr"] = [math.floor(1000 * rate) / 1000 for rate in np.asarray(rates)]
-    return answer
+def attacker_page(*, epsilon: float = 1.0, delta: float = 1e-5) -> Page:
+    """What an attacker finds at a false-positive rate, for the reader's own ε and δ, under either adjacency.
+
+    A page of HTML that needs no kernel and loads nothing. It shows the bound for any mechanism with this ε and δ, and
+    that for a Gaussian mechanism.
+
+    Args:
+        epsilon: 0.01 to 100; ε at the start.
+        delta: 1e-12 to 0.1; δ at the start.
+
+    Raises:
+        ValueError: if a start is out of its range.
+
+    Source: Dong, Roth and Su (2022), Proposition 2.5 and Corollary 1.
+
+    >>> "guilty found" in attacker_page(epsilon=3.0).data
+    True
+    """
+    starts = {
+        "epsilon": checks.real("epsilon", epsilon, at_least=0.01, at_most=100),
+        "delta": checks.real("delta", delta, at_least=1e-12, at_most=0.1),
+    }
+    return filled("attacker.html", starts=_shown(starts))
 
 
-def grid() -> dict[str, Any]:
-    """The stored numbers: the axes, the false-positive rates, and one row for each setting, in the axes' order."""
-    return dict(json.loads(ASSETS.joinpath(GRID).read_text()))
+def runs_page(*, epsilon: float = 10.0, delta: float = 1e-5, runs: int = 2_500) -> Page:
+    """How many runs an audit needs, and what its runs can show, for the reader's own ε and δ.
+
+    A page of HTML that needs no kernel and loads nothing. It shows the ceiling of a perfect attack and the bound of the
+    rank test that an ideal attack on a Gaussian mechanism reaches in 80 % of audits, interpolated from `planning`'s
+    stored numbers.
+
+    Args:
+        epsilon: 0.2 to 40; the attack's own ε at the start.
+        delta: 1e-10 to 1e-3; δ at the start.
+        runs: 50 to 500,000; the reader's runs at the start.
+
+    Raises:
+        ValueError: if a start is out of its range.
+
+    Source: `estimators.max_certifiable_epsilon` and `estimators.runs_needed`.
+
+    >>> "confidence" in runs_page(epsilon=4.0).data
+    True
+    """
+    starts = {
+        "epsilon": checks.real("epsilon", epsilon, at_least=0.2, at_most=40),
+        "delta": checks.real("delta", delta, at_least=1e-10, at_most=1e-3),
+        "runs": checks.whole("runs", runs, at_least=50, at_most=500_000),
+    }
+    return filled("runs.html", starts=_shown(starts), tables=planning.stored())
 
 
-def page() -> Page:
-    """The explorer as HTML for a web page. It needs no kernel and loads nothing."""
-    return filled(TEMPLATE, grid=grid())
-
-
-def compute() -> dict[str, Any]:
-    settings = list(itertools.product(*(AXES[name] for name in ("noise_multiplier", "sample_rate", "steps"))))
-    with ProcessPoolExecutor() as pool:
-        rows = list(tqdm(pool.map(row, settings), total=len(settings)))
-    return {"axes": AXES, "fpr": FALSE_POSITIVE_RATES, "rows": rows}
-
-
-if __name__ == "__main__":
-    path = ASSETS.joinpath(GRID)
-    with resources.as_file(path) as file:
-        file.write_text(json.dumps(compute(), separators=(",", ":")) + "\n")
+def _shown(starts: dict[str, float]) -> dict[str, str]:
+    """The numbers as a reader would type them."""
+    shown = {name: f"{value:.4g}" if value < 1_000 else f"{value:g}" for name, value in starts.items()}
+    return {name: value.replace("e-0", "e-") for name, value in shown.items()}

@@ -6,9 +6,10 @@ import json
 import re
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-ASSETS = resources.files("dpsub.figures")
+ASSETS = resources.files("dpsub.figures") / "assets"
 STYLE = "page.css"
 
 
@@ -25,10 +26,22 @@ class Page:
         return f"Page({len(self.data):,} characters of HTML)"
 
 
-def filled(template: str, **values: Any) -> Page:
-    """A template of this room, with the style sheet for {{style}} and each value, as JSON, for {{its name}}."""
-    texts = {name: _in_script(value) for name, value in values.items()} | {"style": ASSETS.joinpath(STYLE).read_text()}
-    return Page(re.sub(r"\{\{(\w+)\}\}", lambda found: texts[found[1]], ASSETS.joinpath(template).read_text()))
+def filled(template: str | Path, **values: Any) -> Page:
+    """A template of this room's assets, or of the path.
+
+    {{style}} stands for the style sheet, {{its name}} for each value, as JSON, and any other {{name}} for the script of
+    that name.
+    """
+    texts = {name: _in_script(value) for name, value in values.items()}
+
+    def text(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in texts:
+            return texts[name]
+        return ASSETS.joinpath(STYLE if name == "style" else f"{name}.js").read_text()
+
+    source = template if isinstance(template, Path) else ASSETS.joinpath(template)
+    return Page(re.sub(r"\{\{(\w+)\}\}", text, source.read_text()))
 
 
 def _in_script(value: Any) -> str:

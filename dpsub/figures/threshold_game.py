@@ -7,6 +7,7 @@ web page without a kernel, `widgets.audit_game` the game in a notebook.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,15 @@ from dpsub.estimators.one_threshold import clopper_pearson_upper
 from dpsub.estimators.rank_tests import fixed_ranks, p_value
 from dpsub.figures.pages import Page, filled
 
-__all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "page", "play"]
+__all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "first_lie", "page", "play"]
 
 DELTA, ALPHA = 1e-5, 0.05
 RUNS = (125, 1_250, 12_500)
 """The numbers of runs in each world that the game offers."""
 MU = (0.5, 1.0, 2.0)
 """The distances between the worlds that the game offers."""
+# In how many of 100 audits the best threshold's bound exceeds the truth, for each μ, from 400 audits or more.
+LIES = {125: (4, 3, 2), 1_250: (9, 9, 9), 12_500: (14, 17, 22)}
 MOST_RUNS = 10**8
 TEMPLATE = "game.html"
 
@@ -38,6 +41,7 @@ class Round(NamedTuple):
     with_z: Array
     with_z_prime: Array
     truth: float
+    delta: float = DELTA
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """The observed FPR and FNR at a threshold."""
@@ -48,7 +52,7 @@ class Round(NamedTuple):
         """The lower bound by method "gdp"."""
         scores = np.concatenate((self.with_z, self.with_z_prime))
         bits = np.repeat([0, 1], [len(self.with_z), len(self.with_z_prime)])
-        found = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=threshold, alpha=ALPHA)
+        found = epsilon_lower_bound(scores, bits, delta=self.delta, threshold=threshold, alpha=ALPHA)
         assert isinstance(found, LowerBound)
         return found
 
@@ -61,17 +65,40 @@ class Lies(NamedTuple):
     games: int
 
 
-def play(*, runs: int, mu: float, seed: int = 0) -> Round:
+def play(*, runs: int, mu: float, seed: int = 0, delta: float = DELTA) -> Round:
     """Simulate one audit.
 
     Args:
         runs: from 1 to 1e8; models in each world.
         mu: ≥ 0; the distance between the worlds.
         seed: each seed gives another audit.
+        delta: 0 < δ < 1; the δ of the truth and of the bounds.
     """
     runs, mu = checks.whole("runs", runs, at_most=MOST_RUNS), checks.real("mu", mu, at_least=0)
+    delta = checks.probability("delta", delta)
     rng = stream(checks.whole("seed", seed, at_least=0), "game")
-    return Round(rng.normal(mu, 1, runs), rng.normal(0, 1, runs), gdp_epsilon(mu, DELTA))
+    return Round(rng.normal(mu, 1, runs), rng.normal(0, 1, runs), gdp_epsilon(mu, delta), delta)
+
+
+def first_lie(*, runs: int, mu: float) -> int:
+    """The first seed whose audit is a warning: the best threshold's bound is above the truth, the rank test's is not.
+
+    Args:
+        runs: from 100 to 1e8; models in each world.
+        mu: 0.1 to 5; the distance between the worlds.
+
+    >>> seed = first_lie(runs=1_250, mu=1.0)
+    >>> audit = play(runs=1_250, mu=1.0, seed=seed)
+    >>> audit.bound("best").epsilon > audit.truth > audit.bound("ranks").epsilon
+    True
+    """
+    runs = checks.whole("runs", runs, at_least=100, at_most=MOST_RUNS)
+    mu = checks.real("mu", mu, at_least=0.1, at_most=5)
+    for seed in count():
+        audit = play(runs=runs, mu=mu, seed=seed)
+        if audit.bound("best").epsilon > audit.truth > audit.bound("ranks").epsilon:
+            break
+    return seed
 
 
 def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies:
@@ -89,8 +116,9 @@ def count_lies(*, runs: int, mu: float, games: int = 100, seed: int = 0) -> Lies
 def tables() -> dict[str, Any]:
     """Tables from which the page interpolates bounds linearly.
 
-    For each number of runs: counts of errors; the normal score of the Clopper–Pearson bound at each count; and for each
-    rank the μ that the rank test refutes at each count of false negatives.
+    For each number of runs: lies in 100 audits for each truth; counts of errors; the normal score of the
+    Clopper–Pearson bound at each count; and for each rank the μ that the rank test refutes at each count of false
+    negatives. None of them depends on δ.
     """
     claim = GDP(DELTA)
 
@@ -101,13 +129,7 @@ def tables() -> dict[str, Any]:
 
         return crossing(excess, 0.0, claim.most) if excess(0.0) < 0 else 0.0
 
-    mus = np.concatenate((np.arange(0, 1, 0.02), np.arange(1, 10, 0.05)))
-    answer: dict[str, Any] = {
-        "mu": mus.round(3).tolist(),
-        "epsilon": [round(gdp_epsilon(mu, DELTA), 5) for mu in mus.tolist()],
-        "truths": [{"mu": mu, "epsilon": round(gdp_epsilon(mu, DELTA), 4)} for mu in MU],
-        "runs": [],
-    }
+    answer: dict[str, Any] = {"mus": list(MU), "runs": []}
     for runs in RUNS:
         few = np.geomspace(1, runs / 2, 40).round()
         counts = np.unique(np.concatenate((np.arange(min(12, runs)), few, runs - few, [runs]))).astype(int)
@@ -115,6 +137,7 @@ def tables() -> dict[str, Any]:
         ranks = fixed_ranks(claim, runs).items()
         answer["runs"].append({
             "runs": runs,
+            "lies": LIES[runs],
             "counts": counts.tolist(),
             "score": np.minimum(ndtri(upper), 9).round(5).tolist(),
             "ranks": [rank for rank, _ in ranks],

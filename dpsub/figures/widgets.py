@@ -70,7 +70,9 @@ def epsilon_explorer(
     return ipywidgets.VBox([*sliders.values(), picture])
 
 
-def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidgets.VBox:
+def audit_game(
+    *, runs: int = 1_250, mu: float = 1.0, delta: float = threshold_game.DELTA, seed: int | None = None
+) -> ipywidgets.VBox:
     """Two worlds with a known true ε, a threshold to drag, and a button that counts bounds above the truth.
 
     `threshold_game.page` is the same game on a web page without a kernel.
@@ -78,26 +80,28 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
     Args:
         runs: models in each world, one of `threshold_game.RUNS`.
         mu: the distance between the worlds, one of `threshold_game.MU`.
-        seed: of the first audit.
+        delta: 1e-10 to 0.1; where the slider for δ starts.
+        seed: of the first audit; by default the first one at which the best threshold's bound is above the truth.
     """
     for argument, value, options in (("runs", runs, threshold_game.RUNS), ("mu", mu, threshold_game.MU)):
         if checks.real(argument, value) not in options:
             raise ValueError(f"{argument} must be one of {', '.join(map(str, options))}, got {value!r}")
-    seed = checks.whole("seed", seed, at_least=0)
+    delta = checks.real("delta", delta, at_least=1e-10, at_most=0.1)
+    first = threshold_game.first_lie(runs=runs, mu=mu) if seed is None else checks.whole("seed", seed, at_least=0)
     wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
     choices = {
         "runs": ipywidgets.Dropdown(options=threshold_game.RUNS, value=runs, description="runs in each world", **wide),
         "mu": ipywidgets.Dropdown(
-            options=[(f"ε = {accounting.gdp_epsilon(m, threshold_game.DELTA):.2f}", m) for m in threshold_game.MU],
-            value=mu, description="truth", **wide,
+            options=_truths(delta), value=mu, description="truth", **wide
         ),
     }  # fmt: skip
+    slider = ipywidgets.FloatLogSlider(delta, min=-10, max=-1, description="δ", continuous_update=False, **wide)
     threshold = ipywidgets.FloatSlider(
         mu / 2, min=-4, max=6, step=0.05, description="your threshold", continuous_update=False, **wide
     )
     again, hundred = ipywidgets.Button(description="another audit"), ipywidgets.Button(description="play 100 times")
     picture, verdict = ipywidgets.Image(format="png"), ipywidgets.HTML()
-    seeds = itertools.count(seed)
+    seeds = itertools.count(first)
     current: list[threshold_game.Round] = []
 
     def redraw(_: object = None) -> None:
@@ -106,7 +110,18 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
         picture.value = _png(fig)
 
     def deal(_: object = None) -> None:
-        current[:] = [threshold_game.play(runs=choices["runs"].value, mu=choices["mu"].value, seed=next(seeds))]
+        chosen = {name: choice.value for name, choice in choices.items()}
+        current[:] = [threshold_game.play(**chosen, seed=next(seeds), delta=slider.value)]
+        redraw()
+
+    def restate(_: object) -> None:
+        truth = choices["mu"]
+        kept = truth.value
+        truth.unobserve(deal, names="value")  # new labels are no new choice
+        truth.options, truth.value = _truths(slider.value), kept
+        truth.observe(deal, names="value")
+        epsilon = accounting.gdp_epsilon(kept, slider.value)
+        current[:] = [current[0]._replace(truth=epsilon, delta=slider.value)]
         redraw()
 
     def play_often(_: object = None) -> None:
@@ -117,12 +132,17 @@ def audit_game(*, runs: int = 1_250, mu: float = 1.0, seed: int = 0) -> ipywidge
         )
 
     threshold.observe(redraw, names="value")
+    slider.observe(restate, names="value")
     for choice in choices.values():
         choice.observe(deal, names="value")
     again.on_click(deal)
     hundred.on_click(play_often)
     deal()
-    return ipywidgets.VBox([*choices.values(), threshold, picture, ipywidgets.HBox([again, hundred]), verdict])
+    return ipywidgets.VBox([*choices.values(), slider, threshold, picture, ipywidgets.HBox([again, hundred]), verdict])
+
+
+def _truths(delta: float) -> list[tuple[str, float]]:
+    return [(f"ε = {accounting.gdp_epsilon(mu, delta):.2f}", mu) for mu in threshold_game.MU]
 
 
 def _png(fig: Figure) -> bytes:

@@ -24,6 +24,32 @@ def test_the_best_threshold_lies_more_often_than_the_rank_test():
     assert lies.best > lies.ranks
 
 
+def test_delta_changes_the_numbers_but_not_who_lies():
+    audits = [game.play(runs=1_250, mu=1.0, seed=3, delta=delta) for delta in (1e-5, 1e-3)]
+    assert [audit.truth for audit in audits] == [gdp_epsilon(1.0, 1e-5), gdp_epsilon(1.0, 1e-3)]
+    assert audits[0].bound("ranks").mu == pytest.approx(audits[1].bound("ranks").mu)
+    assert audits[1].bound("ranks").epsilon < audits[0].bound("ranks").epsilon
+
+
+def test_the_first_lie_is_the_first():
+    seed = game.first_lie(runs=1_250, mu=1.0)
+    lies = [
+        audit.bound("best").epsilon > audit.truth
+        for audit in (game.play(runs=1_250, mu=1.0, seed=s) for s in range(seed + 1))
+    ]
+    assert lies[-1]
+    assert game.play(runs=1_250, mu=1.0, seed=seed).bound("ranks").epsilon < gdp_epsilon(1.0, 1e-5)
+    assert not any(lies[:-1]) or seed > lies.index(True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [125, 1_250])
+def test_the_page_says_how_often_the_best_threshold_lies(runs):
+    for mu, lies in zip(game.MU, game.LIES[runs], strict=True):
+        found = game.count_lies(runs=runs, mu=mu, games=300).best
+        assert abs(found - 3 * lies) <= 3 * (3 * lies + 3) ** 0.5 + 1.5
+
+
 def test_the_page_looks_up_what_the_library_computes():
     tables = game.tables()
     for table, runs in zip(tables["runs"], game.RUNS, strict=True):
@@ -32,12 +58,11 @@ def test_the_page_looks_up_what_the_library_computes():
         false_positives = (audit.with_z_prime > threshold).sum()
         false_negatives = (audit.with_z <= threshold).sum()
         mu = -sum(np.interp([false_positives, false_negatives], table["counts"], table["score"]))
-        epsilon = np.interp(mu, tables["mu"], tables["epsilon"])
-        assert epsilon == pytest.approx(audit.bound(threshold).epsilon, rel=5e-3)
+        assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound(threshold).epsilon, rel=5e-3)
         cuts = np.sort(audit.with_z_prime)[[-rank for rank in table["ranks"]]]
         counts = [(audit.with_z <= cut).sum() for cut in cuts]
         mu = max(np.interp(count, table["counts"], row) for count, row in zip(counts, table["refuted"], strict=True))
-        assert np.interp(mu, tables["mu"], tables["epsilon"]) == pytest.approx(audit.bound("ranks").epsilon, rel=5e-3)
+        assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound("ranks").epsilon, rel=5e-3)
 
 
 def test_the_page_asks_for_nothing_from_elsewhere():

@@ -22,8 +22,8 @@ def test_the_game_widget_deals_and_counts(monkeypatch):
     drawn = []
     original = figures.game
     monkeypatch.setattr(figures, "game", lambda *given: drawn.append(given[2:]) or original(*given))
-    box = widgets.audit_game(runs=125, mu=1.0)
-    runs, truth, threshold, picture, buttons, verdict = box.children
+    box = widgets.audit_game(runs=125, mu=1.0, seed=0)
+    runs, truth, delta, threshold, picture, buttons, verdict = box.children
     assert bytes(picture.value).startswith(b"\x89PNG")
     assert (runs.value, truth.label) == (125, "ε = 4.38")
     threshold.value = 1.0
@@ -36,3 +36,16 @@ def test_the_game_widget_deals_and_counts(monkeypatch):
     lies = game.count_lies(runs=125, mu=1.0, seed=1_002)
     assert lies.best != lies.ranks
     assert f"above the truth in {lies.best}, the rank test's in {lies.ranks}; 5 are allowed" in verdict.value
+    delta.value = 1e-3
+    assert (truth.value, truth.label) == (1.0, "ε = 3.08")
+    assert drawn[-1][0].delta == delta.value
+    assert (drawn[-1][0].with_z == drawn[-2][0].with_z).all()
+
+
+def test_the_first_game_of_the_widget_is_a_warning(monkeypatch):
+    drawn = []
+    original = figures.game
+    monkeypatch.setattr(figures, "game", lambda *given: drawn.append(given[2]) or original(*given))
+    widgets.audit_game()
+    [audit] = drawn
+    assert audit.bound("best").epsilon > audit.truth > audit.bound("ranks").epsilon

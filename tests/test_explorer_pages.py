@@ -1,0 +1,292 @@
+"""What a reader's browser makes of the explorers."""
+
+import contextlib
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drifting import audited
+from own_code import which_audit
+from scipy.stats import binom, norm
+from serving import served
+
+from dpsub import accounting, explorer, game
+from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
+from dpsub.figures import drifting_scores
+
+ROOT = Path(__file__).parent.parent
+ANSWERED = ".dpsub-explorer:not([aria-busy])"
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+
+@contextlib.contextmanager
+def on_a_page_of_its_own(html, browser, folder):
+    """A page that remembers every address that it asked for."""
+    (folder / "index.html").write_text(
+        f"<html data-theme='light'><meta charset='utf-8'><link rel='icon' href='data:,'><body>{html.data}</body></html>"
+    )
+    with served(folder) as address:
+        opened = browser.new_page()
+        opened.asked, opened.errors = [], []
+        opened.on("pageerror", lambda error: opened.errors.append(str(error)))
+        opened.on("request", lambda request: opened.asked.append(request.url))
+        opened.goto(address)
+        yield opened
+        opened.close()
+
+
+PAGES = {
+    "explorer": explorer.page,
+    "attacker": explorer.attacker_page,
+    "runs": explorer.runs_page,
+    "game": game.page,
+    "drift": lambda: drifting_scores(audited(), delta=1e-5),
+    "which": lambda: which_audit.page(ROOT / "results"),
+}
+
+
+@functools.cache
+def made(name):
+    return PAGES[name]()
+
+
+@pytest.fixture
+def page(request, browser, tmp_path):
+    with on_a_page_of_its_own(made(request.param), browser, tmp_path) as opened:
+        yield opened
+
+
+def on(*names):
+    return pytest.mark.parametrize("page", names, indirect=True)
+
+
+def fill(page, **values):
+    """Type into fields, and wait until the page has answered."""
+    for name, value in values.items():
+        field = page.locator(f"[data-input={name}]").first
+        if field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(str(value))
+        else:
+            field.fill(str(value))
+    page.wait_for_selector(ANSWERED)
+    return page.locator("[data-shown=answer]").inner_text()
+
+
+def shown(page, name):
+    return float(re.findall(r"[\d.]+", page.locator(f"[data-shown={name}]").inner_text().replace(",", ""))[0])
+
+
+def choose(page, **answers):
+    for name, value in answers.items():
+        page.locator(f"[data-input={name}] input[value={value}]").check()
+    page.wait_for_selector(ANSWERED)
+    return page.locator("[data-shown=answer]").inner_text()
+
+
+SETTINGS = [
+    {"sigma": 1.1, "q": 0.004, "steps": 15_000, "delta": 1e-5},
+    {"sigma": 48.4, "q": 1, "steps": 500, "delta": 1e-6},
+    {"sigma": 0.8, "q": 0.25, "steps": 1, "delta": 1e-3},
+    {"sigma": 5, "q": 0.1, "steps": 2_000, "delta": 1e-9},
+]
+
+
+def is_the_accountants(page, *, sigma, q, steps, delta):
+    training = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps}
+    answer = fill(page, sigma=sigma, q=q, steps=steps, delta=delta)
+    found = dict(zip(("substitute", "add_remove"), map(float, re.findall(r"at most ([\d.]+) %", answer)), strict=True))
+    for adjacency in found:
+        exact = accounting.epsilon(**training, delta=delta, adjacency=adjacency)
+        assert shown(page, adjacency) == pytest.approx(exact, rel=explorer.WITHIN / 100, abs=5e-4)
+        missed = accounting.tradeoff(0.05, **training, adjacency=adjacency)
+        assert found[adjacency] == pytest.approx(100 * (1 - missed), abs=0.3)
+
+
+@on("explorer")
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_the_explorer_composes_as_the_accountant_does(page, setting):
+    is_the_accountants(page, **setting)
+
+
+@pytest.mark.slow
+@on("explorer")
+def test_the_explorer_is_as_exact_as_it_says(page):
+    rng = np.random.default_rng(7)
+    for _ in range(explorer.CHECKED):
+        sigma, q, delta = np.exp(rng.uniform(np.log([0.4, 1e-4, 1e-10]), np.log([100, 1, 1e-3])))
+        steps = round(np.exp(rng.uniform(0, np.log(1e5))))
+        is_the_accountants(
+            page, sigma=float(f"{sigma:.3g}"), q=float(f"{q:.3g}"), steps=steps, delta=float(f"{delta:.2g}")
+        )
+
+
+@on("explorer")
+def test_the_explorer_answers_to_the_keyboard(page):
+    before = shown(page, "substitute")
+    page.locator("[data-input=sigma]").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(ANSWERED)
+    field = page.locator("[data-input=sigma]")
+    assert float(field.input_value()) > 1
+    assert shown(page, "substitute") < before
+    assert page.locator("input[type=range]").first.get_attribute("aria-valuetext") == field.input_value()
+
+
+@on("explorer")
+def test_the_explorer_names_what_it_cannot_use(page):
+    before = page.locator("[data-shown=substitute]").inner_text()
+    assert fill(page, q=2) == "q must be a number from 0.00001 to 1."
+    assert page.locator("[data-input=q]").get_attribute("aria-invalid") == "true"
+    assert fill(page, q=0.1, steps=1.5) == "T must be a whole number from 1 to 100,000."
+    assert fill(page, steps=10).startswith("An attacker who accuses 5 % of the innocent finds at most")
+    assert page.locator("[data-shown=substitute]").inner_text() != before
+
+
+@on("attacker")
+@pytest.mark.parametrize(("epsilon", "delta", "rate"), [(1, 1e-5, 0.05), (4.38, 1e-6, 0.01), (0.1, 0.01, 0.1)])
+def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
+    answer = fill(page, epsilon=epsilon, delta=delta, rate=rate)
+    missed = max(0, 1 - delta - np.exp(epsilon) * rate, np.exp(-epsilon) * (1 - delta - rate))
+    assert f"at most {100 * (1 - missed):.1f} % of the guilty" in answer
+    gaussian = norm.cdf(norm.ppf(rate) + accounting.gdp_mu(epsilon, delta))
+    assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
+
+
+@on("runs")
+def test_the_plan_is_the_librarys(page):
+    for epsilon, share, method, alpha in ((10, 80, "gdp", 0.05), (4, 50, "dp", 0.01), (2, 60, "gdp", 0.1)):
+        answer = fill(page, epsilon=epsilon, share=share, method=method, alpha=alpha, runs=1_000)
+        needed = runs_needed(share / 100 * epsilon, delta=1e-5, truth=epsilon, method=method, alpha=alpha)
+        said = float(re.search(r"takes about ([\d,]+) runs", answer)[1].replace(",", ""))
+        assert said == pytest.approx(needed, rel=0.15)
+        ceiling = max_certifiable_epsilon(1_000, delta=1e-5, method=method, alpha=alpha)
+        assert shown(page, "ceiling") == pytest.approx(ceiling, rel=0.01)
+    assert "more than 500,000 runs" in fill(page, epsilon=0.2, share=99)
+
+
+@on("game")
+def test_the_first_audit_of_the_game_lies(page):
+    answer = page.locator("[data-shown=answer]").inner_text()
+    truth, best, ranks = map(float, re.findall(r"ε [=≥] (\d+\.\d+)", answer))
+    assert truth == round(accounting.gdp_epsilon(1.0, game.DELTA), 2)
+    assert best > truth > ranks
+    assert "it lies" in answer
+
+
+@on("game")
+def test_the_game_shows_the_bound_of_the_counts_it_shows(page):
+    for cut, delta in ((0.5, 1e-5), (1.3, 1e-5), (-0.4, 1e-3)):
+        fill(page, threshold=cut, delta=delta)
+        counts = [int(page.locator(f"[data-shown={rate}]").inner_text().split("/")[0]) for rate in ("fpr", "fnr")]
+        scores = np.concatenate([np.arange(1_250) < counts[0], np.arange(1_250) >= counts[1]]).astype(float)
+        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 1_250), delta=delta, threshold=0.5)
+        assert shown(page, "yours") == pytest.approx(bound.epsilon, abs=0.02)
+        assert shown(page, "best") >= shown(page, "yours")
+        assert shown(page, "best") > shown(page, "ranks") > 2
+
+
+@on("game")
+def test_a_hundred_games_count_the_lies(page):
+    before = page.locator("[data-shown=best]").inner_text()
+    page.get_by_text("another audit").click()
+    assert page.locator("[data-shown=best]").inner_text() != before
+    fill(page, runs=12_500)
+    page.get_by_text("play 100 times").click()
+    best, ranks = map(int, re.findall(r"in (\d+)", page.locator("[data-shown=answer]").inner_text()))
+    assert ranks <= binom.ppf(0.9999, 100, 0.05)
+    assert best > ranks
+    assert f"about {game.LIES[12_500][1]} of 100 plays" in page.locator("[data-shown=often]").inner_text()
+
+
+@on("drift")
+def test_the_animation_plays_pauses_and_can_be_stepped(page):
+    slider, button = page.locator("[data-input=step]"), page.locator("[data-do=play]")
+    visible = (
+        "[...document.querySelectorAll('[data-part=bounds] rect')].filter(r => r.style.visibility === 'visible').length"
+    )
+    assert slider.input_value() == "4"
+    assert page.evaluate(visible) == 5
+    button.click()
+    assert button.inner_text() == "pause"
+    assert page.evaluate(visible) < 5
+    button.click()
+    assert button.inner_text() == "play"
+    slider.focus()
+    page.keyboard.press("Home")
+    assert page.evaluate(visible) == 1
+    assert page.locator("[data-shown=answer]").inner_text().startswith("After 100 steps the audit shows ε ≥ ")
+    assert page.locator("[data-world=z]").get_attribute("points")
+
+
+@on("drift")
+def test_the_animation_is_still_for_those_who_want_it_still(page):
+    page.emulate_media(reduced_motion="reduce")
+    page.reload()
+    assert not page.locator("[data-do=play]").is_visible()
+    page.locator("[data-input=step]").focus()
+    page.keyboard.press("Home")
+    assert page.locator("[data-shown=answer]").inner_text().startswith("After 100 steps")
+
+
+@on("which")
+@pytest.mark.parametrize(
+    ("answers", "audit", "link"),
+    [
+        ({}, "every step of one training", "every_step"),
+        ({"given": "yes"}, "no audit", "opacus_training"),
+        ({"trainings": "many"}, "many trainings with a crafted gradient", "S2_crafted_gradient"),
+        (
+            {"trainings": "many", "canary": "records", "steps": "no"},
+            "many trainings, only the final",
+            "final_model_only",
+        ),
+        ({"steps": "no"}, "one training with many pairs of gradients", "one_run"),
+        ({"loop": "no"}, "one training with many pairs of records", "one_run"),
+    ],
+)
+def test_the_recommended_audit_follows_from_the_answers(page, answers, audit, link):
+    answer = choose(page, **answers)
+    assert answer.startswith(f"For you: {audit}")
+    assert link in page.locator("[data-part=link]").get_attribute("href")
+    others = page.locator("[data-part=others] li").all_inner_texts()
+    assert len(others) == 5
+    assert not any(other.lower().startswith(audit) for other in others)
+
+
+@on(*PAGES)
+def test_a_page_is_accessible_and_asks_for_nothing(page):
+    assert page.locator("[aria-live], [role=status]").count() == 1
+    assert page.locator("[role=status]").inner_text().count(".") >= 1
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, select')].filter(one => !one.labels.length && !one.ariaLabel).length"
+    )
+    assert unnamed == 0
+    assert all(address.startswith("http://127.0.0.1") for address in page.asked)
+    assert page.errors == []
+
+
+@on(*PAGES)
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+def test_a_page_fits_and_its_drawings_can_be_read(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.evaluate(
+        """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')].map(text =>
+        parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
+    )
+    assert min(sizes, default=12) >= 12
+
+
+@on(*PAGES)
+def test_a_page_can_be_read_in_the_dark(page):
+    def looks():
+        style = "getComputedStyle(document.querySelector('.dpsub-explorer'))"
+        return page.evaluate(f"[{style}.color, {style}.backgroundColor]")
+
+    assert looks() == ["rgb(26, 26, 26)", "rgb(255, 255, 255)"]
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]
