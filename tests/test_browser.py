@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from serving import served
+from look import served
 from test_explorer_pages import SETTINGS, is_the_accountants
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import slim
-from serving import served
+from look import served
 from test_browser import BOOK
 
 ROOT = Path(__file__).parent.parent
