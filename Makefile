@@ -7,7 +7,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks book pages rerun bench dist try-dist explorer clean
+.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks all-notebooks book pages rerun bench dist try-dist explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -43,8 +43,11 @@ types: $(READY)  ## mypy, strict; of the benchmarks, whether the names that they
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file= --ignore-missing-imports $(foreach code,arg-type assignment call-overload index misc operator return-value,--disable-error-code $(code)) benchmarks
 
-notebooks: $(READY)  ## execute every notebook with the quick preset, keeping no audits
+notebooks: $(READY)  ## execute the notebooks that have changed with the quick preset, keeping no audits
 	$(BIN)/python book/run.py
+
+all-notebooks: $(READY)  ## execute every notebook with the quick preset, changed or not
+	$(BIN)/python book/run.py --all
 
 rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in results/
 	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results results/$(PRESET)
@@ -52,7 +55,7 @@ rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto
 pages: $(READY)  ## build the book into _build/html from the notebooks as they were last executed
 	$(BIN)/python book/build.py
 
-book: notebooks  ## execute the notebooks and build the book
+book: notebooks  ## execute the notebooks that have changed and build the book
 	$(BIN)/python book/build.py
 
 bench: $(READY)  ## benchmarks against peers, as ratios

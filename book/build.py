@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,7 +10,10 @@ import sys
 from pathlib import Path
 
 import inline
+import made_from
 import nbformat
+import reference
+import slim
 import yaml
 from nbformat import NotebookNode
 from run import EXECUTED, ROOT, SOURCES
@@ -56,6 +60,7 @@ def clean(executed: NotebookNode) -> NotebookNode:
     """What a page without a kernel can show: no widgets; the values used, where they are not the defaults."""
     executed.metadata.pop("widgets", None)
     executed.metadata.pop("papermill", None)
+    executed.metadata.pop(made_from.KEY, None)
     for cell in executed.cells:
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code":
@@ -127,6 +132,7 @@ def stage() -> None:
         check(executed, nbformat.read(path, as_version=4), path.stem)
         site = in_site_notation(clean(executed), path.stem, keys)
         nbformat.write(site, STAGED / "notebooks" / path.name)
+    reference.stage(STAGED)
 
 
 def main() -> int:
@@ -136,11 +142,15 @@ def main() -> int:
     except (NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
+    path = os.pathsep.join(filter(None, [str(ROOT / "book"), os.environ.get("PYTHONPATH")]))  # where site_pages is
     built = subprocess.run(
         [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
+        env={**os.environ, "PYTHONPATH": path},
         check=False,
     )  # fmt: skip
+    if built.returncode == 0:
+        slim.slim(ROOT / "_build" / "html", SOURCES)
     return built.returncode
 
 

@@ -53,8 +53,8 @@ def evaluating(wanted: list[str]) -> NotebookNode:
     return nbformat.v4.new_code_cell(source, metadata={"tags": [TAG]})
 
 
-def prepare(source: Path, target: Path) -> None:
-    """Write a copy of a notebook that evaluates the expressions of its prose where they stand."""
+def prepared(source: Path) -> NotebookNode:
+    """A copy of a notebook that evaluates the expressions of its prose where they stand."""
     notebook = nbformat.read(source, as_version=4)
     cells = []
     for cell in notebook.cells:
@@ -62,8 +62,13 @@ def prepare(source: Path, target: Path) -> None:
         cells += [cell, evaluating(wanted)] if wanted else [cell]
     everything = [expression for cell in cells for expression in expressions(cell)]
     notebook.cells = [*cells, evaluating(everything)] if everything else cells
+    return notebook
+
+
+def prepare(source: Path, target: Path) -> None:
+    """Write that copy where papermill executes it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, target)
+    nbformat.write(prepared(source), target)
 
 
 def texts(cell: NotebookNode) -> dict[str, str]:

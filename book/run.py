@@ -1,6 +1,8 @@
 """Execute the notebooks with papermill, each with the parameters of a preset, and say what came of each.
 
-run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [--device auto|cpu|cuda] [--results FOLDER] [--show]
+run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [--device auto|cpu|cuda] [--results FOLDER] [--show] [--all]
+
+Without --results, a notebook is not executed again while what it was made from is unchanged; --all executes it.
 """
 
 from __future__ import annotations
@@ -10,24 +12,29 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import inline
+import execution
+import made_from
 import nbformat
 import papermill
 import presets
+from execution import Done, Job
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
+AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
+MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
 
 
 class Outcome(NamedTuple):
-    """What came of one notebook: it ran, or all its audits were there to be read, or it failed."""
+    """What came of one notebook: it ran, or was unchanged, or all its audits were there to be read, or it failed."""
 
     what: str
     seconds: float
@@ -62,19 +69,11 @@ def preset_names(preset: str) -> list[str]:
     return names
 
 
-def execute(name: str, preset: str, device: str, results: Path | None) -> None:
-    """Execute one notebook, from its folder as JupyterLab does, into _build/executed; what it raises is passed on."""
-    target = EXECUTED / f"{name}.ipynb"
-    inline.prepare(SOURCES / f"{name}.ipynb", target)
-    papermill.execute_notebook(
-        target,
-        target,
-        parameters=parameters(name, preset, device, results),
-        cwd=SOURCES,
-        execution_timeout=QUICK_CELL if preset == "quick" else None,
-        progress_bar={"desc": name, "unit": "cell"},
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],
-    )
+def job_of(name: str, preset: str, device: str, results: Path | None, made_on: str = "") -> Job:
+    """The execution of a notebook with a preset's parameters into _build/executed."""
+    source, found = SOURCES / f"{name}.ipynb", parameters(name, preset, device, results)
+    makings = made_from.made_from(source, found, made_on)
+    return Job(source, EXECUTED / f"{name}.ipynb", found, makings, QUICK_CELL if preset == "quick" else None)
 
 
 def stored_models(folder: Path) -> int:
@@ -84,7 +83,7 @@ def stored_models(folder: Path) -> int:
     from dpsub import audits
 
     found = 0
-    for store in [*folder.glob("*.zarr"), *folder.glob("*.zarr.zip")]:
+    for store in [*folder.rglob("*.zarr"), *folder.rglob("*.zarr.zip")]:
         with suppress(ValueError):  # the notebook that reads it says what is wrong
             found += audits.status(store).stored
     return found
@@ -94,30 +93,50 @@ def pack_finished(folder: Path) -> None:
     """Put each complete store of this folder into one file."""
     from dpsub import audits
 
-    for store in folder.glob("*.zarr"):
+    for store in [*folder.rglob("*.zarr")]:
         with suppress(ValueError):
             if audits.status(store).complete:
                 audits.pack(store)
 
 
-def rerun(name: str, preset: str, device: str, results: Path | None) -> Outcome:
-    """Execute one notebook; what it raises is shown, and the next one can still run."""
-    before = stored_models(results / name) if results else 0
-    begin, error = time.monotonic(), ""
-    try:
-        execute(name, preset, device, results)
-    except papermill.PapermillExecutionError as raised:
-        print(raised, file=sys.stderr)
-        error = f"{raised.ename}: {raised.evalue}".splitlines()[0]
-    except KeyboardInterrupt:
-        error = "KeyboardInterrupt"
-    if results:
-        pack_finished(results / name)
-    after = stored_models(results / name) if results else 0
+def rerun(job: Job, results: Path | None) -> Outcome:
+    """Execute one notebook, and count the models that it read and trained."""
+    folder = results / job.name if results else None
+    before = stored_models(folder) if folder else 0
+    done = execution.attempt(job)
+    if folder:
+        pack_finished(folder)
+    return outcome_of(done, before, stored_models(folder) if folder else 0)
+
+
+def outcome_of(done: Done, before: int = 0, after: int = 0) -> Outcome:
     what = "read" if after and after == before else "ran"
-    if error:
-        what = "stopped" if error.startswith("KeyboardInterrupt") else "failed"
-    return Outcome(what, time.monotonic() - begin, after - before, before, error)
+    if done.error:
+        what = "stopped" if done.error.startswith("KeyboardInterrupt") else "failed"
+    return Outcome(what, done.seconds, after - before, before, done.error)
+
+
+def longest_first(jobs: list[Job]) -> list[Job]:
+    """In the order of how long they took the last time; those that are new come first."""
+
+    def seconds(job: Job) -> float:
+        try:
+            record = json.loads(job.target.read_text())["metadata"]["papermill"]
+            return -float(record["duration"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return -float("inf")
+
+    return sorted(jobs, key=seconds)
+
+
+def side_by_side(jobs: list[Job], at_once: int) -> Iterator[tuple[str, Outcome]]:
+    """Execute several notebooks at a time, and say which are done."""
+    cores = os.cpu_count() or 1
+    quiet = [job._replace(progress=False) for job in longest_first(jobs)]
+    for count, (name, done) in enumerate(execution.side_by_side(quiet, at_once, max(1, cores // at_once)), start=1):
+        outcome = outcome_of(done)
+        print(f"[{count:>2}/{len(jobs)}] {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {outcome.error}".rstrip())
+        yield name, outcome
 
 
 def keep(outcome: Outcome, name: str, results: Path, device: str, commit: str) -> None:
@@ -161,45 +180,71 @@ def tagged_text(path: Path, tag: str) -> str:
     return "\n".join(out["data"]["text/plain"] for out in outputs if "text/plain" in out.get("data", {}))
 
 
-def main() -> int:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", help="names without .ipynb; by default all that the preset has")
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--results", type=Path, help="folder to keep audits in, to go on with and to read again")
     parser.add_argument("--show", action="store_true", help="print what the notebooks' tables say")
-    arguments = parser.parse_args()
-    names = arguments.notebooks or preset_names(arguments.preset)
+    parser.add_argument("--all", action="store_true", help="execute also what is unchanged since it was executed")
+    return parser.parse_args()
+
+
+def run_all(jobs: list[Job], results: Path | None, ran_on: tuple[str, str]) -> Iterator[tuple[str, Outcome]]:
+    """Execute the notebooks: those that keep audits or measure speed one after another, others side by side."""
+    beside = [job for job in jobs if not results and job.name not in MEASURE_SPEED]
+    if len(beside) > 1:
+        yield from side_by_side(beside, AT_ONCE)
+        jobs = [job for job in jobs if job not in beside]
+    for job in jobs:
+        outcome = rerun(job, results)
+        if results:
+            keep(outcome, job.name, results, *ran_on)
+        yield job.name, outcome
+        if outcome.what == "stopped":
+            return
+
+
+def main() -> int:
+    arguments = options()
+    preset, results = arguments.preset, arguments.results
+    names = arguments.notebooks or preset_names(preset)
     for name in names:
         if not (SOURCES / f"{name}.ipynb").exists():
             raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
-        parameters(name, arguments.preset, arguments.device, arguments.results)
+        parameters(name, preset, arguments.device, results)
     try:
         device, commit = machine(arguments.device)
     except ValueError as error:
         raise SystemExit(str(error)) from None
+    jobs = [job_of(name, preset, arguments.device, results, device.rpartition(",")[0]) for name in names]
 
-    outcomes: dict[str, Outcome] = {}
-    for name in names:
-        outcomes[name] = rerun(name, arguments.preset, arguments.device, arguments.results)
-        if arguments.results:
-            keep(outcomes[name], name, arguments.results, device, commit)
-        if outcomes[name].what == "stopped":
-            break
-        if arguments.show and not outcomes[name].error:
+    begin, outcomes = time.monotonic(), {}
+    if not results and not arguments.all:
+        same = [job.name for job in jobs if not made_from.changed(job.target, job.made_from)]
+        outcomes = {name: Outcome("unchanged", 0.0, 0, 0) for name in same}
+    with suppress(KeyboardInterrupt):
+        for name, outcome in run_all([job for job in jobs if job.name not in outcomes], results, (device, commit)):
+            outcomes[name] = outcome
+    seconds = time.monotonic() - begin
+
+    stopped = len(outcomes) < len(jobs) or any(outcome.what == "stopped" for outcome in outcomes.values())
+    if arguments.show:
+        for name in (name for name in names if name in outcomes and not outcomes[name].error):
             print(f"\n{tagged_text(EXECUTED / f'{name}.ipynb', 'table')}\n")
-
-    total = sum(outcome.seconds for outcome in outcomes.values())
-    if len(outcomes) < len(names) or outcomes[names[-1]].what == "stopped":
-        print("stopped; the same command goes on from the models that are stored", file=sys.stderr)
-    print(f"\n{arguments.preset} on {device}, commit {commit}: {total:,.0f} s; executed notebooks in _build/executed/")
-    for name, outcome in outcomes.items():
-        models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if arguments.results else ""
-        print(f"  {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
+    if stopped:
+        rest = "from the models that are stored" if results else "with the notebooks that are left"
+        print(f"stopped; the same command goes on {rest}", file=sys.stderr)
+    print(f"\n{preset} on {device}, commit {commit}: {seconds:,.0f} s; executed notebooks in _build/executed/")
+    for name in (name for name in names if name in outcomes):
+        outcome = outcomes[name]
+        models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if results else ""
+        print(f"  {name:24}{outcome.what:10}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
         if outcome.error and outcome.read:
-            folder = os.fspath(arguments.results / name)
+            folder = os.fspath(results / name)
             print(f"    the {outcome.read:,} models in {folder} stay; dpsub.audits.load_all({folder!r}) reads them")
-    return int(len(outcomes) < len(names) or any(outcome.error for outcome in outcomes.values()))
+    return int(stopped or any(outcome.error for outcome in outcomes.values()))
 
 
 if __name__ == "__main__":

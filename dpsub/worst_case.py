@@ -17,9 +17,9 @@ LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-15, 1e15, 10**7  # scores are stored as
 def audit_worst_case(
     *, noise_multiplier: float, sample_rate: float, steps: int, runs: int, adjacency: str, seed: int = 0
 ) -> xr.Dataset:
-    r"""Scenario S1: the canary's gradient is +C at every step in the world of z; all other gradients are 0.
+    r"""Scenario S1: the canary's gradient is +C at every step in the world with z; all other gradients are 0.
 
-    In the world of z′ the canary's gradient is −C under "substitute", and the slot is empty under "add_remove" and
+    In the world with z′ the canary's gradient is −C under "substitute", and the slot is empty under "add_remove" and
     "zero_out". The adversary sees the sum of the noisy gradients over all steps, in units of C:
 
     .. math:: g_T \mid z \;\sim\; \textstyle\sum_k \mathrm{Bin}(k;\, T, q)\, N(k,\, T\sigma^2),

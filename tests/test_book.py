@@ -4,7 +4,9 @@ from pathlib import Path
 
 import build
 import inline
+import made_from
 import nbformat
+import public_names
 import pytest
 import run
 import yaml
@@ -76,6 +78,12 @@ def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
     notebook.cells.insert(2, injected)
     build.check(notebook, source(), "page")
     assert build.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
+
+
+def test_what_it_was_made_from_is_not_published():
+    notebook = executed()
+    notebook.metadata[made_from.KEY] = {"device": "cpu"}
+    assert not {"papermill", made_from.KEY} & build.clean(notebook).metadata.keys()
 
 
 def test_widgets_leave_nothing_on_the_page():
@@ -181,4 +189,5 @@ def test_every_page_and_notebook_is_in_the_table_of_contents():
     listed = {toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])}
     pages = {f"book/{path.stem}" for path in ROOT.glob("book/*.md")}
     notebooks = {f"notebooks/{path.stem}" for path in ROOT.glob("notebooks/*.ipynb")}
-    assert listed == pages | notebooks
+    rooms = {f"book/api/{room}" for room in public_names.PAGES if room != "dpsub"}  # made when the book is staged
+    assert listed == pages | notebooks | rooms

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drifting import audited
+from look import served
 from own_code import which_audit
 from scipy.stats import binom, norm
-from serving import served
 
 from dpsub import accounting, explorer, game
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed

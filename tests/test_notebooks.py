@@ -3,12 +3,15 @@ from pathlib import Path
 
 import inline
 import nbformat
+import numpy as np
 import papermill
 import presets
 import pytest
 import yaml
-from scipy.stats import binom
+from own_code import page_drawings
+from scipy.stats import binom, norm
 
+from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +43,26 @@ def as_number(text):
     except ValueError:
         assert "np." not in text, "NumPy's own numbers cannot be formatted in the text"
         return None
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path):
+    glued = execute("foundations", tmp_path, epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3)
+    found = {key.removeprefix("foundations_"): value for key, value in glued.items()}
+    assert found["found_any"] == pytest.approx(min(np.exp(2) * 0.1 + 1e-5, 1 - np.exp(-2) * (0.9 - 1e-5)))
+    assert found["found_gaussian"] == pytest.approx(1 - norm.cdf(norm.isf(0.1) - gdp_mu(2.0, 1e-5)))
+    assert found["apart"] == pytest.approx(2 * 0.6)
+    assert found["truth"] == pytest.approx(np.log(3))
+    assert found["by_hand"] == pytest.approx(found["bound"], abs=1e-6)
+    assert 0 < found["bound"] < found["ceiling"]
+    assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
+    assert found["plain_high"] > 0.4 * found["audits"]
+    for name, adjacency in (("presence", "add_remove"), ("content", "substitute")):
+        drawn = {**page_drawings.MECHANISM, "adjacency": adjacency}
+        missed = float(accounting.tradeoff(np.array([0.1]), **drawn)[0])
+        assert found[f"{name}_percent"] == pytest.approx(100 * (1 - missed))
+        assert found[f"{name}_epsilon"] == pytest.approx(accounting.epsilon(**drawn, delta=1e-5))
+    assert 600 < found["enough"] <= 6_000
 
 
 @pytest.mark.filterwarnings("default")
@@ -202,6 +225,10 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
     assert 1 < glued["figA5_least_ratio"] < 1.2
     assert 4 <= glued["figA5_broken"] < 16
     assert glued["figA5_worst_delta"] > 100
+    assert glued["figA5_target"] < 2 < 4 < glued["figA5_promised"]
+    assert glued["figA5_four_times"] == pytest.approx(gdp_epsilon(2 * np.sqrt(100) / 30, 1e-5))
+    assert 3 < glued["figA5_limit"] < 4
+    assert glued["figA5_loader"] < glued["figA5_drop_last"] < glued["figA5_by_size"]
 
 
 @pytest.mark.slow  # the book executes it too
@@ -211,7 +238,7 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_usual"] == pytest.approx(glued["opacus_add_remove"], abs=0.03)
     assert glued["opacus_add_remove"] < glued["opacus_substitute"] < glued["opacus_group"]
     assert glued["opacus_noise_prv"] < glued["opacus_noise_substitute"]
-    assert glued["opacus_mislabelled"] > 3.0
+    assert glued["opacus_mislabeled"] > 3.0
     assert glued["opacus_accuracy"] > 0.5
 
 
@@ -335,7 +362,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
         ("figA2_clipping", {"max_grad_norms": [1.0, 8.0]}),
         ("figA3_steps", {"lengths": [20, 40]}),
         ("figA4_learning_rate", {"learning_rates": [0.01]}),
-        ("figA6_text", {"sample_rates": [0.5]}),
+        ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
     ],
 )
 @pytest.mark.filterwarnings("default")

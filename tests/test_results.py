@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import bridge, crafting_curve, cross_talk_tables, learned_at_zero
+from own_code import bridge, crafting_curve, cross_talk_tables, kept_bounds, learned_at_zero
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
@@ -19,6 +19,7 @@ FINAL_MODELS = RESULTS / "laptop" / "final_models"
 STORES = sorted(
     [
         *PAPER.glob("*/*.zarr.zip"),
+        *PAPER.glob("figA6_text/norms/*.zarr.zip"),
         *(path for folder in (FIGURE_4, CANARIES, LOOKS) for path in folder.glob("*.zarr.zip")),
     ]
 )
@@ -30,6 +31,22 @@ def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
     assert about["device"]
     assert about["last_written"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("steps_table1", ["digits-add_remove-8"]),
+        ("steps_canaries", ["fig16-substitute-crafted", "fig10_4-add_remove-dirac_anew"]),
+    ],
+)
+def test_kept_bounds_of_steps_are_those_of_the_kept_audits(folder, names):
+    place = RESULTS / "laptop" / folder
+    kept = kept_bounds.kept(place)
+    again = kept_bounds.made(place, [place / f"{name}.zarr.zip" for name in names])
+    pd.testing.assert_frame_equal(kept.loc[again.index], again, rtol=1e-6, check_dtype=False)
+    each = 7 if folder == "steps_table1" else 1
+    assert len(kept) == each * len(list(place.glob("*.zarr.zip")))
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +124,20 @@ def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
     assert (last.bound["S2"] > 0.85 * 10).all()
     for scenario in ("S3", "S4", "S5"):
         assert (last.bound[scenario] < last.add_remove[scenario]).all()
+
+
+def test_longer_vectors_let_a_label_show_more_and_a_natural_sample_stays_below_add_remove():
+    unit = final_bounds("figA6_text/*.zarr.zip", by="sample_rate")
+    found = {}
+    for scenario in ("S3", "S4", "S5"):
+        twins = [audits.load(PAPER / f"figA6_text/norms/norm=5-{scenario}{end}.zarr.zip") for end in ("", "-exchanged")]
+        assert all(one.sizes["run"] == 32 and one.task.endswith(", norm 5") for one in twins)
+        found[scenario] = findings.separation(*twins, delta=1e-5).iloc[-1]
+    add_remove = unit.add_remove["S4", 1.0]
+    assert found["S4"].epsilon_low > unit.bound["S4", 1.0] + 1
+    assert found["S4"].epsilon > add_remove
+    assert found["S3"].epsilon > add_remove
+    assert found["S5"].epsilon_high < add_remove
 
 
 def test_canaries_cost_less_than_a_point_of_accuracy():

@@ -1,10 +1,16 @@
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import build
+import execution
 import inline
+import made_from
 import nbformat
 import papermill
 import pytest
@@ -76,12 +82,12 @@ def test_what_was_stopped_is_said_and_counted_when_it_goes_on(run, tmp_path, mon
     stored = iter([0, 12, 12, 20, 20, 20])
     monkeypatch.setattr(module, "stored_models", lambda folder: next(stored))
 
-    def execute(name, *_):
-        if name == "audited" and not (results / "runs.json").exists():
+    def execute(job):
+        if job.name == "audited" and not (results / "runs.json").exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "execute", execute)
-    monkeypatch.setattr(module.time, "monotonic", iter(range(0, 1000, 5)).__next__)
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(execution.time, "monotonic", iter(range(0, 1000, 5)).__next__)
     assert run("audited", "keeps_nothing", "--results", str(results)) == 1
     told = capsys.readouterr()
     assert re.search(r"audited +stopped +5 s +12 models trained, +0 read", told.out)
@@ -227,8 +233,243 @@ def test_a_notebook_that_fails_beside_its_audits_says_that_they_are_there(run, t
     def execute(*_):
         raise papermill.PapermillExecutionError(1, 1, "", "FileNotFoundError", "no features", [])
 
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(execution, "execute", execute)
     monkeypatch.setattr(module, "stored_models", lambda folder: 90_000)
     assert run("audited", "--results", str(results)) == 1
     told = f"the 90,000 models in {results / 'audited'} stay; dpsub.audits.load_all('{results / 'audited'}') reads them"
     assert told in capsys.readouterr().out
+
+
+@pytest.fixture
+def book(run, tmp_path, monkeypatch):
+    """A notebook with own code, a kept result and a package of its own, executed; what changes it triggers a run."""
+    package = tmp_path / "site" / "dpsub"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "room.py").write_text("a = 1\n")
+    monkeypatch.setattr(made_from, "dpsub_folder", lambda: package)
+    monkeypatch.setenv("DPSUB_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/vectors.npz").write_bytes(b"1")
+    own, results = tmp_path / "notebooks/own_code", tmp_path / "results/paper"
+    own.mkdir()
+    results.mkdir(parents=True)
+    (own / "helper.py").write_text("from own_code.deeper import c\n")
+    (own / "deeper.py").write_text("c = '../results/found.json'\n")
+    (own / "unused.py").write_text("d = 1\n")
+    (tmp_path / "results/found.json").write_text("1")
+    (tmp_path / "results/other.json").write_text("1")
+    (results / "kept.csv").write_text("1")
+    code = """from pathlib import Path
+from own_code import helper
+print(len(list(Path("../results/paper").iterdir())), Path(helper.c).read_text(), points)"""
+    for name, source in {"page": code, "other": "print(points)"}.items():
+        cells = [nbformat.v4.new_code_cell("points = 3", metadata={"tags": ["parameters"]})]
+        cells += [nbformat.v4.new_code_cell(source, metadata={"tags": ["table"]})]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
+        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("{}\n")
+    monkeypatch.setattr(sys.modules["run"], "machine", lambda device: ("cpu, 1 core", "abc"))
+    executed = []  # by name
+
+    def execute(job):
+        inline.prepare(job.source, job.target)
+        notebook = nbformat.read(job.target, as_version=4)
+        notebook.metadata.papermill = {"exception": None, "end_time": "2026-01-01T00:00:00", "duration": 1.0}
+        made_from.mark(job.target, notebook, job.made_from)
+        executed.append(job.name)
+
+    def in_this_process(jobs, at_once, threads):
+        yield from ((job.name, execution.attempt(job)) for job in jobs)
+
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(execution, "side_by_side", in_this_process)
+
+    def ran(*arguments):
+        executed.clear()
+        assert run("page", "other", *arguments) == 0
+        return sorted(executed)
+
+    assert ran() == ["other", "page"]
+    assert ran() == []
+    return ran
+
+
+def edited(path, text="changed"):
+    return lambda root: (root / path).write_text(text)
+
+
+def with_a_new_cell(root):
+    notebook = nbformat.read(root / "notebooks/page.ipynb", as_version=4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell("More."))
+    nbformat.write(notebook, root / "notebooks/page.ipynb")
+
+
+def with_a_failed_copy(root):
+    executed = nbformat.read(root / "_build/executed/page.ipynb", as_version=4)
+    executed.metadata.papermill.exception = True
+    nbformat.write(executed, root / "_build/executed/page.ipynb")
+
+
+def with_an_interrupted_copy(root):
+    inline.prepare(root / "notebooks/page.ipynb", root / "_build/executed/page.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (with_a_new_cell, ["page"]),
+        (edited("notebooks/params/small/page.yaml", "points: 4\n"), ["page"]),
+        (edited("notebooks/own_code/helper.py"), ["page"]),
+        (edited("notebooks/own_code/deeper.py"), ["page"]),
+        (edited("results/found.json"), ["page"]),
+        (edited("results/paper/kept.csv"), ["page"]),
+        (edited("results/paper/new.csv"), ["page"]),
+        (lambda root: (root / "results/found.json").unlink(), ["page"]),
+        (edited("site/dpsub/room.py"), ["other", "page"]),
+        (edited("site/dpsub/new.py"), ["other", "page"]),
+        (edited("notebooks/own_code/table.csv"), ["other", "page"]),
+        (with_a_failed_copy, ["page"]),
+        (with_an_interrupted_copy, ["page"]),
+        (edited("_build/executed/page.ipynb", '{"cells": ['), ["page"]),
+        (lambda root: (root / "_build/executed/page.ipynb").unlink(), ["page"]),
+        (edited("notebooks/own_code/unused.py"), []),
+        (edited("results/other.json"), []),
+        (edited("notebooks/params/paper.yaml"), []),
+    ],
+)
+def test_a_notebook_runs_again_if_what_it_was_made_from_has_changed(book, tmp_path, change, again):
+    change(tmp_path)
+    assert book() == again
+    assert book() == []
+
+
+def test_other_packages_and_devices_run_everything_again_and_so_does_all(book, monkeypatch):
+    assert book("--all") == ["other", "page"]
+    monkeypatch.setattr(made_from, "packages", lambda: ["numpy 3"])
+    assert book() == ["other", "page"]
+    monkeypatch.setattr(sys.modules["run"], "machine", lambda device: ("NVIDIA H200, 1 GPU", "abc"))
+    assert book() == ["other", "page"]
+    assert book() == []
+
+
+def test_a_file_given_as_a_parameter_is_watched(book, tmp_path):
+    for place in (tmp_path / "data/vectors.npz", tmp_path / "notebooks/own.npz"):
+        place.write_bytes(b"1")
+        digests = []
+        for content in (b"1", b"2"):
+            place.write_bytes(content)
+            found = made_from.made_from(tmp_path / "notebooks/other.ipynb", {"features": place.name}, "cpu")
+            digests.append(found["files"])
+        assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('load("../results/paper")', ["results/paper"]),
+        ("name = f'../results/{preset}/x'", ["results"]),
+        ("Path('..', 'results', 'x')", ["results"]),
+        ('isn\'t = Path("../results/paper")', ["results/paper"]),
+        ("Path('own_code/zoo.py').read_text()", ["notebooks/own_code/zoo.py"]),
+        ("load('../results/not there yet')", ["results/not there yet"]),
+        ("load('../../elsewhere', '.', '../_build/x', 'no such file', '')", []),
+    ],
+)
+def test_places_that_code_names_are_found(tmp_path, code, found):
+    (tmp_path / "notebooks/own_code").mkdir(parents=True)
+    places = made_from.read_files(code, [], tmp_path / "notebooks")
+    assert [place.relative_to(tmp_path).as_posix() for place in places] == found
+
+
+def test_what_is_unchanged_is_said_and_still_shown(book, run, capsys):
+    assert run("page", "--show") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"page +unchanged +0 s\n", shown)
+    assert "other" not in shown
+
+
+def test_reruns_with_results_always_execute(book, tmp_path):
+    for _ in range(2):
+        assert book("--results", str(tmp_path / "kept")) == ["other", "page"]
+
+
+def test_the_kept_results_of_the_book_are_watched():
+    root = Path(__file__).parent.parent
+    for path in sorted(root.glob("notebooks/*.ipynb")):
+        code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+        watched = made_from.read_files(code, [], root / "notebooks")
+        for name in re.findall(r"\.\./(results[\w./]*)", code):
+            assert any(place in ((root / name), *(root / name).parents) for place in watched), (path.stem, name)
+
+
+@pytest.mark.filterwarnings("default")
+def test_notebooks_run_side_by_side_and_one_that_fails_stops_no_other(run, tmp_path, capsys, monkeypatch):
+    meet = """import os, time
+from pathlib import Path
+Path(f"{own}.there").touch()
+for _ in range(1000):
+    time.sleep(0 if Path(f"{other}.there").exists() else 0.1)
+assert Path(f"{other}.there").exists()
+print(os.environ["OMP_NUM_THREADS"])"""
+    for own, other in (("keeps_nothing", "audited"), ("audited", "keeps_nothing")):
+        notebook = nbformat.read(tmp_path / f"notebooks/{own}.ipynb", as_version=4)
+        notebook.cells[1].source = f"own, other = {own!r}, {other!r}\n{meet}"
+        nbformat.write(notebook, tmp_path / f"notebooks/{own}.ipynb")
+    monkeypatch.setattr(sys.modules["run"], "MEASURE_SPEED", ())
+    assert run() == 1
+    told = capsys.readouterr()
+    assert re.search(r"\[ 1/3\] \w+ +(ran|failed) ", told.out)
+    assert re.search(r"fails +failed +\d+ s +ValueError: runs is 20\n", told.out)
+    for name in ("keeps_nothing", "audited"):
+        cells = nbformat.read(tmp_path / f"_build/executed/{name}.ipynb", as_version=4).cells
+        assert int(cells[-1].outputs[0].text) >= 1
+    assert run() == 1
+    told = capsys.readouterr().out
+    assert len(re.findall("unchanged", told)) == 2
+    assert re.search(r"fails +failed ", told)
+
+
+def test_an_interrupt_stops_all_of_them(tmp_path):
+    root = Path(__file__).parent.parent
+    (tmp_path / "notebooks/params/small").mkdir(parents=True)
+    for name in ("one", "two", "three"):
+        cells = [nbformat.v4.new_code_cell("points = 3", metadata={"tags": ["parameters"]})]
+        cells += [
+            nbformat.v4.new_code_cell(
+                f"import os, time; open('{name}.pid', 'w').write(str(os.getpid())); time.sleep(600)"
+            )
+        ]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
+        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("{}\n")
+    code = (
+        "import sys; from pathlib import Path; import run; here = Path(sys.argv.pop(1)); run.ROOT = here;"
+        "run.SOURCES, run.EXECUTED = here / 'notebooks', here / '_build/executed';"
+        "run.machine = lambda device: ('cpu, 1 core', 'abc'); sys.exit(run.main())"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), "--preset", "small"],
+        env={**os.environ, "PYTHONPATH": f"{root / 'book'}:{root}"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pids = wait_for(lambda: [path for path in tmp_path.glob("notebooks/*.pid") if path.read_text()], 2)
+    started.send_signal(signal.SIGINT)
+    _, told = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert "stopped; the same command goes on with the notebooks that are left" in told
+    kernels = [Path("/proc", path.read_text()) for path in pids]
+    wait_for(lambda: [kernel for kernel in kernels if not kernel.exists()], 2)
+    assert len(list(tmp_path.glob("notebooks/*.pid"))) == 2
+
+
+def wait_for(found, many, seconds=120):
+    """What is found, as soon as there are so many."""
+    for _ in range(seconds * 5):
+        if len(found()) >= many:
+            return found()
+        time.sleep(0.2)
+    raise AssertionError(f"there are only {found()} after {seconds} s")

@@ -189,10 +189,12 @@ class Pairs(Frozen):
 
     @property
     def adjacency(self) -> str:
+        """How the two worlds of each pair differ."""
         return "substitute"
 
     @property
     def of_records(self) -> bool:
+        """Whether the pairs are of records, and not of gradients."""
         return self.y is not None
 
     @property

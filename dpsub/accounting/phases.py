@@ -14,6 +14,7 @@ from dpsub.accounting.samplings import check_adjacency, epochs
 
 StepCounts = Sequence[int] | NDArray[np.integer]
 History = Sequence[tuple[float, float, int]]
+"""Phases of a training as (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
 
 
 def distance(adjacency: str) -> float:

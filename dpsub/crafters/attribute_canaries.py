@@ -33,7 +33,7 @@ def attribute(
     gradients are those of a reference model at the end of its training.
 
     Args:
-        task: the private records D, which this adversary knows. Its features must be flat, (n, d).
+        task: the private records, which this adversary knows. Its features must be flat, (n, d).
         model, spec, seed: as in `crafted_input`. This adversary also uses `spec.max_grad_norm`, C.
         columns: the attribute: the index of its column, or the indices of the two or more columns of a one-hot group.
         values: candidates for the value in z′. By default those that occur among the private records. For a one-hot

@@ -22,7 +22,7 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     other records disturb it least.
 
     Args:
-        task: the private records D, which this adversary knows.
+        task: the private records, which this adversary knows.
         model: the architecture to be audited.
         spec: the DP-SGD parameters of the audit. The noise multiplier is not used.
         seed: for the start and batches of the noiseless training, and for the choice of the record to replace.

@@ -34,7 +34,7 @@ def crafted_input(
     are nearest to z's. `details["norm_ratio"]` is the ratio of the norms at the end.
 
     Args:
-        task: the private records D, which this adversary knows.
+        task: the private records, which this adversary knows.
         model: the architecture to be audited. The reference is one such model.
         spec: the batches, steps, learning rate and optimizer of the reference, which trains without clipping and noise.
             The published code trains it with another learning rate than the audit's. To do the same, craft with
@@ -119,7 +119,7 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     r"""S4, the mislabeled sample: z = (x, y), and z′ = (x, y′) with the label whose gradient points farthest from z's.
 
     Args:
-        task: the private records D, which this adversary knows.
+        task: the private records, which this adversary knows.
         model, spec, seed, target: as in `crafted_input`.
 
     Returns:
@@ -157,7 +157,7 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     r"""S5, the adversarial natural sample: z, and the auxiliary record whose gradient points farthest from z's.
 
     Args:
-        task: the private records D, which this adversary knows, and auxiliary records. None of these may be private.
+        task: the private records, which this adversary knows, and auxiliary records. None of these may be private.
         model, spec, seed, target: as in `crafted_input`.
 
     Returns:

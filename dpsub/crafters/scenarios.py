@@ -4,3 +4,4 @@ from dpsub.crafters.gradient_canaries import gradient
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
 
 BY_SCENARIO = {"S2": gradient, "S3": crafted_input, "S4": mislabeled, "S5": natural}
+"""The crafters of the scenarios S2 to S5."""

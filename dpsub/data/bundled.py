@@ -21,6 +21,7 @@ _MEASURES = (
 BREAST_CANCER_COLUMNS = tuple(
     name.format(measure) for name in ("mean {}", "{} error", "worst {}") for measure in _MEASURES
 )
+"""The names of the 30 columns of `breast_cancer`, in order."""
 
 
 def digits(n_train: int = 500, seed: int = 0) -> Task:

@@ -28,9 +28,11 @@ class Gaussian:
         checks.real("mu", self.mu, above=0)
 
     def epsilon(self, delta: float) -> float:
+        """The true ε at δ."""
         return accounting.gdp_epsilon(self.mu, delta)
 
     def tradeoff(self, fpr: Array) -> Array:
+        """The least false-negative rate at each false-positive rate."""
         return np.asarray(ndtr(-ndtri(checks.rates("fpr", fpr)) - self.mu))
 
 
@@ -89,9 +91,11 @@ class SampledGaussian:
         checks.whole("steps", self.steps)
 
     def epsilon(self, delta: float) -> float:
+        """The true ε at δ."""
         return float(accounting.epsilon_interval(**asdict(self), delta=delta, adjacency="substitute").lower)
 
     def tradeoff(self, fpr: Array) -> Array:
+        """The least false-negative rate at each false-positive rate."""
         return np.asarray(accounting.tradeoff(fpr, **asdict(self), adjacency="substitute"))
 
 
@@ -105,10 +109,12 @@ class RandomizedResponse:
         checks.real("loss", self.loss, above=0)
 
     def epsilon(self, delta: float) -> float:
+        """The true ε at δ."""
         delta = checks.probability("delta", delta)
         return float(np.log(max(np.exp(self.loss) * (1 - delta) - delta, 1.0)))
 
     def tradeoff(self, fpr: Array) -> Array:
+        """The least false-negative rate at each false-positive rate."""
         rates = checks.rates("fpr", fpr)
         return np.asarray(np.maximum(1 - np.exp(self.loss) * rates, np.exp(-self.loss) * (1 - rates)))
 

@@ -60,7 +60,9 @@ METHODS = {
         Method("katz", ApproximateDP, lambda _: Katz(), exact=False),
     )
 }
+"""The methods of `epsilon_lower_bound` by name: the family of claims that each tests, and how."""
 EXACT = tuple(name for name, method in METHODS.items() if method.exact)
+"""The methods with exact tests. Bounds by the other methods are not valid, and are kept for comparison."""
 
 
 def _mechanisms(delta: float, sampling: Sampling, columns: int) -> list[Claim]:

@@ -58,6 +58,7 @@ __all__ = [
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)
+"""The numbers of runs at which the study measures bounds."""
 OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
 
 

@@ -157,7 +157,7 @@ def against_runs(
     top = 1.15 * max(substitute, highest)
     ax.set_ylim(0, top)
     if most.max() > top:  # the line leaves the axes: say where it goes
-        _note(ax, most.max(), most.max(), begin="ceiling: rises to")
+        _note(ax, most.min(), most.max())
     ax.set_xlabel("runs, both worlds")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:
@@ -239,8 +239,8 @@ def _draw_ceiling(ax: Axes, x: Array, ceiling: Array | None, artists: dict[str, 
         artists["ceiling"] = _note(ax, low, high)
 
 
-def _note(ax: Axes, low: float, high: float, *, begin: str = "ceiling:") -> Annotation:
+def _note(ax: Axes, low: float, high: float) -> Annotation:
     """Write above the right corner of the axes, where no data is, which bound a perfect attack would reach."""
     told = f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
     look: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "fontsize": 7, "color": "0.35"}
-    return ax.annotate(f"{begin} {told}", (1, 1.0), **look)
+    return ax.annotate(f"ceiling: {told}", (1, 1.0), **look)

@@ -183,7 +183,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
 
     Args:
         result: an audit with metrics=("accuracy",).
-        bit: use only the models of the world of z (0) or of z′ (1); None uses both.
+        bit: use only the models of the world with z (0) or with z′ (1); None uses both.
 
     Raises:
         ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
 from dpsub.figures.arguments import named, numbers, on_axes, points, text
-from dpsub.figures.style import LOOKS, broken, literal
+from dpsub.figures.style import LOOKS, broken, literal, number
 
 Trace = Mapping[str, NDArray[Any]]
 TO_TARGET = "cosine with target gradient"
@@ -107,7 +107,7 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
     places = np.argsort(order)  # of each label, from the left
     colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in order]
     bars = ax.bar(np.arange(len(values)), values[order], color=colors, edgecolor="black", linewidth=0.6)
-    for y, name in ((own, "own"), (chosen, f"chosen: {values[chosen]:.2f}")):
+    for y, name in ((own, "own"), (chosen, f"chosen: {number(values[chosen])}")):
         up = values[y] > 0
         ax.annotate(
             name,

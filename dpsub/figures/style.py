@@ -16,8 +16,12 @@ from dpsub._core import checks
 from dpsub.estimators import LowerBound
 from dpsub.figures.arguments import on_axes, text
 
-STYLE = "dpsub.figures.dpsub"  # plt.style.use(figures.STYLE)
-SINGLE, DOUBLE = (3.4, 2.4), (6.8, 2.6)  # inches
+STYLE = "dpsub.figures.dpsub"
+"""The style of all figures, for `plt.style.use`."""
+SINGLE = (3.4, 2.4)
+"""The size of a single figure, in inches."""
+DOUBLE = (6.8, 2.6)
+"""The size of a figure with two panels or more, in inches."""
 
 # Okabe and Ito's palette, safe for colour-blind readers; each colour comes with a marker or a line style.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -33,17 +37,19 @@ LOOKS: dict[str, dict[str, Any]] = {
     "S6": {"color": "#882255", "marker": "*", "label": "attribute (S6)"},
     "S2 watched": {"color": "#56B4E9", "marker": "P", "label": "crafted gradient (S2), every step seen"},
 }
+"""The color, marker or line style, and label of each scenario and of each ε, by its name."""
 
-# Colours for what is no scenario, by what they tell apart: no colour means two things. Markers and line styles come
-# with them.
 PALETTES: dict[str, tuple[str, ...]] = {
     "rate": ("#B3A2D9", "#8A6FC0", "#6443A4", "#42207A", "#1F0845"),  # sample rates, from light to dark
     "valid": ("#01665E", "#35978F", "#00332B"),  # rules that give valid bounds
     "not valid": ("#8C510A", "#BF812D", "#543005"),  # rules that do not
-    "world": ("black", "0.7"),  # the world with z, the world with z′
+    "world": ("black", "0.6"),  # the world with z, the world with z′
     "kind": ("#332288", "#CC6677", "#117733", "#999933", "#AA4499"),  # models, canaries, losses, and all else
 }
+"""Colours for what is no scenario, by what they tell apart: no colour means two things. Markers and line styles come
+with them."""
 COLORS = PALETTES["kind"]
+"""The palette of models, canaries, losses, and of all else that has none of its own."""
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ASSUMES = {

@@ -25,8 +25,10 @@ from dpsub.figures.pages import Page, filled
 __all__ = ["MU", "RUNS", "Lies", "Round", "count_lies", "first_lie", "page", "play"]
 
 DELTA, ALPHA = 1e-5, 0.05
-RUNS = (125, 1_250, 12_500)  # in each world
+RUNS = (125, 1_250, 12_500)
+"""The numbers of runs in each world that the game offers."""
 MU = (0.5, 1.0, 2.0)
+"""The distances between the worlds that the game offers."""
 # In how many of 100 audits the best threshold's bound exceeds the truth, for each μ, from 400 audits or more.
 LIES = {125: (4, 3, 2), 1_250: (9, 9, 9), 12_500: (14, 17, 22)}
 MOST_RUNS = 10**8

@@ -52,7 +52,9 @@ class Model(Protocol):
         ...
 
     @property
-    def classes(self) -> int: ...
+    def classes(self) -> int:
+        """The number of classes."""
+        ...
 
     @property
     def parameters(self) -> int:

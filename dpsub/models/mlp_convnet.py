@@ -49,11 +49,12 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
     return Network(name, shape, task.num_classes, tuple(layers))
 
 
-# Convolutions as (channels, kernel, padding, whether 2 × 2 max pooling follows), and the width of the hidden layer.
 CONVNETS = {
     "small": (((16, 5, 0, True), (32, 4, 0, True)), 32),
     "large": (tuple((channels, 3, 1, last) for channels in (32, 64, 128) for last in (False, True)), 128),
 }
+"""The sizes of `convnet`: its convolutions as (channels, kernel, padding, whether 2 × 2 max pooling follows), and the
+width of its hidden layer."""
 
 
 def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Network:

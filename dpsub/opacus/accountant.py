@@ -41,6 +41,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     @property
     def sampling(self) -> str:
+        """How records enter batches: "poisson" or "epochs"."""
         return self._sampling
 
     @sampling.setter

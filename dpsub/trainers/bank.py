@@ -65,6 +65,7 @@ class Bank:
 
     @property
     def device(self) -> torch.device:
+        """The device that the bank trains on."""
         return self.generator.device
 
     def step(

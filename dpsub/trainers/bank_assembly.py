@@ -13,6 +13,7 @@ from dpsub.trainers.bank import Bank
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot
 
 COORDINATES = ("span", "all")
+"""The coordinates that a linear head can train in: those that its records span, or all."""
 
 
 def assemble(
@@ -32,7 +33,7 @@ def assemble(
         model: the architecture.
         task: the n records. The canary takes the place of record `canary.slot`.
         spec: the DP-SGD parameters.
-        bits: (runs,) 0 for the world of z, 1 for the world of z_prime.
+        bits: (runs,) 0 for the world with z, 1 for the world with z′.
         generator: the source of all randomness, see `Bank`. The bank trains on its device.
         canary: the pair whose z or z_prime fills the slot. None: all n records are shared, as for reference models.
         empty_slot: without a canary: the index of a record to leave out. n counts its place.

@@ -157,7 +157,7 @@ def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_o
 def test_a_ceiling_that_leaves_the_plot_says_where_it_goes(ax, bounds_of):
     given = {"audited": {"S2": [bounds_of([1.0, 2.0])]}, "substitute": 4.0, "add_remove": 2.0}
     figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 25.4])
-    assert [text.get_text() for text in ax.texts] == ["ceiling: rises to 25"]
+    assert [text.get_text() for text in ax.texts] == ["ceiling: 3 to 25"]
     ax.clear()
     figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 4.2])
     assert not ax.texts

@@ -1,0 +1,50 @@
+// What style sheets cannot do: what scrolls takes the keyboard's focus, and what is folded opens before printing.
+(() => {
+  const BOXES = [
+    ["div.math, span.math", "formula"],
+    [".pst-scrollable-table-container, .cell_output div.text_html", "table"],
+    [".cell_output > .output, .bd-content pre", "output"],
+  ];
+
+  const focusable = () => {
+    for (const [selector, what] of BOXES) {
+      for (const box of document.querySelectorAll(selector)) {
+        const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "hidden";
+        if (scrolls && !box.hasAttribute("tabindex")) {
+          box.tabIndex = 0;
+          box.setAttribute("role", "group");
+          box.setAttribute("aria-label", `${what}, scrolls sideways`);
+          box.dataset.scrolls = "";
+        } else if (!scrolls && "scrolls" in box.dataset) {
+          for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);
+        }
+      }
+    }
+  };
+
+  let waiting;
+  const soon = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(focusable, 100);
+  };
+  addEventListener("load", () => {
+    focusable();
+    window.MathJax?.startup?.promise?.then(focusable);
+  });
+  addEventListener("resize", soon);
+  addEventListener("toggle", soon, true);
+
+  const FOLDED = "details:not(.toggle-details):not([open])"; // the theme opens those with that class
+  addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll(FOLDED)) {
+      part.open = true;
+      part.dataset.openedToPrint = "";
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const part of document.querySelectorAll("[data-opened-to-print]")) {
+      part.open = false;
+      delete part.dataset.openedToPrint;
+    }
+  });
+})();

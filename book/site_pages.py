@@ -1,0 +1,168 @@
+"""A Sphinx extension: what the opening page takes from other files, and what each page's head says of it.
+
+The opening page shows the version, the README's first example with what it prints, how to install and how to cite.
+Each of these is read from its one source, or run, while the book is built.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import picture
+import yaml
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = "notebooks/quickstart.ipynb"
+CARD = "_static/card.png"
+LONGEST = 200  # characters of a description; search engines show about 160
+NOT_OURS = "executablebooks/jupyter-book"  # what jupyter-book takes for a book's repository where none is given
+THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
+LIST_OF_WORKS = ('<div role="list" class="citation-list">', 'role="doc-biblioentry"', 'role="listitem"')
+
+
+def example() -> str:
+    """The README's first example in Python."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[0].strip()
+
+
+def printed(code: str) -> str:
+    """What a program prints, run by itself with this package."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise RuntimeError(f"the README's first example fails, so the opening page has nothing to show: {run.stderr}")
+    return run.stdout.strip()
+
+
+def version() -> str:
+    """The package's version."""
+    found = re.search(r'__version__ = "([^"]+)"', (ROOT / "dpsub" / "_version.py").read_text())
+    if found is None:
+        raise RuntimeError("dpsub/_version.py says no __version__")
+    return found[1]
+
+
+def bibtex(year: str, repository: str) -> str:
+    """CITATION.cff as an entry for a bibliography."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    fields = {
+        "title": "{" + cited["title"] + "}",
+        "author": " and ".join(author_of(author) for author in cited["authors"]),
+        "year": year,
+        "version": cited["version"],
+        "note": f"{cited['license']} license",
+    } | ({"url": repository} if repository else {})
+    lines = ",\n".join(f"  {name:<7} = {{{value}}}" for name, value in fields.items())
+    return f"@software{{dpsub,\n{lines}\n}}"
+
+
+def author_of(author: dict[str, str]) -> str:
+    """An author as BibTeX writes one; a name that is no person's in braces of its own."""
+    return "{" + author["name"] + "}" if "name" in author else f"{author['family-names']}, {author['given-names']}"
+
+
+def repository_of(config: Config) -> str:
+    """The address of the repository, where _config.yml says one."""
+    url = config.html_theme_options.get("repository_url") or ""
+    return "" if NOT_OURS in url else url.rstrip("/")
+
+
+def installing(repository: str) -> str:
+    """The commands that install dpsub: with the repository's address where it is known."""
+    if not repository:
+        here = "make quickstart   # in a copy of the repository: installs into .venv, audits 2,500 models"
+        return f"```\n{here}\n```\n\nInto an environment of your own: `pip install .` in the same folder."
+    folder = repository.rsplit("/", 1)[-1].removesuffix(".git")
+    return (
+        f"```\ngit clone {repository}\ncd {folder}\nmake quickstart   # installs into .venv, audits 2,500 models\n"
+        "```\n\n"
+        f"Into an environment of your own: `pip install git+{repository}`."
+    )
+
+
+def fill_in(app: Sphinx, config: Config) -> None:
+    """Give the opening page what it takes from elsewhere."""
+    repository, code = repository_of(config), example()
+    config.myst_substitutions = {
+        **config.myst_substitutions,
+        "version": version(),
+        "example": f"```python\n{code}\n```\n\n```text\n{printed(code)}\n```",
+        "install": installing(repository),
+        "bibtex": f"```bibtex\n{bibtex(str(config.copyright), repository)}\n```",
+        "source": f"[{repository}]({repository})" if repository else "in the repository that this book was built from",
+    }
+
+
+def draw(app: Sphinx) -> None:
+    """Draw the pictures of the claim into the folder that the book is built from."""
+    executed = Path(app.srcdir) / QUICKSTART
+    if app.builder.format != "html" or not executed.exists():
+        return
+    found = picture.numbers(executed)
+    images = Path(app.srcdir) / "book" / "images"
+    picture.opening(found, picture.LIGHT, images / "claim.svg")
+    picture.opening(found, picture.DARK, images / "claim-dark.svg")
+    picture.card(found, Path(app.srcdir) / CARD)
+
+
+def description(doctree: nodes.document | None, meta: dict[str, Any]) -> str:
+    """The sentence that describes a page: its front matter's, or the first sentences of its first paragraph."""
+    if "description" in meta:
+        return str(meta["description"])
+    if doctree is None:
+        return ""
+    paragraphs = (p for p in doctree.findall(nodes.paragraph) if isinstance(p.parent, nodes.section))
+    text = " ".join(next((p.astext() for p in paragraphs), "").split())
+    whole = ""
+    for sentence in re.split(r"(?<=[.?!:])\s+(?=[^\Wa-z])", text):
+        if whole and len(whole) + len(sentence) > LONGEST:
+            break
+        whole = f"{whole} {sentence}".strip()
+    return whole if len(whole) <= LONGEST else whole[:LONGEST].rsplit(" ", 1)[0] + " …"
+
+
+def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Describe a page to search engines and to those who show links; leave out what it does not use."""
+    title = re.sub(r"<[^>]+>", "", context.get("title", ""))
+    says = description(doctree, context.get("meta") or {})
+    base = app.config.html_baseurl
+    image = f"{base.rstrip('/')}/{CARD}" if base else context["pathto"](CARD, 1)
+    tags = {"og:title": title, "og:description": says, "og:type": "article", "og:site_name": "dpsub", "og:image": image}
+    if base:
+        tags["og:url"] = f"{base.rstrip('/')}/{page}.html"
+    lines = [f'<meta property="{name}" content="{escape(value)}" />' for name, value in tags.items() if value]
+    lines.append('<meta name="twitter:card" content="summary_large_image" />')
+    if says:
+        lines.append(f'<meta name="description" content="{escape(says)}" />')
+    context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
+    for files in ("script_files", "css_files"):
+        context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
+    if LIST_OF_WORKS[0] in context.get("body", ""):
+        context["body"] = context["body"].replace(*LIST_OF_WORKS[1:])
+
+
+def told(file: Any) -> str:
+    """All that an entry for a script or style sheet holds: its address and its text."""
+    return f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', {})}"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("config-inited", fill_in)
+    app.connect("builder-inited", draw)
+    app.connect("html-page-context", head, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

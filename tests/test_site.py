@@ -1,0 +1,128 @@
+"""What a reader's browser makes of the built site: every page, wide and narrow, light and dark, on paper, offline."""
+
+import re
+from pathlib import Path
+
+import look
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "_build" / "html"
+PAGES = look.pages(SITE) if SITE.exists() else []
+MADE_BY_SPHINX = ["genindex.html", "search.html"]
+
+pytestmark = [
+    pytest.mark.book,
+    pytest.mark.xdist_group("site"),
+    pytest.mark.skipif(not PAGES, reason="the book is not built: make book"),
+]
+
+
+@pytest.fixture(scope="module")
+def address():
+    with look.served(SITE) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(browser):
+    """One page of the browser for all tests."""
+    with look.calm_page(browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def axe():
+    return pytest.importorskip("axe_playwright_python.base").AXE_SCRIPT
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_says_no_error_asks_nobody_else_and_can_be_read_by_all(page, axe, address, name):
+    seen = look.look(page, axe, address, name, SITE)
+    assert seen.overflow == {"desktop": 0, "phone": 0}
+    assert not seen.cut
+    assert not seen.unset
+    assert not seen.console
+    assert not seen.elsewhere
+    assert not seen.findings
+
+
+def test_every_page_is_in_the_contents():
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
+    listed = [toc["root"], *(page["file"] for part in toc["parts"] for page in part["chapters"])]
+    assert sorted(PAGES) == sorted([*(f"{name}.html" for name in listed), *MADE_BY_SPHINX])
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in MADE_BY_SPHINX])
+def test_a_page_describes_itself(name):
+    head = (SITE / name).read_text().split("</head>")[0]
+    tags = dict(re.findall(r'<meta (?:name|property)="([^"]+)" content="([^"]*)"', head))
+    assert 20 < len(tags["description"]) <= 202 or name == "book/intro.html"
+    assert tags["og:description"] == tags["description"]
+    assert tags["og:title"] in re.search(r"<title>(.*?)</title>", head, re.DOTALL)[1]
+    assert (SITE / name).parent.joinpath(tags["og:image"]).resolve().is_file()
+    assert '<link rel="icon"' in head
+
+
+def test_descriptions_differ():
+    found = [re.search(r'name="description" content="([^"]*)"', (SITE / name).read_text()) for name in PAGES]
+    texts = [match[1] for match in found if match]
+    assert len(texts) == len(PAGES) - len(MADE_BY_SPHINX)
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_search_finds_a_word_without_a_network(page):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((SITE / "search.html").as_uri() + "?q=mislabeled")
+    page.wait_for_selector("#search-results li a")
+    assert "S4_mislabeled.html" in "".join(
+        page.eval_on_selector_all("#search-results li a", "links => links.map(link => link.href)")
+    )
+    assert all(url.startswith("file:") for url in asked)
+
+
+SHOWN = "element => element.checkVisibility() && element.getBoundingClientRect().height > 0"
+
+
+@pytest.mark.parametrize("name", ["notebooks/estimators", "notebooks/quickstart"])
+def test_a_print_opens_what_is_folded_and_begins_with_the_title(page, address, name):
+    page.set_viewport_size({"width": 800, "height": 1100})
+    page.goto(f"{address}/{name}.html")
+    folded = page.locator(".bd-article details, .bd-article .admonition.toggle-hidden")
+    assert folded.count()
+    page.evaluate("addEventListener('beforeprint', () => { window.printed = true })")
+    page.pdf()
+    assert page.evaluate("window.printed"), "Chromium tells the page that it prints"
+
+    closed = "() => document.querySelectorAll('.bd-article details:not([open]), .bd-article .toggle-hidden').length"
+    before = page.evaluate(closed)
+    page.emulate_media(media="print")
+    try:
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert before
+        assert page.evaluate(closed) == 0
+        for solution in page.locator(".bd-article .solution p:not(.admonition-title)").all():
+            assert solution.evaluate(SHOWN)
+        assert not page.locator("#jb-print-toc").evaluate(SHOWN)
+        assert page.locator("h1").evaluate_all(f"titles => titles.filter({SHOWN}).length") == 1
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(closed) == before
+    finally:
+        page.emulate_media(media="screen")
+
+
+def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
+    grounds = "boxes => boxes.map(box => getComputedStyle(box).backgroundColor)"
+    boxes = 0
+    for name in PAGES:
+        if "dpsub-explorer" not in (SITE / name).read_text():
+            continue
+        page.goto(f"{address}/{name}")
+        page.evaluate(f"{look.MARKED}.theme = 'dark'")
+        found = page.eval_on_selector_all(".cell_output div.text_html:has(.dpsub-explorer)", grounds)
+        assert set(found) == {"rgba(0, 0, 0, 0)"}
+        boxes += len(found)
+    assert boxes

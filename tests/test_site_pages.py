@@ -1,0 +1,115 @@
+"""What the opening page takes from other files, the logo, the pictures, and each page's description."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import logo
+import nbformat
+import picture
+import pytest
+import site_pages
+import yaml
+from docutils import nodes
+from matplotlib.image import imread
+from pybtex.database import parse_string
+
+import dpsub
+
+ROOT = Path(__file__).parent.parent
+FOUND = picture.Numbers(add_remove=4.4, substitute=10.0, audited=8.7, runs=2500)
+
+
+def test_the_logo_that_is_kept_is_the_one_that_is_drawn():
+    assert {path.name: path.read_text() for path in (ROOT / "book" / "_static").glob("*.svg")} == logo.files()
+
+
+def test_the_citation_is_that_of_the_citation_file():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    entry = parse_string(site_pages.bibtex("2026", "https://example.org/dpsub"), "bibtex").entries["dpsub"]
+    assert entry.type == "software"
+    assert entry.fields["title"] == "{" + cited["title"] + "}"
+    assert [str(person) for person in entry.persons["author"]] == ["{" + cited["authors"][0]["name"] + "}"]
+    assert entry.fields["version"] == cited["version"] == dpsub.__version__ == site_pages.version()
+    assert entry.fields["year"] == "2026"
+    assert entry.fields["url"] == "https://example.org/dpsub"
+    assert "url" not in parse_string(site_pages.bibtex("2026", ""), "bibtex").entries["dpsub"].fields
+
+
+def test_people_are_cited_by_both_names():
+    assert site_pages.author_of({"family-names": "Curie", "given-names": "Marie"}) == "Curie, Marie"
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        (None, ""),
+        ("", ""),
+        ("https://github.com/executablebooks/jupyter-book", ""),
+        ("https://a.org/x/", "https://a.org/x"),
+    ],
+)
+def test_no_address_is_shown_that_nobody_gave(url, known):
+    assert site_pages.repository_of(SimpleNamespace(html_theme_options={"repository_url": url})) == known
+
+
+def test_installing_names_the_address_only_where_there_is_one():
+    assert "make quickstart" in site_pages.installing("")
+    assert "://" not in site_pages.installing("")
+    text = site_pages.installing("https://example.org/someone/dpsub.git")
+    assert "git clone https://example.org/someone/dpsub.git\ncd dpsub\n" in text
+    assert "pip install git+https://example.org/someone/dpsub.git" in text
+
+
+def test_the_example_is_run_and_what_it_raises_is_told():
+    assert site_pages.printed("print(6 * 7)") == "42"
+    with pytest.raises(RuntimeError, match=r"(?s)first example fails.*ZeroDivisionError"):
+        site_pages.printed("1 / 0")
+    assert site_pages.example().startswith("import dpsub")
+
+
+def page(*paragraphs):
+    """A page with a title, a note, and paragraphs."""
+    section = nodes.section("", nodes.title("", "Title"), nodes.note("", nodes.paragraph("", "A note.")))
+    section += [nodes.paragraph("", text) for text in paragraphs]
+    document = nodes.document(SimpleNamespace(), SimpleNamespace())
+    document += section
+    return document
+
+
+def test_a_page_is_described_by_its_first_sentences():
+    short = "It counts to 3. Slowly."
+    long = "Then comes a sentence that says a good deal more than what is left of a description's place."
+    assert site_pages.description(page(f"It  counts\nto 3. Slowly. {long}", "More."), {}) == f"{short} {long}"
+    assert site_pages.description(page(f"{short} {long} {long}"), {}) == f"{short} {long}"
+    assert site_pages.description(page("The ε is 4.38 here."), {"description": "Another."}) == "Another."
+    assert site_pages.description(page("word " * 100), {}).endswith("word …")
+    assert len(site_pages.description(page("word " * 100), {})) <= site_pages.LONGEST + 2
+    assert site_pages.description(page(), {}) == site_pages.description(None, {}) == ""
+
+
+def test_the_pictures_numbers_are_those_that_the_quickstart_glued(tmp_path):
+    def glued(name, value):
+        return nbformat.v4.new_output(
+            "display_data", {picture.RECORD: repr(value)}, metadata={"scrapbook": {"name": name}}
+        )
+
+    values = {"add_remove": 4.4, "substitute": 10.0, "audited": 8.7, "runs": 2500, "group": 11.0}
+    cell = nbformat.v4.new_code_cell("glue", outputs=[glued(*item) for item in values.items()])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "quickstart.ipynb")
+    assert picture.numbers(tmp_path / "quickstart.ipynb") == FOUND
+
+
+def test_the_bars_are_as_long_as_the_numbers():
+    ax = picture.figure((4, 3), "none").add_axes((0, 0, 1, 1))
+    picture.draw(ax, FOUND, picture.LIGHT, 10)
+    ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    assert ends == pytest.approx([FOUND.add_remove, FOUND.add_remove, FOUND.audited, FOUND.substitute])
+    assert {"ε = 4.40", "attack: ε ≥ 8.70", "ε = 10.00"} <= {text.get_text() for text in ax.texts}
+
+
+def test_pictures_are_the_same_each_time_and_the_card_has_its_size(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        picture.opening(FOUND, picture.DARK, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    picture.card(FOUND, tmp_path / "card.png")
+    assert imread(tmp_path / "card.png").shape[:2] == (630, 1200)
