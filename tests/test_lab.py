@@ -225,7 +225,7 @@ def test_the_explorers_answer_as_output_of_a_cell(browser, lab):
             root = roots.nth(i)
             root.scroll_into_view_if_needed()
             answer = root.locator("[data-shown=answer]")
-            before = answer.inner_text()
+            before = answer.text_content()
             assert "." in before
             if root.locator("input[type=radio]").count():
                 root.get_by_label("yes").first.check()
