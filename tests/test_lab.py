@@ -84,7 +84,7 @@ def lab(browser, tmp_path_factory):
         server.wait(30)
 
 
-def wait_for(address, server, log, seconds=60):
+def wait_for(address, server, log, seconds=240):
     end = time.monotonic() + seconds
     while time.monotonic() < end and server.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(address):
@@ -165,3 +165,75 @@ def test_the_quickstart_shows_prose_with_its_numbers_and_no_markup(browser, lab)
 def test_every_other_notebook_shows_prose_with_its_numbers_and_no_markup(browser, lab, name):
     parameters = yaml.safe_load((ROOT / "notebooks/params/quick" / f"{name}.yaml").read_text()) or {}
     see(browser, lab, name, 600, **parameters)
+
+
+def notebook_of(lab, name, *cells):
+    """A notebook of code cells, in the lab's folder."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, lab[1] / "notebooks" / f"{name}.ipynb")
+
+
+WIDGETS = {
+    "epsilon_explorer": ("widgets.epsilon_explorer(noise_multiplier=20.0, sample_rate=1.0, steps=100)", 4),
+    "audit_game": ("widgets.audit_game(runs=125)", 2),
+}
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("name", WIDGETS)
+def test_a_widget_answers_its_sliders(browser, lab, name):
+    call, sliders = WIDGETS[name]
+    notebook_of(lab, name, f"from dpsub import widgets\n{call}")
+    with after_running_all(browser, lab, name, [], 120) as page:
+        picture = page.locator(".jupyter-widgets img, img.jupyter-widgets").first
+        picture.wait_for(timeout=60_000)
+        handles = page.locator(".noUi-handle")
+        assert handles.count() == sliders
+        for i in range(sliders):
+            before = picture.get_attribute("src")
+            handles.nth(i).focus()
+            page.keyboard.press("ArrowLeft")
+            page.wait_for_function(
+                "([image, src]) => image.src !== src", arg=[picture.element_handle(), before], timeout=60_000
+            )
+        if name == "audit_game":
+            page.get_by_role("button", name="play 100 times").click()
+            page.get_by_text("Of 100 audits").wait_for(timeout=60_000)
+        take_picture(page, f"widget_{name}")
+
+
+EXPLORERS = {
+    "page": "explorer.page()",
+    "attacker_page": "explorer.attacker_page()",
+    "runs_page": "explorer.runs_page()",
+    "game": "game.page()",
+    "drift": "figures.drifting_scores(audits.load('../results/paper/quickstart/S2.zarr.zip'), delta=1e-5)",
+    "which": "which_audit.page()",
+}
+
+
+@pytest.mark.book
+def test_the_explorers_answer_as_output_of_a_cell(browser, lab):
+    (lab[1] / "notebooks" / "own_code").symlink_to(ROOT / "notebooks" / "own_code")
+    imports = "from dpsub import audits, explorer, figures, game\nfrom own_code import which_audit"
+    notebook_of(lab, "explorers", imports, *EXPLORERS.values())
+    with after_running_all(browser, lab, "explorers", [], 240) as page:
+        roots = page.locator(".dpsub-explorer")
+        assert roots.count() == len(EXPLORERS)
+        for i in range(len(EXPLORERS)):
+            root = roots.nth(i)
+            root.scroll_into_view_if_needed()
+            answer = root.locator("[data-shown=answer]")
+            before = answer.text_content()
+            assert "." in before
+            if root.locator("input[type=radio]").count():
+                root.get_by_label("yes").first.check()
+            else:
+                root.locator("input[type=range]").first.focus()
+                for _ in range(8):
+                    page.keyboard.press("ArrowLeft")
+                if 'data-do="again"' in root.inner_html():
+                    root.get_by_text("another audit").click()
+            page.wait_for_function("([one, text]) => one.textContent !== text", arg=[answer.element_handle(), before])
+        take_picture(page, "explorers")

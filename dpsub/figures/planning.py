@@ -72,7 +72,7 @@ def _refuted(claim: Claim, rank: int, alpha: float, half: int) -> tuple[Array, A
         most, too_many = (between, too_many) if excess(0.0, between) < 0 else (most, between)
     even = (half * ndtr(np.linspace(-4, 3, 29))).round()
     counts = np.unique(np.concatenate((np.arange(4), even[even < most], [max(most, 0), too_many, half]))).astype(int)
-    return _score(counts, half), np.array([largest(count) for count in counts.tolist()])
+    return _score(counts.astype(float), half), np.array([largest(count) for count in counts.tolist()])
 
 
 def _score(counts: Array, half: int) -> Array:
@@ -91,7 +91,7 @@ def _bounds(ranks: list[tuple[int, float]], tests: list[tuple[Array, Array]], ha
     for (scores, refuted), rate in zip(tests, fnr.T, strict=True):
         below = np.divide(rate, remaining, out=np.zeros(AUDITS), where=remaining > 0)
         missed, remaining = rng.binomial(missed, np.minimum(below, 1.0)), rate
-        best = np.maximum(best, np.interp(_score(missed, half), scores, refuted))
+        best = np.maximum(best, np.interp(_score(missed.astype(float), half), scores, refuted))
     return best
 
 

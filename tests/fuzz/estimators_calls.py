@@ -291,7 +291,10 @@ CALLS = [
         hostile={"path": ANY_PATH},
         raises=(OSError,),
     ),
-    Call("dpsub.game.play", game.play, {"runs": RUNS, "mu": EPSILONS, "seed": SEEDS}, played),
+    Call(
+        "dpsub.game.play", game.play, {"runs": RUNS, "mu": EPSILONS, "seed": SEEDS, "delta": [OMIT, 1e-5, 0.1]}, played
+    ),
+    Call("dpsub.game.first_lie", game.first_lie, {"runs": [125, 1_000], "mu": [0.5, 1, 2]}, of(int)),
     Call(
         "dpsub.game.count_lies",
         game.count_lies,

@@ -11,6 +11,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from dpsub import estimators, explorer, figures, game, widgets
+from dpsub.figures.pages import Page
 from fuzz.accounting_calls import DELTAS
 from fuzz.call import OMIT, Call
 from fuzz.checkers import of
@@ -183,7 +184,24 @@ CALLS = [
         {"noise_multiplier": [1.0, 20], "sample_rate": [1, 1.0], "steps": [1, 5], "delta": DELTAS},
         three,
     ),
-    Call("dpsub.explorer.page", explorer.page, {}, of(object)),
+    Call(
+        "dpsub.explorer.page",
+        explorer.page,
+        {"noise_multiplier": [OMIT, 1.0, 20], "sample_rate": [1, 1.0], "steps": [1, 5], "delta": [OMIT, 1e-5, 1e-8]},
+        of(Page),
+    ),
+    Call(
+        "dpsub.explorer.attacker_page",
+        explorer.attacker_page,
+        {"epsilon": [OMIT, 1, 4.5], "delta": [OMIT, 1e-5, 0.1]},
+        of(Page),
+    ),
+    Call(
+        "dpsub.explorer.runs_page",
+        explorer.runs_page,
+        {"epsilon": [OMIT, 1, 4.5], "delta": [OMIT, 1e-5], "runs": [OMIT, 50, 2_500]},
+        of(Page),
+    ),
     Call(
         "dpsub.widgets.epsilon_explorer",
         widgets.epsilon_explorer,
@@ -193,7 +211,7 @@ CALLS = [
     Call(
         "dpsub.widgets.audit_game",
         widgets.audit_game,
-        {"runs": [125], "mu": [0.5, 2, 1.0], "seed": [OMIT, 0, 5]},
+        {"runs": [125], "mu": [0.5, 2, 1.0], "delta": [OMIT, 1e-5, 0.1], "seed": [OMIT, None, 0, 5]},
         of(ipywidgets.VBox),
     ),
 ]

@@ -25,6 +25,17 @@ function read(name) {
   return NaN;
 }
 
+// JupyterLab takes the arrow keys for itself where a slider leaves them to the browser.
+function obeyKeys(slider, by) {
+  const steps = { ArrowLeft: -by, ArrowDown: -by, ArrowRight: by, ArrowUp: by, PageDown: -10 * by, PageUp: 10 * by };
+  slider.addEventListener("keydown", (event) => {
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    slider.value = Number(slider.value) + steps[event.key];
+    slider.dispatchEvent(new Event("input"));
+  });
+}
+
 function listen(changed) {
   let waiting;
   const later = () => {
@@ -41,6 +52,7 @@ function listen(changed) {
       slider.setAttribute("aria-valuetext", field.value);
     };
     [slider.min, slider.max, slider.step] = [0, 1000, 1];
+    obeyKeys(slider, 5);
     slider.setAttribute("aria-label", `${field.dataset.name}, slider`);
     field.addEventListener("input", () => { follow(); later(); });
     slider.addEventListener("input", () => {
