@@ -26,7 +26,6 @@ CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
 NOT_OURS = "executablebooks/jupyter-book"  # what jupyter-book takes for a book's repository where none is given
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
-LIST_OF_WORKS = ('<div role="list" class="citation-list">', 'role="doc-biblioentry"', 'role="listitem"')
 
 
 def example() -> str:
@@ -152,8 +151,6 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
-    if LIST_OF_WORKS[0] in context.get("body", ""):
-        context["body"] = context["body"].replace(*LIST_OF_WORKS[1:])
 
 
 def told(file: Any) -> str:
