@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Of MathJax: formulas from TeX, in its fonts. The menu, which offers the rest, is switched off in _config.yml.
-MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
+MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2")
 UNUSED = (
     "_static/locales",  # the theme's translations, which are read while building
     "_static/vendor/fontawesome/*/js",  # draws icons that the fonts and their style sheet show, too
@@ -29,6 +29,8 @@ NEVER_USED = tuple(
 MATHJAX_SCRIPTS = re.compile(
     r'\s*<script>window\.MathJax = (?:(?!</script>).)*</script>|\s*<script [^>]*src="[^"]*mathjax/[^"]*"></script>'
 )
+AS_TEXT = ("n", "nn", "p", "w")  # names, punctuation and spaces of code, which have the colour of its text
+TOKEN = re.compile(rf'<span class="(?:{"|".join(AS_TEXT)})">([^<]*)</span>')
 NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 PATH = re.compile(r'(?<= d=")([^"]*)(?=")')
 PLACES = re.compile(rf'(?<= )(x|y|width|height|points)="({NUMBER}(?:[ ,]+{NUMBER})*)"')
@@ -69,9 +71,10 @@ def remove(path: Path) -> None:
 
 
 def page(html: str) -> str:
-    """The page without scripts and fonts that it does not use."""
+    """The page without scripts, fonts and marks of code that it does not use."""
     for pattern in NEVER_USED:
         html = pattern.sub("", html)
+    html = TOKEN.sub(r"\1", html)
     return html if 'class="math' in html else MATHJAX_SCRIPTS.sub("", html)
 
 

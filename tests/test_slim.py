@@ -131,6 +131,22 @@ def test_pages_keep_what_they_use():
     assert slim.page(found) == found
 
 
+def test_code_keeps_the_marks_that_have_a_colour_of_their_own():
+    code = '<pre><span class="kn">import</span><span class="w"> </span><span class="nn">dpsub</span></pre>'
+    assert slim.page(code) == '<pre><span class="kn">import</span> dpsub</pre>'
+
+
+@pytest.mark.book
+@BUILT
+@pytest.mark.parametrize("name", slim.AS_TEXT)
+def test_marks_that_are_left_out_have_the_colour_of_their_text(name):
+    styles = (BOOK / "_static/pygments.css").read_text()
+    for theme in ("light", "dark"):
+        begin = rf'html\[data-theme="{theme}"\] \.highlight'
+        (text,) = re.findall(begin + r" \{[^}]*?(color: #\w+)", styles)
+        assert re.findall(begin + rf" \.{name} \{{ (color: #\w+)", styles) == [text]
+
+
 @pytest.mark.parametrize(
     ("written", "short"),
     [
@@ -233,7 +249,6 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
         assert kept == {
             "_static/mathjax/tex-chtml.js": "a \n",
             "_static/mathjax/output/chtml/fonts/woff-v2/Main.woff": "a",
-            "_static/mathjax/input/tex/extensions/cancel.js": "a",
             "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.woff2": "a",
             "_static/styles/theme.css": "b { }",
             "_sources/notebooks/page.ipynb": '{"executed": false}',
