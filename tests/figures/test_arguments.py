@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -126,7 +127,7 @@ CALLS = [
     (figures.epsilon_panels, 0, {"panels": {"a": {"steps": [1, 2], **LINES, "audited": BOUNDS}}, "source": "b"}),
     (explorer.numbers, 0, {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "delta": 1e-5}),
     (widgets.epsilon_explorer, 0, {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "log10_delta": -5}),
-    (widgets.audit_game, 0, {"runs": 125, "mu": 1.0, "seed": 0}),
+    (widgets.audit_game, 0, {"runs": 125, "mu": 1.0, "delta": 1e-5}),
     (game.count_lies, 0, {"runs": 5, "mu": 1.0, "games": 1, "seed": 0}),
 ]  # fmt: skip
 
@@ -199,18 +200,22 @@ def test_sliders_start_where_they_are_told_or_say_why_not():
             widgets.epsilon_explorer(**{argument: wrong})
     with pytest.raises(ValueError, match="runs must be one of 125, 1250, 12500, got 7"):
         widgets.audit_game(runs=7)
+    for wrong in (-1, 0.5, "a", float("nan")):
+        with pytest.raises(ValueError, match="seed must be"):
+            widgets.audit_game(seed=wrong)
 
 
 def test_a_value_in_a_page_cannot_end_its_script_or_ask_for_another():
     given = {"text": "</script><script>alert(1)</script><!-- {{tables}} {{style}}"}
-    html = pages.filled("explorer.html", grid=given, tables="nothing").data
-    plain = pages.filled("explorer.html", grid={}, tables="nothing").data
+    told = {"checked": 1, "within": 2}
+    html = pages.filled("explorer.html", starts=given, **told).data
+    plain = pages.filled("explorer.html", starts={}, **told).data
     assert html.count("<script") == plain.count("<script")
     assert html.count("</script") == plain.count("</script")
-    data = html.split('<script type="application/json">')[1].split("</script>")[0]
+    data = re.search(r"const starts = (.*);", html)[1]
     assert json.loads(data) == given
     with pytest.raises(ValueError, match="not JSON compliant"):
-        pages.filled("explorer.html", grid=float("nan"))
+        pages.filled("explorer.html", starts=float("nan"), **told)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])

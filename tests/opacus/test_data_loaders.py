@@ -17,7 +17,6 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from dpsub.accounting import epsilon
 from dpsub.opacus.data_loaders import sampling_of
 
 ROOT = Path(__file__).parents[2]
@@ -126,9 +125,8 @@ def test_the_page_on_epsilon_has_opacus_sample_rates_and_their_epsilons():
     page = " ".join((ROOT / "book/which_epsilon_to_state.md").read_text().split())
     n, batch, epochs = 1_000, 300, 10
 
-    def stated(sample_rate, steps):
-        of = {"noise_multiplier": 2.0, "sample_rate": sample_rate, "steps": steps}
-        return f"{epsilon(**of, delta=1e-5, adjacency='substitute'):.2f}"
+    def stated(key):
+        return f"{{glue:text}}`../notebooks/figA5_adjacency_ratio.ipynb::figA5_{key}:.2f`"
 
     rates, steps = [], []
     for drop_last in (False, True):
@@ -140,8 +138,7 @@ def test_the_page_on_epsilon_has_opacus_sample_rates_and_their_epsilons():
         f"{n:,} records in batches of {batch}",
         f"So q = {rates[0]:g} instead of {batch / n:g}, a batch has {n * rates[0]:g} records",
         f"{epochs} epochs are {steps[0]} steps",
-        f"the substitute ε is {stated(rates[0], steps[0])}. For q = {batch / n:g} it would be "
-        f"{stated(batch / n, steps[0])}.",
-        f"q = {rates[1]:.3f} in {steps[1]} steps, and ε = {stated(rates[1], steps[1])}.",
+        f"the substitute ε is {stated('loader')}. For q = {batch / n:g} it would be {stated('by_size')}.",
+        f"q = 1/{round(1 / rates[1])} in {steps[1]} steps, and ε = {stated('drop_last')}.",
     ):
         assert told in page
