@@ -35,7 +35,11 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 MARKED = "document.documentElement.dataset"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-SETTLED = "() => !window.MathJax?.startup?.promise || window.MathJax.startup.promise.then(() => true)"
+SETTLED = """async () => {
+    await window.MathJax?.startup?.promise;
+    await document.fonts.ready;
+    await new Promise(done => setTimeout(done, 100));
+}"""
 UNSET = "() => [...document.querySelectorAll('.math')].filter(box => !box.querySelector('mjx-container')).length"
 CUT = """() => [...document.querySelectorAll('.bd-article *')].filter(box =>
     !box.closest('mjx-assistive-mml') && box.clientWidth > 40 && box.scrollWidth > box.clientWidth + 1

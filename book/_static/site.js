@@ -1,7 +1,7 @@
 // What style sheets cannot do: what scrolls takes the keyboard's focus, and what is folded opens before printing.
 (() => {
   const BOXES = [
-    ["div.math, span.math", "formula"],
+    ["div.math, span.math, mjx-container[display='true']", "formula"],
     [".pst-scrollable-table-container, .cell_output div.text_html", "table"],
     [".cell_output > .output, .bd-content pre", "output"],
   ];
@@ -10,7 +10,8 @@
     for (const [selector, what] of BOXES) {
       for (const box of document.querySelectorAll(selector)) {
         const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "hidden";
-        if (scrolls && !box.hasAttribute("tabindex")) {
+        if (box.matches("span.math")) box.style.overflow = scrolls ? "auto hidden" : "visible"; // not for rounded pixels
+        if (scrolls && box.getAttribute("tabindex") !== "0") { // the theme writes -1 where nothing scrolled at first
           box.tabIndex = 0;
           box.setAttribute("role", "group");
           box.setAttribute("aria-label", `${what}, scrolls sideways`);
@@ -30,6 +31,7 @@
   addEventListener("load", () => {
     focusable();
     window.MathJax?.startup?.promise?.then(focusable);
+    document.fonts.ready.then(focusable);
   });
   addEventListener("resize", soon);
   addEventListener("toggle", soon, true);
