@@ -59,7 +59,7 @@ def lab(browser, tmp_path_factory):
     pytest.importorskip("jupyterlab_myst", reason="jupyterlab-myst is not installed")
     folder = tmp_path_factory.mktemp("lab")
     (folder / "notebooks").mkdir()
-    for name in ("book", "results"):
+    for name in ("book", "results", "notebooks/own_code"):
         (folder / name).symlink_to(ROOT / name)
     for name, setting in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -215,7 +215,6 @@ EXPLORERS = {
 
 @pytest.mark.book
 def test_the_explorers_answer_as_output_of_a_cell(browser, lab):
-    (lab[1] / "notebooks" / "own_code").symlink_to(ROOT / "notebooks" / "own_code")
     imports = "from dpsub import audits, explorer, figures, game\nfrom own_code import which_audit"
     notebook_of(lab, "explorers", imports, *EXPLORERS.values())
     with after_running_all(browser, lab, "explorers", [], 240) as page:
