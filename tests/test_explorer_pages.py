@@ -157,6 +157,7 @@ def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
     assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
 
 
+@pytest.mark.slow
 @on("runs")
 def test_the_plan_is_the_librarys(page):
     for epsilon, share, method, alpha in ((10, 80, "gdp", 0.05), (4, 50, "dp", 0.01), (2, 60, "gdp", 0.1)):

@@ -431,6 +431,7 @@ print(os.environ["OMP_NUM_THREADS"])"""
     assert re.search(r"fails +failed ", told)
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_all_of_them(tmp_path):
     root = Path(__file__).parent.parent
     (tmp_path / "notebooks/params/small").mkdir(parents=True)
