@@ -19,8 +19,9 @@ def test_the_books_explorers_answer(browser):
     answered = 0
     with served(BOOK) as address:
         for path in sorted([*BOOK.glob("book/*.html"), *BOOK.glob("notebooks/*.html")]):
-            if 'data-input="sigma"' not in path.read_text():
-                continue
+            html = path.read_text()
+            if 'data-input="sigma"' not in html or html.count('data-shown="answer"') > 1:
+                continue  # the quickstart has several explorers; the same one stands alone on another page
             opened.goto(f"{address}/{path.relative_to(BOOK)}", wait_until="networkidle")
             is_the_accountants(opened, **SETTINGS[0])
             answered += 1
