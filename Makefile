@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebooks,book,cluster,dev,embeddings]'
 	touch $@
 
-quickstart: $(READY)  ## audit 2,500 models on digits and show the result (half a minute after installing)
+quickstart: $(READY)  ## audit 2,500 models on digits and show the result (about a minute after installing)
 	$(BIN)/python book/run.py quickstart --show
 
 test: $(READY)  ## the tests, without the slow ones

