@@ -64,7 +64,7 @@ def _one_by_one(
             have_p, have_q = have_p + next_p, have_q + next_q
         else:
             part = missing / offered if missing > 0 else 0.0
-            raised[:, at] = have_p + part * next_p, have_q + part * next_q
+            raised[0, at], raised[1, at] = have_p + part * next_p, have_q + part * next_q
             have_p, have_q, at = (1 - part) * next_p, (1 - part) * next_q, following
         following += 1
     return at, following, have_p, have_q

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp, ndtri
+from scipy.special import ndtri
 
 from dpsub.accounting.borrowed_mass import borrow
 from dpsub.accounting.dominating_pairs import Array, Pair
@@ -45,9 +45,7 @@ class Step:
 
     def log_moment(self, tilt: float) -> float:
         """log E[e^(tilt · loss)] of the finite part."""
-        exponent = self.log_mass + tilt * self.losses
-        top = exponent.max()
-        return float(top + math.log(np.exp(exponent - top).sum()))
+        return _log_sum_exp(self.log_mass + tilt * self.losses)
 
     @cached_property
     def _blocks(self) -> tuple[Array, Array]:
@@ -62,7 +60,13 @@ class Step:
     def rough_log_moment(self, tilt: float) -> float:
         """`log_moment` from blocks of cells: precise enough to choose a tilt."""
         log_mass, losses = self._blocks
-        return float(logsumexp(log_mass + tilt * losses))
+        return _log_sum_exp(log_mass + tilt * losses)
+
+
+def _log_sum_exp(exponents: Array) -> float:
+    """scipy's logsumexp takes ten times as long on a thousand numbers: it prepares for arrays of any library."""
+    top = exponents.max()
+    return float(top + math.log(np.exp(exponents - top).sum()))
 
 
 def deviations(steps: int, delta: float) -> float:

@@ -198,7 +198,7 @@ class Network(Frozen):
         for layer, part in self._parts(theta):
             values, kept = layer.forward(part, values)
             passed.append((layer, part, kept))
-        error = torch.softmax(values, dim=2)
+        error = _probabilities(values)
         error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
 
         gradients: list[tuple[Tensor, WeightedSum]] = []
@@ -235,3 +235,15 @@ class Network(Frozen):
             if part != last:
                 seen, last = self._seen(inputs[part, None]), part
             yield several, part, seen
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    """Softmax of outputs (records, runs, classes), which lie in memory by run.
+
+    On a CPU torch's softmax over a last dimension of fewer than 16 numbers takes ten times as long as over a first one.
+    """
+    if outputs.device.type == "cpu" and outputs.shape[2] < 16:
+        found = torch.softmax(outputs.permute(2, 1, 0).contiguous(), dim=0).permute(1, 2, 0).contiguous()
+    else:
+        found = torch.softmax(outputs.transpose(0, 1), dim=2)
+    return found.transpose(0, 1)
