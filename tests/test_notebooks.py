@@ -187,6 +187,7 @@ def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_pa
     assert found["kept_closed"] < 0.5
     assert found["kept_seen_fast"] < 0.6 < 0.8 < found["kept_seen_slow"]
     assert found["kept_of_limit"] > 0.9
+    assert found["ceiling_at_2C"] == pytest.approx(1, rel=1e-3)
 
 
 @pytest.mark.slow  # the book executes it too
