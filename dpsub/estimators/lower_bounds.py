@@ -104,7 +104,12 @@ def epsilon_lower_bound(
             - "auto": "bets" for the steps of a training, which are scores with the dimension `observation`, as
               `audit_steps` gives them; "folds" for scores with the coordinate `fold`, as `distinguish` gives them, or
               if `folds` are given; else "ranks".
-            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid.
+            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid. Several ranks
+              are tested, each at its share of alpha, and the bound is the smallest claim that none of them refutes. For
+              "gdp" and "pld", 96 % of alpha go to the ranks at 12 % and 35 % of the n0 scores with z′, and the rest to
+              3 % and 60 %: if trade-off curves are shaped like a Gaussian mechanism's, all middle ranks refute about
+              equally much. For "dp", where pairs of rates refute most if one of the two is small, alpha is shared
+              equally among eight ranks, from the third score to 30 % of n0 from either end.
             - "folds": the rank test of each fold, pooled. Valid though each fold has a scorer of its own, if that was
               learned from earlier folds alone. Not valid for folds that are scored by what was learned from all others.
             - "bets": bets against each claim, one observation after the other. Valid though observations depend on
