@@ -173,7 +173,7 @@ def test_no_pickle_is_read_or_written():
 
 NOTEBOOKS = pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 # What JupyterLab shows as it should be, with jupyterlab-myst.
-RENDERED = {"eval", "prf:ref", "admonition", "prf:algorithm", "exercise", "solution"}
+RENDERED = {"eval", "prf:ref", "admonition", "prf:algorithm", "prf:theorem", "exercise", "solution"}
 GLUED = "# for other pages of the book, and for the tests\n"
 
 
