@@ -30,6 +30,8 @@ SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
+# Begun first on a fresh copy, so that none of them is left to run alone at the end.
+LONGEST = ("quickstart", "steps_canaries", "own_model", "own_training", "rerunning", "fig4_from_scratch", "s6_attribute")
 MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
 
 
@@ -117,16 +119,16 @@ def outcome_of(done: Done, before: int = 0, after: int = 0) -> Outcome:
 
 
 def longest_first(jobs: list[Job]) -> list[Job]:
-    """In the order of how long they took the last time; those that are new come first."""
+    """In the order of how long they took the last time; those that are new come first, the LONGEST of them before."""
 
-    def seconds(job: Job) -> float:
+    def place(job: Job) -> tuple[float, bool]:
         try:
             record = json.loads(job.target.read_text())["metadata"]["papermill"]
-            return -float(record["duration"])
+            return -float(record["duration"]), False
         except (OSError, ValueError, KeyError, TypeError):
-            return -float("inf")
+            return -float("inf"), job.name not in LONGEST
 
-    return sorted(jobs, key=seconds)
+    return sorted(jobs, key=place)
 
 
 def side_by_side(jobs: list[Job], at_once: int) -> Iterator[tuple[str, Outcome]]:

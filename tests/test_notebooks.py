@@ -45,6 +45,7 @@ def as_number(text):
         return None
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path):
     glued = execute("foundations", tmp_path, epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3)
@@ -127,6 +128,7 @@ def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
     assert glued["tight_lines_least"] == pytest.approx(1e-5)  # of the last line, at a false-positive rate of 0
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_steps_are_observations_that_bets_may_use(tmp_path):
     glued = execute("every_step", tmp_path, audits=8, observations=600, steps=1_500, seed=2)
@@ -245,6 +247,7 @@ def test_opacus_reports_membership_and_the_statement_what_labels_get(tmp_path):
     assert glued["opacus_accuracy"] > 0.5
 
 
+@pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
 def test_sharp_edges_cut(tmp_path):
     glued = execute("sharp_edges", tmp_path, audits=40, steps=3)

@@ -13,7 +13,8 @@ DELTA = 1e-5
 @pytest.mark.parametrize(
     ("epsilon", "truth", "power", "method", "audits"),
     [
-        (8, 10, 0.8, "gdp", 400),
+        (8, 10, 0.8, "gdp", 150),
+        pytest.param(8, 10, 0.8, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(1, 2, 0.5, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(8, 14, 0.9, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(8, 9, 0.8, "gdp", 1_000, marks=pytest.mark.slow),
