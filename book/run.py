@@ -31,7 +31,15 @@ EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
 # Begun first on a fresh copy, so that none of them is left to run alone at the end.
-LONGEST = ("quickstart", "steps_canaries", "own_model", "own_training", "rerunning", "fig4_from_scratch", "s6_attribute")
+LONGEST = (
+    "quickstart",
+    "steps_canaries",
+    "own_model",
+    "own_training",
+    "rerunning",
+    "fig4_from_scratch",
+    "s6_attribute",
+)
 MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
 
 

@@ -19,18 +19,31 @@ FINAL_MODELS = RESULTS / "laptop" / "final_models"
 STORES = sorted(
     [
         *PAPER.glob("*/*.zarr.zip"),
+        *PAPER.glob("*/repeat=*/*.zarr.zip"),
         *PAPER.glob("figA6_text/norms/*.zarr.zip"),
         *(path for folder in (FIGURE_4, CANARIES, LOOKS) for path in folder.glob("*.zarr.zip")),
     ]
 )
 
 
-@pytest.mark.parametrize("store", STORES, ids=lambda path: f"{path.parent.name}/{path.name.split('.zarr')[0]}")
+@pytest.mark.parametrize("store", STORES, ids=lambda path: str(path.relative_to(RESULTS)).split(".zarr")[0])
 def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     about = audits.load(store).attrs
     assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
     assert about["device"]
     assert about["last_written"]
+
+
+@pytest.mark.parametrize("store", PAPER.glob("*/repeat=*/*.zarr.zip"), ids=lambda path: path.name.split(".zarr")[0])
+def test_further_repeats_differ_from_the_first_in_their_seed_alone(store):
+    first, again = audits.load(store.parents[1] / store.name), audits.load(store)
+    number = int(store.parent.name.removeprefix("repeat="))
+    assert again.seed == audits.repeat_seeds(first.seed, number + 1)[number]
+    assert again.attrs.get("canary_cosine", 0) == pytest.approx(first.attrs.get("canary_cosine", 0), rel=1e-6)
+    same = ("scenario", "adjacency", "task_fingerprint", "model", "noise_multiplier", "max_grad_norm", "sample_rate",
+            "steps", "learning_rate", "optimizer", "runs", "observe_every", "slot", "canary_seed")  # fmt: skip
+    assert [again.attrs[name] for name in same] == [first.attrs[name] for name in same]
+    assert abs(np.corrcoef(first.score[:, -1], again.score[:, -1])[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize(

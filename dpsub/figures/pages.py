@@ -29,8 +29,8 @@ class Page:
 def filled(template: str | Path, **values: Any) -> Page:
     """A template of this room's assets, or of the path.
 
-    {{style}} stands for the style sheet, {{its name}} for each value, as JSON, and any other {{name}} for the script of
-    that name.
+    {{style}} stands for the style sheet, {{its name}} for each value, as JSON, and any other {{name}} for the script or
+    the piece of HTML of that name.
     """
     texts = {name: _in_script(value) for name, value in values.items()}
 
@@ -38,7 +38,10 @@ def filled(template: str | Path, **values: Any) -> Page:
         name = found[1]
         if name in texts:
             return texts[name]
-        return ASSETS.joinpath(STYLE if name == "style" else f"{name}.js").read_text()
+        if name == "style":
+            return ASSETS.joinpath(STYLE).read_text()
+        script = ASSETS.joinpath(f"{name}.js")
+        return (script if script.is_file() else ASSETS.joinpath(f"{name}.html")).read_text()
 
     source = template if isinstance(template, Path) else ASSETS.joinpath(template)
     return Page(re.sub(r"\{\{(\w+)\}\}", text, source.read_text()))
