@@ -47,6 +47,16 @@ def test_installing_names_the_address_only_where_there_is_one():
     assert "pip install git+https://example.org/someone/dpsub`" in text
 
 
+def test_the_opening_page_knows_the_address_that_the_site_is_built_with(monkeypatch):
+    monkeypatch.setattr(site_pages, "printed", lambda code: "")
+    for url in ("", "https://github.com/someone/dpsub"):
+        monkeypatch.setenv("REPOSITORY_URL", url)
+        config = SimpleNamespace(myst_substitutions={}, copyright="2026")
+        site_pages.fill_in(None, config)
+        for place in ("install", "bibtex", "source"):
+            assert (url in config.myst_substitutions[place]) if url else ("://" not in config.myst_substitutions[place])
+
+
 def test_the_example_is_run_and_what_it_raises_is_told():
     assert site_pages.printed("print(6 * 7)") == "42"
     with pytest.raises(RuntimeError, match=r"(?s)first example fails.*ZeroDivisionError"):

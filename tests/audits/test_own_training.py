@@ -225,9 +225,11 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path):
 
 
 @pytest.mark.slow
-@failing
 def test_the_same_runs_fail_in_other_processes():
-    found = [audit_training(others.fails_at_times, processes=processes, **TWO) for processes in (1, 2)]
+    found = []
+    for processes in (1, 2):
+        with pytest.warns(UserWarning, match="runs failed"):
+            found.append(audit_training(others.fails_at_times, processes=processes, **TWO))
     assert found[0].equals(found[1])
 
 
