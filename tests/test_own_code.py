@@ -5,9 +5,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import myst_nb
 import numpy as np
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from scipy.optimize import minimize
 from scipy.stats import gamma, kstest, norm
 from scipy.stats import laplace as laplace_law
@@ -31,8 +34,20 @@ def imported(name):
 
 logistic = imported("private_logistic")
 fine_tuning = imported("fine_tuning")
+glued = imported("glued")
 head_scores = imported("head_scores")
 ideal_pairs = imported("ideal_pairs")
+
+
+@pytest.mark.parametrize("number", [0.1 + 0.2, 1e-17, float("inf"), 512])
+def test_a_glued_number_is_that_of_myst_nb(number):
+    InteractiveShell.instance()  # without one, display prints
+    with capture_output(stdout=False, stderr=False) as ours:
+        glued.glue("bound", number)
+    with capture_output(stdout=False, stderr=False) as theirs:
+        myst_nb.glue("bound", number, display=False)
+    [ours], [theirs] = ours.outputs, theirs.outputs
+    assert (ours.data, ours.metadata) == (theirs.data, theirs.metadata)
 
 
 def on_sphere(rng, *shape):

@@ -56,15 +56,24 @@ def _one_by_one(
     p: Array, q: Array, ratio: Array, at: int, until: int, have_p: float, have_q: float, raised: Array
 ) -> tuple[int, int, float, float]:
     """Treat the cells from `at` to `until`; returns the next cell, the cell after it, and what the next cell has."""
+    ratios = ratio[at:until].tolist()  # Python's loop over lists takes a fifth of that over arrays
+    first, cells, masses_p, masses_q = at, [], [], []
     following = at + 1
     while following < len(p) and (at < until or following > at + 1):
-        next_p, next_q = float(p[following]), float(q[following])
-        missing, offered = ratio[at] * have_q - have_p, next_p - ratio[at] * next_q
-        if 0 < missing >= offered:
-            have_p, have_q = have_p + next_p, have_q + next_q
-        else:
-            part = missing / offered if missing > 0 else 0.0
-            raised[0, at], raised[1, at] = have_p + part * next_p, have_q + part * next_q
-            have_p, have_q, at = (1 - part) * next_p, (1 - part) * next_q, following
-        following += 1
+        block = slice(following, following + BLOCK)
+        for next_p, next_q in zip(p[block].tolist(), q[block].tolist(), strict=True):
+            target = ratios[at - first]
+            missing, offered = target * have_q - have_p, next_p - target * next_q
+            if 0 < missing >= offered:
+                have_p, have_q = have_p + next_p, have_q + next_q
+            else:
+                part = missing / offered if missing > 0 else 0.0
+                cells.append(at)
+                masses_p.append(have_p + part * next_p)
+                masses_q.append(have_q + part * next_q)
+                have_p, have_q, at = (1 - part) * next_p, (1 - part) * next_q, following
+            following += 1
+            if at >= until:
+                break
+    raised[0, cells], raised[1, cells] = masses_p, masses_q
     return at, following, have_p, have_q

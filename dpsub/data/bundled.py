@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
 
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
@@ -39,6 +38,8 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
 
     Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
     """
+    from sklearn.datasets import load_digits  # its import takes a second
+
     x, y = load_digits(return_X_y=True)
     train, aux, test = _parts(len(y), "digits", DIGITS_AUX, n_train, seed)
     varies = np.ptp(x[train], axis=0) > 0
@@ -65,6 +66,8 @@ def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
 
     Source: Wolberg, Mangasarian, Street and Street (1995), *Breast Cancer Wisconsin (Diagnostic)*, UCI.
     """
+    from sklearn.datasets import load_breast_cancer
+
     x, y = load_breast_cancer(return_X_y=True)
     train, aux, test = _parts(len(y), "records", BREAST_CANCER_AUX, n_train, seed)
     x = (x - x[aux].mean(axis=0)) / x[aux].std(axis=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
@@ -155,6 +154,8 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
 
     Source: dpsub's own; the shape follows Shokri et al. (2017), section VI.A.
     """
+    from sklearn.cluster import KMeans
+
     n_train = checks.whole("n_train", n_train, at_least=2)
     n_aux = checks.whole("n_aux", n_aux, at_least=0)
     rng = stream(checks.whole("seed", seed, at_least=0), "data", 2)

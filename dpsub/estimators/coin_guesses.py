@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from dpsub._core import checks
 
@@ -121,7 +121,7 @@ def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], N
         )
     of_models = worlds.reshape(-1, worlds.shape[-1]).astype(np.int8)
     ones = int(of_models.sum())
-    if 2 * binom.cdf(min(ones, worlds.size - ones), worlds.size, 0.5) < UNLIKELY:
+    if 2 * bdtr(min(ones, worlds.size - ones), worlds.size, 0.5) < UNLIKELY:
         raise ValueError(f"bits must be fair coins, one for each pair, got {ones} ones among {worlds.size}")
     if 2.0 ** -of_models.shape[1] * len(of_models) ** 2 < UNLIKELY and len(np.unique(of_models, axis=0)) < len(
         of_models

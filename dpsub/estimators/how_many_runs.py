@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import binom
 
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
@@ -97,7 +96,7 @@ def _coins(runs: int) -> list[tuple[int, float]]:
     """Numbers of runs of z′ under fair coins, and the weight of each."""
     if runs > FEW_RUNS:
         return [(round(runs / 2 + deviation * math.sqrt(runs) / 2), weight) for deviation, weight in COINS]
-    return [(count, float(binom.pmf(count, runs, 0.5))) for count in range(runs + 1)]
+    return [(count, math.comb(runs, count) / 2**runs) for count in range(runs + 1)]
 
 
 def _refuted(

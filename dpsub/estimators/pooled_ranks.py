@@ -52,14 +52,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.special import betainc, betaincc, betaln, gammaln, xlog1py, xlogy
 
 from dpsub.estimators.beta_tails import POINTS, WEIGHTS, law_breaks
 from dpsub.estimators.claims import Array, Claim, crossing
-from dpsub.estimators.rank_tests import fixed_ranks, p_value
+from dpsub.estimators.rank_tests import fixed_ranks, p_value, probit
 
 Ranks = tuple[int, ...]  # one for each fold
 REACH = 9.0  # standard deviations of a binomial law that count
@@ -115,6 +115,7 @@ def largest_refuted(
     best, decided = 0.0, None
     for ranks, share in shares.items():
 
+        @cache
         def excess(parameter: float, ranks: Ranks = ranks, level: float = share * alpha) -> float:
             found = pooled_p_value(
                 claim,
@@ -124,7 +125,7 @@ def largest_refuted(
                 positives=positives,
                 false_negatives=missed[ranks],
             )
-            return found - level
+            return probit(found) - probit(level)
 
         if excess(best) < 0:
             best, decided = crossing(excess, best, claim.most), ranks

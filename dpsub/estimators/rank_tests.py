@@ -11,11 +11,15 @@ is a p-value of the claim, without nuisance parameters.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
+from scipy.special import ndtri
 
 from dpsub.estimators.beta_tails import probability_above
 from dpsub.estimators.claims import Array, Claim, crossing
 
+LEAST_P = 1e-16  # below every share of alpha
 LEAST_RUNS = 8  # with z′, so that the ranks differ
 # Ranks as shares of the negative world's runs, with each rank's share of alpha. If the trade-off curve is like a
 # Gaussian mechanism's, all middle ranks refute about the same, and sharing alpha costs less among two than among eight.
@@ -51,6 +55,11 @@ def p_value(
     return float(probability_above(claim, parameter, rate, count)[0])
 
 
+def probit(p: float) -> float:
+    """Where a Gaussian's tail is p: nearly a straight line in the parameter, so its root is found in few steps."""
+    return float(ndtri(min(max(p, LEAST_P), 1 - LEAST_P)))
+
+
 def smallest_parameter(
     claim: Claim, positives: Array, negatives: Array, ranks: dict[int, float], alpha: float
 ) -> tuple[float, float | None]:
@@ -74,8 +83,9 @@ def largest_refuted(
             "positives": positives,
         }
 
+        @cache
         def excess(parameter: float, counts: dict[str, int] = counts, share: float = share) -> float:
-            return p_value(claim, parameter, **counts) - share * alpha
+            return probit(p_value(claim, parameter, **counts)) - probit(share * alpha)
 
         if excess(best) < 0:
             best, decided = crossing(excess, best, claim.most), rank

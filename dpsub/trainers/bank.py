@@ -58,10 +58,10 @@ class Bank:
         # All steps reuse this memory for sum and noise: allocating it costs more than filling it.
         self._sum, self._noise = torch.empty_like(self.theta), torch.empty_like(self.theta)
         self._everyone = torch.ones(shared, runs, dtype=torch.bool, device=generator.device)
+        # The first torch.optim of a process imports a compiler, which takes a second. SGD does without.
+        self._adam: torch.optim.Optimizer | None = None
         if spec.optimizer == "adam":
-            self._optimizer: torch.optim.Optimizer = torch.optim.Adam([self.theta], lr=spec.learning_rate, fused=True)
-        else:
-            self._optimizer = torch.optim.SGD([self.theta], lr=spec.learning_rate)
+            self._adam = torch.optim.Adam([self.theta], lr=spec.learning_rate, fused=True)
 
     @property
     def device(self) -> torch.device:
@@ -101,7 +101,10 @@ class Bank:
         if noise is not None:
             total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
         self.theta.grad = total.div_(self.expected_batch_size)
-        self._optimizer.step()
+        if self._adam is None:
+            self.theta.add_(self.theta.grad, alpha=-spec.learning_rate)
+        else:
+            self._adam.step()
 
     def advance(self, *, slot_sampled: Tensor | None = None, noise: bool = True, clip: bool = True) -> None:
         """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise.
