@@ -143,7 +143,7 @@ def test_the_explorer_names_what_it_cannot_use(page):
     assert fill(page, q=2) == "q must be a number from 0.00001 to 1."
     assert page.locator("[data-input=q]").get_attribute("aria-invalid") == "true"
     assert fill(page, q=0.1, steps=1.5) == "T must be a whole number from 1 to 100,000."
-    assert fill(page, steps=10).startswith("An attacker who accuses 5 % of the innocent finds at most")
+    assert fill(page, steps=10).startswith("With 5 % false alarms, an attacker finds at most")
     assert page.locator("[data-shown=substitute]").inner_text() != before
 
 
@@ -152,7 +152,7 @@ def test_the_explorer_names_what_it_cannot_use(page):
 def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
     answer = fill(page, epsilon=epsilon, delta=delta, rate=rate)
     missed = max(0, 1 - delta - np.exp(epsilon) * rate, np.exp(-epsilon) * (1 - delta - rate))
-    assert f"at most {100 * (1 - missed):.1f} % of the guilty" in answer
+    assert f"at most {100 * (1 - missed):.1f} %." in answer
     gaussian = norm.cdf(norm.ppf(rate) + accounting.gdp_mu(epsilon, delta))
     assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
 

@@ -72,7 +72,7 @@ def attacker_page(*, epsilon: float = 1.0, delta: float = 1e-5) -> Page:
 
     Source: Dong, Roth and Su (2022), Proposition 2.5 and Corollary 1.
 
-    >>> "guilty found" in attacker_page(epsilon=3.0).data
+    >>> "false alarms" in attacker_page(epsilon=3.0).data
     True
     """
     starts = {

@@ -141,7 +141,7 @@ function tradeoff(adjacency, training) {
   return hull;
 }
 
-// The largest share of the guilty that an attack finds at a false-positive rate.
+// The largest share of the models with z that an attack finds at a false-positive rate.
 function foundAt(curve, rate) {
   const after = curve.findIndex(([x]) => x >= rate), [[a, b], [c, d]] = [curve[Math.max(after - 1, 0)], curve[after]];
   return 1 - (c > a ? b + (d - b) * (rate - a) / (c - a) : d);
