@@ -78,9 +78,10 @@ def test_icons_and_formulas_are_drawn_and_read_aloud(browser):
     with served(BOOK) as address:
         page = opened(browser)
         page.goto(f"{address}/book/what_does_my_epsilon_protect.html", wait_until="networkidle")
-        fonts = page.evaluate("[...document.fonts].filter(one => one.status == 'loaded').map(one => one.family)")
-        assert any("Font Awesome" in family for family in fonts)
-        assert any("MJX" in family for family in fonts)
+        page.evaluate("MathJax.startup.promise")
+        for family in ("Font Awesome", "MJX"):
+            loaded = f"one => one.status == 'loaded' && one.family.includes('{family}')"
+            page.wait_for_function(f"() => [...document.fonts].some({loaded})")
         drawn = "[...document.querySelectorAll('i[class*=fa-]')].filter(icon => icon.offsetParent)"
         icons = page.evaluate(f"{drawn}.map(icon => getComputedStyle(icon, '::before').content)")
         assert icons
