@@ -17,8 +17,10 @@ import pytest
 
 AUDIT = """
 from pathlib import Path
+import numpy as np
 import dpsub
-task = dpsub.data.digits(n_train=30)
+x = np.random.default_rng(0).normal(size=(40, 4))
+task = dpsub.data.from_arrays(x[:30], np.arange(30) % 2, x_test=x[30:], y_test=np.arange(10) % 2, num_classes=2)
 model = dpsub.models.linear(task)
 spec = dpsub.DPSGD(10.0, 2.0, 1.0, 5, 0.01)
 canary = dpsub.crafters.gradient(task, model, spec, seed=0)
