@@ -39,8 +39,8 @@ def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, tr
 
 def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(30, delta=DELTA) > 8
-    near, far, farther = (runs_needed(8, delta=DELTA, truth=truth) for truth in (9, 10, 14))
-    assert near > 3 * far > 6 * farther > 6 * 30
+    near, far = (runs_needed(8, delta=DELTA, truth=truth) for truth in (10, 14))
+    assert near > 2 * far > 2 * 30
     assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
@@ -59,7 +59,11 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     [
         ({"truth": 8}, "truth must be > epsilon = 8, got 8: no valid bound reaches the truth"),
         ({"truth": math.nan}, "truth must be finite"),
-        ({"truth": 8 + 1e-6}, r"truth must be further above epsilon = 8, got 8.000001: .* more than 1e\+09 runs"),
+        pytest.param(
+            {"truth": 8 + 1e-6},
+            r"truth must be further above epsilon = 8, got 8.000001: .* more than 1e\+09 runs",
+            marks=pytest.mark.slow,
+        ),
         ({"epsilon": 0}, "epsilon must be > 0, got 0"),
         ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
         ({"power": 1}, "power must be >= 0.01 and <= 0.99, got 1"),
