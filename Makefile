@@ -27,8 +27,8 @@ test: $(READY)  ## the tests, without the slow ones
 test-slow: $(READY)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
 
-test-book: $(READY)  ## the tests that look at the built book and at JupyterLab in a browser
-	$(BIN)/python -m pytest -m book
+test-book: $(READY)  ## the tests that look at the explorers, the built book and JupyterLab in a browser
+	$(BIN)/python -m pytest -m "book and not slow"
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu -n 0
