@@ -60,7 +60,7 @@ def audit_steps(
             side.
         protocol: "coins", or "two_trainings", as in the paper's experiments: z is in the slot at all steps of the
             first training and z′ at those of the second, and so on. There the world is not tossed anew at each step,
-            so bets do not apply. Ranks assume that observations are independent.
+            so that bets do not apply, and bounds by ranks are not valid: they take observations for independent.
         seed: ≥ 0; of batches, noise, starts and coins.
         device, matmul_precision, repair, allow_mix, client, progress: as in `audit`.
         store: as in `audit`. What is stored at once are trainings: an interrupted training begins anew.
@@ -68,7 +68,8 @@ def audit_steps(
     Returns:
         A dataset with `score` (observation,) float32, higher speaks for z, and `bit` (observation,) int8, 0 for z and 1
         for z′, in the order in which they were made, training by training. The coordinates `training`, from 0, and
-        `step`, from 1, say where an observation belongs. The attributes hold all parameters.
+        `step`, from 1, say where an observation belongs. For "two_trainings" there is the coordinate `same_world`, True
+        everywhere: `epsilon_lower_bound` reads it. The attributes hold all parameters.
 
     Raises:
         ValueError: as `audit`; if `trainings` is odd for "two_trainings".

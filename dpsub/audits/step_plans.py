@@ -78,11 +78,13 @@ def is_of_steps(attributes: Mapping[str, Any]) -> bool:
 def one_after_the_other(found: xr.Dataset) -> xr.Dataset:
     """Scores and bits (observation,), training by training, from those of an audit of steps, (run, step)."""
     trainings, steps = found.sizes["run"], found.sizes["step"]
+    same_world = {"same_world": (OBSERVATION, np.ones(trainings * steps, bool))}
     return xr.Dataset(
         {name: (OBSERVATION, found[name].values.reshape(-1), found[name].attrs) for name in ("score", "bit")},
         coords={
             "training": (OBSERVATION, np.repeat(np.arange(trainings), steps)),
             "step": (OBSERVATION, np.tile(found.step.values, trainings)),
+            **(same_world if found.attrs["protocol"] != "coins" else {}),
         },
         attrs=found.attrs,
     )

@@ -57,8 +57,8 @@ def one_run_guesses(
         which are guessed, since the order of pairs may depend on the coins.
 
     Raises:
-        ValueError: if shapes differ, a score is not finite, r is larger than the number of pairs, or the bits are not
-            fair coins: 0 or 1 nearly always, or the same in two models.
+        ValueError: if shapes differ, a score is not finite, r is larger than the number of pairs, the bits are not
+            fair coins: 0 or 1 nearly always, or the same in two models; or if the scores are of a training's steps.
 
     Source: Steinke, Nasr and Jagielski (2023), Algorithm 1, for guesses with abstention.
 
@@ -108,6 +108,11 @@ def _right(scores: NDArray[np.float64], in_z: NDArray[np.bool_], number: int, si
 
 def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
     """Scores and bits as (models, pairs)."""
+    if "observation" in getattr(scores, "dims", ()):
+        raise ValueError(
+            "scores must be of pairs in one training or more, got observations of steps: epsilon_lower_bound "
+            "takes these"
+        )
     table, worlds = _array("scores", scores), _array("bits", bits)
     if table.ndim not in (1, 2) or not table.size:
         raise ValueError(f"scores must have shape (pairs,) or (models, pairs), neither of them 0, got {table.shape}")

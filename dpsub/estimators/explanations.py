@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,31 +9,27 @@ from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP
 from dpsub.estimators.fold_rule import Folds
 from dpsub.estimators.lessons import FIRST
+from dpsub.estimators.marks import Marks
 from dpsub.estimators.methods import Method
 from dpsub.estimators.one_threshold import Katz
 from dpsub.estimators.threshold_rules import Bets, ThresholdRule
 
-DEPENDENT = "assumes that observations are alike and independent; steps of one training are not: give threshold 'bets'"
+DEPENDENT = "observations of one training depend on each other, which only threshold 'bets' allows"
+SAME_WORLD = "a training's steps share their world, so that no rule holds for them: audit with protocol 'coins'"
 IN_SAMPLE = "the judged models were learned from, so this shows overfitting, too: judge others, protocol 'held_out'"
 OF_FOLDS = "each fold has a scorer of its own, so the scores are not alike: give threshold 'folds'"
 
 
-def of_steps(scores: Any) -> bool:
-    """Whether the scores are observations of steps, as `audit_steps` gives them."""
-    return getattr(scores, "dims", None) == ("observation",)
-
-
-def doubts(scores: Any, rule: ThresholdRule, numbers: NDArray[np.int64] | None) -> tuple[list[str], bool]:
-    """What the scores themselves say against a bound by this rule, and whether it makes the bound invalid."""
+def against(marks: Marks, rule: ThresholdRule) -> list[str]:
+    """Why no bound by this rule is valid for scores with these marks."""
     found = []
-    if getattr(scores, "attrs", {}).get("in_sample"):
+    if marks.in_sample:
         found.append(IN_SAMPLE)
-    if numbers is not None and len(np.unique(numbers)) > 1 and not isinstance(rule, Folds | Bets):
+    if marks.folds is not None and len(np.unique(marks.folds)) > 1 and not isinstance(rule, Folds | Bets):
         found.append(OF_FOLDS)
-    invalid = bool(found)
-    if of_steps(scores) and not isinstance(rule, Bets):
-        found.append(DEPENDENT)
-    return found, invalid
+    if marks.of == "step" and not isinstance(rule, Bets):
+        found.append(SAME_WORLD if marks.same_world else DEPENDENT)
+    return found
 
 
 def note(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from dpsub._core import checks
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.one_threshold import ThresholdTest
 from dpsub.estimators.pooled_ranks import largest_refuted, ranks_of_folds
@@ -83,29 +82,3 @@ class Folds:
             raise ValueError(
                 f"runs must be at most {MOST_RUNS:,} for threshold 'folds', got {runs:,}: hold models out instead"
             )
-
-
-def fold_numbers(scores: Any, folds: ArrayLike | None, runs: int) -> NDArray[np.int64] | None:
-    """Each run's fold, as given or as the coordinate `fold` of the scores; None if neither is there."""
-    if folds is None:
-        coordinates = getattr(scores, "coords", None)
-        if coordinates is None or getattr(scores, "dims", None) is None or "fold" not in coordinates:
-            return None
-        of_scores = coordinates["fold"]
-        if of_scores.ndim != 1:  # that of a single fold, after sel
-            return None
-        folds = of_scores.values
-    expected = f"folds must be whole numbers, one for each of the {runs} runs"
-    checks.no_mask("folds", folds)
-    try:
-        given = np.asarray(folds)
-        if given.dtype.kind not in "iuf" or not np.isfinite(given).all():
-            raise TypeError
-        with np.errstate(invalid="ignore"):
-            numbers = given.astype(np.int64)
-        whole = bool((numbers == given).all())
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ValueError(f"{expected}, got {folds!r}") from None
-    if not whole or numbers.shape != (runs,):
-        raise ValueError(f"{expected}, got {'fractions' if not whole else f'shape {numbers.shape}'}")
-    return numbers

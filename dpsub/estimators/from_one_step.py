@@ -22,7 +22,8 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
 
     Args:
         bound: of one step. With method "gdp", the record must have been in every observed batch (`sample_rate` 1), and
-            its worlds as far apart as `adjacency` allows. With method "pld", its noise multiplier is used.
+            its worlds as far apart as `adjacency` allows. With method "pld", its noise multiplier is used. A bound that
+            says that it is of a training is refused.
         sample_rate, steps: those of the training that the bound is for.
         delta: 0 < δ < 1; the δ at which ε is stated.
         adjacency: "substitute", "add_remove" or "zero_out": that of the observations and of the training.
@@ -31,7 +32,8 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
         A `LowerBound` of method "pld". It is valid if `bound` is.
 
     Raises:
-        ValueError: if bound is not one `LowerBound` of method "gdp" or "pld", or if an argument is out of range.
+        ValueError: if bound is not one `LowerBound` of method "gdp" or "pld", if it is not of a step, or if an argument
+            is out of range.
 
     Source: *Tight Auditing*, Algorithm 2, which observes steps; section 4.1 and appendix A for claims about noise.
 
@@ -42,6 +44,11 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
     """
     if not isinstance(bound, LowerBound):
         raise ValueError(f"bound must be one LowerBound, of one step, got {type(bound).__name__}")
+    if bound.of == "training":
+        raise ValueError(
+            "bound must be of one step of a training, got one that is of a whole training already: state it as it is, "
+            "or give the bound of an audit of steps"
+        )
     sample_rate = checks.real("sample_rate", sample_rate, at_least=LEAST_RATE, at_most=1)
     claim = MechanismDP(
         checks.probability("delta", delta),
@@ -65,6 +72,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
         assumes="mechanism",
         noise_multiplier=claim.noise_multiplier(parameter),
         note=note,
+        of="training",
     )
 
 

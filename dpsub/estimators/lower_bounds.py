@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import checks
 from dpsub.estimators.claims import Array, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.explanations import doubts, note, of_steps
+from dpsub.estimators.explanations import against, note
 from dpsub.estimators.fold_rule import MOST_RUNS as MOST_IN_FOLDS
-from dpsub.estimators.fold_rule import Folds, fold_numbers
+from dpsub.estimators.fold_rule import Folds
+from dpsub.estimators.marks import Of, marks_of, no_pairs
 from dpsub.estimators.methods import EXACT, METHODS, Method, Sampling
 from dpsub.estimators.scores import scores_and_bits
 from dpsub.estimators.threshold_rules import RULES, Bets, Fixed, ThresholdRule
@@ -37,13 +38,15 @@ class LowerBound:
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
             mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps) or "product" (many pairs'
             guesses are independent, and "gdp").
-        valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, for scores that
-            `distinguish` marks as in sample.
+        valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, if the scores' marks speak
+            against it: `note` says which.
         noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; otherwise None.
         note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
         observations: how many rows there were, for bets; otherwise None.
         reached: after how many of them the bound was reached, for bets that refuted a claim; otherwise None.
         guesses: how many guesses decided, for a bound from one run; otherwise None.
+        of: what has this ε: "step", one step of a training, or "training", a whole training. None if the scores did
+            not say it, as arrays without names.
     """
 
     epsilon: float
@@ -59,6 +62,7 @@ class LowerBound:
     observations: int | None = None
     reached: int | None = None
     guesses: int | None = None
+    of: Of | None = None
 
 
 def epsilon_lower_bound(
@@ -102,9 +106,11 @@ def epsilon_lower_bound(
         threshold: how the score that separates the worlds is chosen.
 
             - "auto": "bets" for the steps of a training, which are scores with the dimension `observation`, as
-              `audit_steps` gives them; "folds" for scores with the coordinate `fold`, as `distinguish` gives them, or
-              if `folds` are given; else "ranks".
-            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid. Several ranks
+              `audit_steps` gives them, unless their coordinate `same_world` says that worlds are not tossed anew;
+              "folds" for scores with the coordinate `fold`, as `distinguish` gives them, or if `folds` are given; else
+              "ranks".
+            - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid, but not for
+              scores with the dimension `observation`, which depend on each other. Several ranks
               are tested, each at its share of alpha, and the bound is the smallest claim that none of them refutes. For
               "gdp" and "pld", 96 % of alpha go to the ranks at 12 % and 35 % of the n0 scores with z′, and the rest to
               3 % and 60 %: if trade-off curves are shaped like a Gaussian mechanism's, all middle ranks refute about
@@ -147,24 +153,35 @@ def epsilon_lower_bound(
     >>> bound.valid, 3.0 < bound.epsilon < 4.38
     (True, True)
     """
+    no_pairs(scores, bits)
     columns, in_z, several = scores_and_bits(scores, bits)
     simultaneous = checks.flag("simultaneous", simultaneous)
-    numbers = fold_numbers(scores, folds, len(columns))
+    marks = marks_of(scores, bits, folds, len(columns))
     if isinstance(threshold, str) and threshold == "auto":
-        threshold = "folds" if numbers is not None else "bets" if of_steps(scores) else "ranks"
+        tossed = marks.of == "step" and not marks.same_world
+        threshold = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
     if folds is not None and not (isinstance(threshold, str) and threshold == "folds"):
         raise ValueError(f"folds must be given for threshold 'folds' only, got threshold {threshold!r}: leave them out")
-    how, rule = _chosen(method, threshold, numbers)
+    how, rule = _chosen(method, threshold, marks.folds)
+    if isinstance(rule, Bets) and marks.same_world:
+        raise ValueError(
+            "scores must be of worlds tossed anew at each step for threshold 'bets', got those of trainings with one "
+            "world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"
+        )
     alpha = _alpha(alpha)
     claims = how.claims(checks.probability("delta", delta), mechanism, columns.shape[1])
     level = alpha / columns.shape[1] if simultaneous else alpha
     bounds = [_bound(*each, in_z, how, rule, level) for each in zip(columns.T, claims, strict=True)]
-    against, invalid = doubts(scores, rule, numbers)
-    if against:
-        bounds = [
-            replace(bound, note="; ".join(filter(None, (bound.note, *against))), valid=bound.valid and not invalid)
-            for bound in bounds
-        ]
+    reasons = against(marks, rule)
+    bounds = [
+        replace(
+            bound,
+            of=marks.of or ("step" if isinstance(rule, Bets) else None),
+            note="; ".join(filter(None, (bound.note, *reasons))),
+            valid=bound.valid and not reasons,
+        )
+        for bound in bounds
+    ]
     return bounds if several else bounds[0]
 
 

@@ -127,6 +127,7 @@ def one_run_epsilon_lower_bound(
         noise_multiplier=claim.noise_multiplier(parameter) if isinstance(claim, MechanismDP) else None,
         note="; ".join(filter(None, reasons)),
         guesses=decided.guesses,
+        of="training",
     )
 
 

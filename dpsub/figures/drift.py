@@ -48,6 +48,7 @@ def drifting_scores(result: xr.Dataset, *, delta: float, bins: int = 40, alpha: 
     chosen = result.isel(step=places)
     panel = findings.panel({"audit": chosen}, delta=delta, alpha=alpha)
     [bounds] = panel["audited"]["audit"]
+    read_audits.all_valid("result", bounds)
     score, bit = audit.score.values[0][:, places], audit.bit.values[0]
     standard = np.stack([_standardised(one, bit) for one in score.T])
     low, high = np.quantile(standard, (NEAR, FAR))

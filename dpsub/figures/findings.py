@@ -47,7 +47,7 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     found = []
     for repeat in range(given.sizes["repeat"]):
         one = given.isel(repeat=repeat)
-        answer = estimators.epsilon_lower_bound(one.score.values, one.bit.values, delta=delta, **options)
+        answer = estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options)
         found.append([answer] if isinstance(answer, LowerBound) else answer)
     return found
 
@@ -151,15 +151,17 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     valid bound on ε, and `error`, two standard errors of that mean, NaN for a single repeat; `papers_rule`, the mean
     bound with threshold="best", which is not valid; `substitute` and `add_remove`, the accountants' ε. All are of the
     last step that the audit holds, which is in `steps`.
+
+    Raises:
+        ValueError: if there is no audit, or if no valid bound exists for an audit's scores.
     """
     rows = []
     for place, result in enumerate(_several(audited)):
         steps = read_audits.steps(f"audited[{place}]", read_audits.dataset(f"audited[{place}]", result))
         last = result.isel(step=[int(steps.argmax())]) if "step" in result.dims else result
-        valid, papers = (
-            estimators.over_repeats([repeat[-1] for repeat in bounds(last, delta=delta, threshold=rule)])
-            for rule in ("ranks", "best")
-        )
+        own, best = ([of[-1] for of in bounds(last, delta=delta, threshold=rule)] for rule in ("auto", "best"))
+        read_audits.all_valid(f"audited[{place}]", own)
+        valid, papers = estimators.over_repeats(own), estimators.over_repeats(best)
         names = ("scenario", "sample_rate", "max_grad_norm", "steps", "learning_rate")
         rows.append(
             {name: result.attrs.get(name) for name in names}

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from dpsub._core import checks
+from dpsub.estimators import LowerBound
 
 ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
@@ -77,6 +78,13 @@ def whole(argument: str, arranged: xr.Dataset) -> xr.Dataset:
             f"{np.unique(arranged.bit.values).tolist()[:5]}: -1 is a run that is not there yet"
         )
     return arranged
+
+
+def all_valid(argument: str, bounds: Iterable[LowerBound]) -> None:
+    """Refuse an audit whose scores allow no valid bound, where nothing would say so."""
+    for bound in bounds:
+        if not bound.valid:
+            raise ValueError(f"{argument} must have scores that allow a valid bound, got others: {bound.note}")
 
 
 def steps(argument: str, result: xr.Dataset) -> np.ndarray:

@@ -16,7 +16,7 @@ from dpsub.estimators import LowerBound
 from dpsub.figures import read_audits
 from dpsub.figures.arguments import named
 
-RULES = {"coins": "bets", "two_trainings": "ranks"}  # by the protocol: the valid threshold rule
+PROTOCOLS = ("coins", "two_trainings")
 # By the name of a row: method and threshold. The last five are the paper's.
 STEP_ESTIMATORS = {
     "GDP, bets": ("gdp", "bets"),
@@ -30,19 +30,19 @@ STEP_ESTIMATORS = {
 
 
 class Steps(NamedTuple):
-    """An audit of steps, the law of its training, and the valid threshold rule."""
+    """An audit of steps, the law of its training, and whether its worlds were tossed anew at each step."""
 
     score: xr.DataArray
     bit: xr.DataArray
     law: dict[str, Any]
-    rule: str
+    tossed: bool
 
 
 def _read(argument: str, result: Any) -> Steps:
     of = read_audits.of_steps(argument, result)
     law = {name: read_audits.attribute(argument, of, name) for name in ("sample_rate", "steps", "adjacency")}
     protocol = read_audits.attribute(argument, of, "protocol")
-    return Steps(of.score, of.bit, law, RULES[checks.choice(f"{argument}'s protocol", protocol, tuple(RULES))])
+    return Steps(of.score, of.bit, law, checks.choice(f"{argument}'s protocol", protocol, PROTOCOLS) == "coins")
 
 
 def step_bounds(result: xr.Dataset, *, delta: float, alpha: float = 0.05) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def step_bounds(result: xr.Dataset, *, delta: float, alpha: float = 0.05) -> pd.
     delta = checks.probability("delta", delta)
     rows: dict[str, dict[str, Any]] = {}
     for name, (method, threshold) in STEP_ESTIMATORS.items():
-        if threshold == "bets" and of.rule != "bets":
+        if threshold == "bets" and not of.tossed:
             continue
         step = estimators.epsilon_lower_bound(
             of.score, of.bit, delta=delta, method=method, threshold=threshold, alpha=alpha
@@ -81,7 +81,7 @@ def step_bounds(result: xr.Dataset, *, delta: float, alpha: float = 0.05) -> pd.
 
 
 def canary_steps(audited: Mapping[Any, xr.Dataset], *, delta: float, alpha: float = 0.05) -> pd.DataFrame:
-    r"""What audits of steps measure of their canaries, and the valid bounds that follow: one row for each audit.
+    r"""What audits of steps measure of their canaries, and the bounds that follow: one row for each audit.
 
     Args:
         audited: audits by `dpsub.audit_steps` at canary rate 1, by name.
@@ -93,7 +93,8 @@ def canary_steps(audited: Mapping[Any, xr.Dataset], *, delta: float, alpha: floa
         is σ, and `others` is the standard deviation that the other records add to it: what the scores of z′ spread
         beyond σ. All three are in units of C. Under substitution of records, `others` includes how the distance between
         z and z′ changes from step to step. `step` and `training` are bounds on ε, by bets, and by ranks where worlds
-        are not tossed anew at each step; `accountant` is the training's ε.
+        are not tossed anew at each step; `valid` says whether they hold, as those by ranks do not. `accountant` is the
+        training's ε.
 
     Raises:
         ValueError: if an audit is not one of steps, has a canary rate below 1, or is not whole.
@@ -106,7 +107,8 @@ def canary_steps(audited: Mapping[Any, xr.Dataset], *, delta: float, alpha: floa
         argument = f"audited[{name!r}]"
         of = _read(argument, result)
         sigma = checks.real("noise_multiplier", read_audits.attribute(argument, result, "noise_multiplier"), above=0)
-        step = estimators.epsilon_lower_bound(of.score, of.bit, delta=delta, alpha=alpha, threshold=of.rule)
+        rule = "bets" if of.tossed else "ranks"
+        step = estimators.epsilon_lower_bound(of.score, of.bit, delta=delta, alpha=alpha, threshold=rule)
         assert isinstance(step, LowerBound)
         z, z_prime = (of.score.values[of.bit.values == bit].astype(np.float64) for bit in (0, 1))
         rows.append(
@@ -117,6 +119,7 @@ def canary_steps(audited: Mapping[Any, xr.Dataset], *, delta: float, alpha: floa
                 "others": np.sqrt(max(0.0, z_prime.var() - sigma**2)),
                 "step": step.epsilon,
                 "training": estimators.step_to_training(step, delta=delta, **of.law).epsilon,
+                "valid": step.valid,
                 "accountant": accounting.epsilon(noise_multiplier=sigma, delta=delta, **of.law),
             }
         )

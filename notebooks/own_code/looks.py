@@ -128,7 +128,7 @@ def row(audited, limits, *, delta):
             score, slice(None)
         )
         found[f"ε ≥, {name}"] = estimators.epsilon_lower_bound(
-            score.values[:, -1], bits, delta=delta
+            score.values[:, -1], audited.bit, delta=delta
         ).epsilon
     gains = []
     for part in (slice(i, None, PARTS) for i in range(PARTS)):

@@ -45,9 +45,7 @@ def numbers(results: Path) -> dict[str, float | int]:
 def last(audit) -> float:
     """The bound at the last step."""
     score = audit.score.values.reshape(audit.sizes["run"], -1)[:, -1]
-    bound = estimators.epsilon_lower_bound(
-        score, audit.bit.values, delta=DELTA
-    )
+    bound = estimators.epsilon_lower_bound(score, audit.bit, delta=DELTA)
     return bound.epsilon
 
 

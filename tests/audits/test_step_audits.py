@@ -119,11 +119,10 @@ def test_two_trainings_have_one_world_each():
     found = audit_steps(task, model, pair, spec(300), trainings=4, protocol="two_trainings", **QUIET)
     assert np.array_equal(found.bit, found.training % 2)
     assert np.array_equal(found.step, np.tile(np.arange(1, 301), 4))
-    with pytest.raises(ValueError, match="bits must be tossed anew for each observation for threshold 'bets', got 3"):
-        epsilon_lower_bound(found.score, found.bit, delta=1e-5)
-    bound = epsilon_lower_bound(found.score, found.bit, delta=1e-5, threshold="ranks")
+    assert found.same_world.values.all()
+    bound = epsilon_lower_bound(found.score, found.bit, delta=1e-5)
     assert 1 < bound.mu < 2.2  # the truth is 2
-    assert "assumes that observations are alike and independent" in bound.note
+    assert not bound.valid
 
 
 def test_steps_are_bet_on_by_default():

@@ -11,7 +11,7 @@ def test_bounds_are_the_estimators_for_each_repeat_and_step(audited, repeats):
     found = findings.bounds(result, delta=1e-5)
     assert [len(repeat) for repeat in found] == [2] * repeats
     one = result if repeats == 1 else result.isel(repeat=2)
-    alone = estimators.epsilon_lower_bound(one.score.values[:, 1], one.bit.values, delta=1e-5)
+    alone = estimators.epsilon_lower_bound(one.score[:, 1], one.bit, delta=1e-5)
     assert found[-1][1] == alone
     papers = findings.bounds(result, delta=1e-5, threshold="best")
     assert not papers[0][0].valid

@@ -52,7 +52,7 @@ def test_a_selection_has_the_findings_of_its_part(audited):
         assert findings.bounds(last, delta=1e-5) == [repeat[-1:] for repeat in whole]
     assert findings.bounds(result.isel(step=[1, 0]), delta=1e-5) == [repeat[::-1] for repeat in whole]
     some = result.isel(run=slice(0, 300, 3))
-    expected = epsilon_lower_bound(result.score[1, ::3].values, result.bit[1, ::3].values, delta=1e-5)
+    expected = epsilon_lower_bound(result.score[1, ::3], result.bit[1, ::3], delta=1e-5)
     assert findings.bounds(some, delta=1e-5)[1] == expected
     assert findings.panel({"S2": some}, delta=1e-5)["ceiling"] == estimators.max_certifiable_epsilon(100, delta=1e-5)
     accuracies = findings.accuracy(result)

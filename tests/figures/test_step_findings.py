@@ -17,7 +17,7 @@ def audited():
 
 def test_every_estimator_has_a_row_and_gaussian_claims_find_most(audited):
     table = findings.step_bounds(audited, delta=DELTA)
-    assert list(table.index[table.valid]) == ["GDP, bets", "GDP, ranks"]
+    assert list(table.index[table.valid]) == ["GDP, bets"]
     assert len(table) == 7
     step = epsilon_lower_bound(audited.score, audited.bit, delta=DELTA)
     training = step_to_training(step, sample_rate=0.05, steps=1_500, delta=DELTA, adjacency="add_remove")

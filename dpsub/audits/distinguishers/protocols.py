@@ -57,8 +57,8 @@ def distinguish(
               `epsilon_lower_bound` then pools the rank tests of the folds (threshold "folds", which "auto" chooses for
               these scores).
             - "in_sample": the models that are judged are learned from. Such scores show overfitting as if it were
-              leakage. `epsilon_lower_bound` returns valid=False for them: for comparison only. The mark is an
-              attribute of the variable `score`. It is lost if only `.values` are passed on.
+              leakage. `epsilon_lower_bound` returns valid=False for them: for comparison only. The mark is a
+              coordinate. It is lost if only `.values` are passed on.
         share: 0 < share < 1; the share of the runs that is only learned from: by default 0.5 for "held_out" and 0.35
             for "folds".
         folds: ≥ 1; how many folds are judged, for "folds". One fold is the same as "held_out".
@@ -66,9 +66,9 @@ def distinguish(
 
     Returns:
         A dataset of the judged runs: `score` (run,) float32, higher speaks for z; `bit` (run,) int8; the coordinate
-        `run`, the number in `trained`; and for "folds" the coordinate `fold` (run,), from 1 on. The attributes are
-        those of `trained`, and `distinguisher`, `protocol`, `learned_from` and `judged`: the numbers of runs, one for
-        each judged fold.
+        `run`, the number in `trained`; for "folds" the coordinate `fold` (run,), from 1 on; and for "in_sample" the
+        coordinate `in_sample` (run,), True everywhere. The attributes are those of `trained`, and `distinguisher`,
+        `protocol`, `learned_from` and `judged`: the numbers of runs, one for each judged fold.
 
     Raises:
         ValueError: if `trained` holds no weights, several repeats, runs that are not trained yet, or weights of another
@@ -101,10 +101,9 @@ def distinguish(
         for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not checks.flag("progress", progress))
     ]
     rows = np.concatenate([np.arange(len(bits))[part.judged] for part in parts])
-    marks = {"in_sample": 1} if protocol == "in_sample" else {}
     result = xr.Dataset(
         {
-            "score": ("run", np.concatenate(scores), {"long_name": LONG_NAMES["score"], **marks}),
+            "score": ("run", np.concatenate(scores), {"long_name": LONG_NAMES["score"]}),
             "bit": ("run", bits[rows], {"long_name": LONG_NAMES["bit"]}),
         },
         coords={"run": numbers[rows]},
@@ -116,6 +115,8 @@ def distinguish(
             "judged": _plain([len(one) for one in scores]),
         },
     )
+    if protocol == "in_sample":
+        return result.assign_coords(in_sample=("run", np.ones(len(rows), bool)))
     if protocol != "folds":
         return result
     of_each = [np.full(len(one), part.fold) for part, one in zip(parts, scores, strict=True)]

@@ -119,8 +119,8 @@ def test_in_sample_judges_what_it_learned_from_and_says_so(small):
     spy = Spy()
     judged = ask(trained_models(), small, spy, protocol="in_sample")
     assert spy.learned[0][0] == spy.judged[0] == list(range(RUNS))
-    assert judged.score.attrs["in_sample"] == 1
-    assert "in_sample" not in ask(trained_models(), small, spy).score.attrs
+    assert judged.score.in_sample.values.all()
+    assert "in_sample" not in ask(trained_models(), small, spy).coords
 
 
 @pytest.mark.parametrize("protocol", ["held_out", "folds"])

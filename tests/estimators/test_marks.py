@@ -1,0 +1,204 @@
+"""Marks of scores reach every bound, on every road to it."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from dpsub import DPSGD, audit, audit_steps, crafters, data, distinguish, distinguishers, figures, models
+from dpsub.estimators import (
+    epsilon_lower_bound,
+    one_run_epsilon_lower_bound,
+    one_run_guesses,
+    step_to_training,
+)
+from dpsub.figures import findings
+
+DELTA = 1e-5
+RUNS = 120
+
+
+def scores(mark=None, value=True):
+    """Scores and bits of an audit, with a mark on every run."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, RUNS).astype(np.int8)
+    result = xr.Dataset(
+        {"score": ("run", rng.normal(size=RUNS) + 3 * (bits == 0)), "bit": ("run", bits)},
+        coords={"run": np.arange(RUNS)},
+    )
+    return result if mark is None else result.assign_coords({mark: ("run", np.full(RUNS, value))})
+
+
+def through_a_file(result, folder):
+    result.to_netcdf(folder / "audit.nc", engine="scipy")
+    return xr.load_dataset(folder / "audit.nc", engine="scipy")
+
+
+ROADS = {
+    "as it is": lambda result, _: (result.score, result.bit),
+    "part": lambda result, _: (result.score[::2], result.bit[::2]),
+    "sel": lambda result, _: (result.sel(run=slice(10, 90)).score, result.sel(run=slice(10, 90)).bit),
+    "arithmetic": lambda result, _: (np.log(result.score + 10) - 1, result.bit),
+    "difference": lambda result, _: (result.score - scores().score.mean(), result.bit),
+    "sum with others": lambda result, _: (scores().score + result.score, result.bit),
+    "scores alone": lambda result, _: (result.score, result.bit.values),
+    "bits alone": lambda result, _: (result.score.values, result.bit),
+    "more runs": lambda result, _: (
+        result.reindex(run=np.arange(RUNS)).score,
+        result.reindex(run=np.arange(RUNS)).bit,
+    ),
+    "file": lambda result, folder: (through_a_file(result, folder).score, through_a_file(result, folder).bit),
+    "concatenated": lambda result, _: (
+        xr.concat([result, result], "run").score,
+        xr.concat([result, result], "run").bit,
+    ),
+    "several steps": lambda result, _: (result.score.expand_dims(step=2), result.bit),
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_the_mark_in_sample_stays_on_every_road(road, tmp_path):
+    clean, marked = (
+        epsilon_lower_bound(*ROADS[road](s, tmp_path), delta=DELTA) for s in (scores(), scores("in_sample"))
+    )
+    for one, other in zip(np.atleast_1d(clean), np.atleast_1d(marked), strict=True):
+        assert one.valid
+        assert one.epsilon > 0
+        assert not other.valid
+        assert other.epsilon == one.epsilon
+        assert "the judged models were learned from" in other.note
+
+
+@pytest.mark.parametrize("road", [name for name in ROADS if name != "concatenated"])
+def test_folds_stay_on_every_road(road, tmp_path):
+    marked = scores().assign_coords(fold=("run", np.arange(RUNS) // 60))
+    bounds = epsilon_lower_bound(*ROADS[road](marked, tmp_path), delta=DELTA, threshold="ranks")
+    assert not any(bound.valid for bound in np.atleast_1d(bounds))
+
+
+def test_scores_with_and_without_a_mark_are_not_concatenated():
+    with pytest.raises(ValueError, match="in_sample"):
+        xr.concat([scores(), scores("in_sample")], "run")
+
+
+def test_findings_of_an_audit_judge_by_its_marks():
+    marked = scores("in_sample").assign_coords(step=5)
+    marked.attrs = {"noise_multiplier": 20.0, "sample_rate": 1.0, "steps": 5, "adjacency": "substitute"}
+    [[bound]] = findings.bounds(marked, delta=DELTA)
+    assert not bound.valid
+    panel = findings.panel({"S3": marked}, delta=DELTA)
+    assert not panel["audited"]["S3"][0][0].valid
+    with pytest.raises(ValueError, match=r"audited\[0\] must have scores that allow a valid bound, .* learned from"):
+        findings.last_step([marked], delta=DELTA)
+    folds = scores().assign_coords(fold=("run", np.arange(RUNS) % 2))
+    [[bound]] = findings.bounds(folds, delta=DELTA)
+    assert bound == epsilon_lower_bound(folds.score, folds.bit, delta=DELTA, threshold="folds")
+    assert bound.valid
+
+
+def test_no_audit_of_noise_is_valid_in_sample():
+    """Hardly any leakage, few models and many features: what is learned in sample is chance."""
+    task = data.digits(n_train=30)
+    model, spec = models.linear(task), DPSGD(1_000.0, 1.0, 1.0, 2, 1.0)
+    pair = crafters.mislabeled(task, model, spec, seed=0)
+    trained = audit(task, model, pair, spec, runs=60, metrics=("weights",), progress=False)
+    judged = distinguish(trained, model, distinguishers.LinearDiscriminant(), protocol="in_sample", progress=False)
+    [[bound]] = findings.bounds(judged, delta=DELTA)
+    assert bound.epsilon > 2
+    assert not bound.valid
+
+
+def steps(protocol, trainings=60, steps=2):
+    task = data.digits(n_train=20)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, steps, 0.1)
+    canary = crafters.gradient(task, model, spec, seed=0)
+    return audit_steps(task, model, canary, spec, trainings=trainings, protocol=protocol, progress=False)
+
+
+def test_worlds_that_are_not_tossed_anew_are_never_bet_on():
+    """0, 0, 1, 1, … passes for tossed coins: only the mark tells."""
+    found = steps("two_trainings")
+    by_default = epsilon_lower_bound(found.score, found.bit, delta=DELTA)
+    assert not by_default.valid
+    assert "steps share their world" in by_default.note
+    for scores_, bits in ((found.score, found.bit), (found.score.values, found.bit), (found.score, found.bit.values)):
+        with pytest.raises(ValueError, match="scores must be of worlds tossed anew at each step for threshold 'bets'"):
+            epsilon_lower_bound(scores_, bits, delta=DELTA, threshold="bets")
+    tossed = steps("coins")
+    assert "same_world" not in tossed.coords
+    assert epsilon_lower_bound(tossed.score, tossed.bit, delta=DELTA).valid
+
+
+@pytest.mark.parametrize("threshold", ["ranks", "split", "best", 0.0])
+@pytest.mark.parametrize("method", ["gdp", "dp"])
+def test_only_bets_are_valid_for_observations_of_steps(method, threshold):
+    found = steps("coins")
+    options = {"delta": DELTA, "method": method, "threshold": threshold}
+    bound = epsilon_lower_bound(found.score, found.bit, **options)
+    assert not bound.valid
+    assert bound.note.endswith("observations of one training depend on each other, which only threshold 'bets' allows")
+    assert epsilon_lower_bound(found.score.values, found.bit.values, **options).valid == (threshold != "best")
+
+
+def one_training(pairs=40):
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, (1, pairs)).astype(np.int8)
+    dims = ("model", "pair")
+    return xr.Dataset(
+        {"score": (dims, rng.normal(size=bits.shape) + 3 * (bits == 0)), "bit": (dims, bits)},
+        coords={"slot": ("pair", np.arange(pairs))},
+    )
+
+
+@pytest.mark.parametrize(
+    "select",
+    [lambda of: of.isel(model=0), lambda of: of.stack(run=("model", "pair")), lambda of: of.transpose("pair", "model")],
+    ids=["isel", "stack", "transpose"],
+)
+def test_pairs_of_one_model_are_not_taken_for_models(select):
+    found = select(one_training())
+    for bits in (found.bit, found.bit.values.ravel()):
+        with pytest.raises(ValueError, match="scores must be one for each model, got scores of many pairs"):
+            epsilon_lower_bound(found.score, bits, delta=DELTA)
+
+
+def test_one_pair_of_many_models_is_a_score_for_each():
+    many = xr.concat([one_training()] * 50, "model").isel(pair=0)
+    many = many.assign(bit=("model", np.arange(50) % 2))
+    assert epsilon_lower_bound(many.score, many.bit, delta=DELTA).of == "training"
+
+
+def test_steps_are_not_taken_for_pairs():
+    found = steps("coins")
+    with pytest.raises(ValueError, match="scores must be of pairs in one training or more, got observations of steps"):
+        one_run_guesses(found.score, found.bit, guesses=10)
+
+
+def test_a_bound_knows_what_it_is_of():
+    law = {"sample_rate": 0.1, "steps": 100, "delta": DELTA, "adjacency": "substitute"}
+    tossed = steps("coins")
+    step = epsilon_lower_bound(tossed.score, tossed.bit, delta=DELTA)
+    training = step_to_training(step, **law)
+    runs = scores()
+    bare = runs.score.values, runs.bit.values
+    found = {
+        "step": [step, epsilon_lower_bound(*bare, delta=DELTA, threshold="bets")],
+        "training": [
+            training,
+            epsilon_lower_bound(runs.score, runs.bit, delta=DELTA),
+            one_run_epsilon_lower_bound(95, 100, 1_000, delta=DELTA),
+        ],
+        None: [epsilon_lower_bound(*bare, delta=DELTA)],
+    }
+    for of, bounds in found.items():
+        assert [bound.of for bound in bounds] == [of] * len(bounds)
+    for bound in found["training"]:
+        with pytest.raises(ValueError, match="bound must be of one step of a training, got one that is of a whole"):
+            step_to_training(bound, **law)
+
+
+def test_an_animation_shows_valid_bounds_only():
+    marked = scores("in_sample")
+    marked = marked.assign(score=marked.score.expand_dims(step=[1, 2]))
+    marked.attrs = {"noise_multiplier": 20.0, "sample_rate": 1.0, "steps": 2, "adjacency": "substitute"}
+    with pytest.raises(ValueError, match="result must have scores that allow a valid bound"):
+        figures.drifting_scores(marked, delta=DELTA)
