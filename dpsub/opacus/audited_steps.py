@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -18,25 +19,38 @@ from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
 
 
-class Observation(NamedTuple):
-    """One step of the optimizer: which world it was in, and what came out.
+class Entered(NamedTuple):
+    """How the canary entered a step, whose first batch was just clipped or is about to be.
 
     Attributes:
         bit: 0 for z, 1 for z′.
-        sign: 1, -1 or 0: how the canary was in the sum.
+        sign: 1, -1 or 0: how the canary is in the sum.
         pieces: the canary.
-        products: of the privatised sum with the pieces' directions, in units of the clipping bound.
-        max_grad_norm, noise_multiplier: of the optimizer before the step.
-        iterations: how many batches were accumulated in the step.
+        max_grad_norm: what it is clipped to.
     """
 
     bit: int
     sign: int
     pieces: Pieces
-    products: NDArray[np.float64]
     max_grad_norm: float
+
+
+class Observation(NamedTuple):
+    """One step of the optimizer: which world it was in, and what came out.
+
+    Attributes:
+        entered: the canary.
+        products: of the privatised sum with the pieces' directions, in units of the canary's clipping bound.
+        noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
+        batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
+        batches: how many were accumulated in the step.
+    """
+
+    entered: Entered
+    products: NDArray[np.float64]
     noise_multiplier: float
-    iterations: int
+    batch_rate: float | None
+    batches: int
 
 
 class AuditedSteps:
@@ -65,9 +79,10 @@ class AuditedSteps:
         self._coins = stream(seed, "audit")
         self._parameters: list[Tensor] = list(optimizer.params)
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        self._entered: Observation | None = None  # without its products
+        self._entered: Entered | None = None
         self._extended: list[tuple[Tensor, Tensor]] = []
         self._read: Tensor | None = None
+        self._noise_multiplier = 0.0  # that what was read has
         self._inside = self._removed = False
         self._iterations, self._taken = 1, 0
         self.batches = 0  # physical ones since the last observation
@@ -124,10 +139,12 @@ class AuditedSteps:
                     "that returned without it"
                 )
             return result
-        seen, self._entered, self.batches = self._entered, None, 0
-        assert seen is not None
+        entered, self._entered, self.batches = self._entered, None, 0
+        assert entered is not None
         self._taken += 1
-        self._observed(seen._replace(products=self._read.double().cpu().numpy(), iterations=self._iterations))
+        rate = accounted(self._optimizer).get("sample_rate")
+        products = self._read.double().cpu().numpy()
+        self._observed(Observation(entered, products, self._noise_multiplier, rate, self._iterations))
         return result
 
     def _enter(self) -> None:
@@ -143,8 +160,8 @@ class AuditedSteps:
             bit = int(toss < 0.5)
             sign = 0 if draw >= self._rate else 1 if bit == 0 else -1 if self._adjacency == "substitute" else 0
             pieces = self._canaries.draw(self._parameters)
-            bound, sigma = float(self._optimizer.max_grad_norm), float(self._optimizer.noise_multiplier)
-            self._entered = Observation(bit, sign, pieces, np.empty(0), bound, sigma, 1)
+            bound = float(self._optimizer.max_grad_norm)
+            self._entered = Entered(bit, sign, pieces, bound)
             if self._ghost:
                 for place, piece in pieces.items():
                     if sign:
@@ -221,6 +238,13 @@ class AuditedSteps:
                 f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
             )
         self._read = read if self._read is None else self._read + read
+        self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
+
+
+def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
+    """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
+    hook = optimizer.step_hook
+    return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
 
 
 def _energy(gradients: Any, ghost: bool) -> Tensor:
