@@ -67,13 +67,14 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
                 `dpsub.accounting.epsilon`.
 
         Returns:
-            ε; 0 before the first step, and infinity if a step added no noise. In these two cases the arguments are not
-            checked.
+            ε; 0 before the first step, and infinity if a step added no noise.
 
         Raises:
             ValueError: if an argument is out of range, if the history is not a record of steps, or if `sampling` is
                 "poisson" and the batches rule that out.
         """
+        checks.probability("delta", delta)
+        checks.real("eps_error", eps_error, above=0)
         if _is_empty(self.history):
             return 0.0
         steps = self.history if isinstance(self.history, Sequence) else ()
@@ -81,7 +82,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             return math.inf
         self.check_sampling(self.sampling)
         return accounting.epsilon(
-            history=checks.history(self.history),
+            history=checks.history(self.history, "accountant.history"),
             delta=delta,
             adjacency="substitute",
             sampling=self.sampling,
@@ -122,7 +123,8 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
         if missing := [name for name in ("history", "mechanism") if name not in state_dict]:
             raise ValueError(f"state_dict must hold history and mechanism, got none of {', '.join(missing)}")
-        history = [] if _is_empty(state_dict["history"]) else checks.history(state_dict["history"])
+        history = state_dict["history"]
+        history = [] if _is_empty(history) else checks.history(history, "state_dict['history']")
         sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
         super().load_state_dict({**state_dict, "history": history})
         self.sampling = sampling
