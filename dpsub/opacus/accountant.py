@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
@@ -128,6 +129,12 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
         super().load_state_dict({**state_dict, "history": history})
         self.sampling = sampling
+
+
+def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
+    """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
+    hook = optimizer.step_hook
+    return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
 
 
 def _is_empty(history: object) -> bool:

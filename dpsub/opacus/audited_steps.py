@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
 from dpsub._core.random_streams import stream
+from dpsub.opacus.accountant import accounted
 from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
@@ -57,7 +57,7 @@ class AuditedSteps:
     """Hooks one optimizer, whatever its class, by two places that all have.
 
     When `step` is called, the canary enters `grad_sample` of the parameters (with ghost clipping, `grad`). When
-    `original_optimizer` steps, `grad` is read.
+    `original_optimizer` steps, `grad` is read, and the canary is taken out of it.
 
     The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
     fails after its canary has entered is not tossed for again.
@@ -219,32 +219,32 @@ class AuditedSteps:
         self._extended = []
 
     def _reads(self, *_: Any) -> None:
-        """Before the underlying optimizer steps: read the privatised gradients that it is about to use."""
+        """Before the underlying optimizer steps: read the privatised gradients that it is about to use.
+
+        Then take out of them what a canary adds if it is clipped correctly.
+        """
         if not self._inside or self._entered is None:
             return
-        scale = 1.0
+        sign, bound, scale = self._entered.sign, self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
+        places = [(piece, self._parameters[place].grad) for place, piece in self._entered.pieces.items()]
         with torch.no_grad():
-            products = []
-            for place, piece in self._entered.pieces.items():
-                gradient = self._parameters[place].grad
-                nothing = self._parameters[place].new_zeros(())
-                products.append(nothing.double() if gradient is None else piece.product(gradient).double())
-            read = torch.stack(products) * (scale / self._entered.max_grad_norm)
+            nothing = self._parameters[0].new_zeros(()).double()
+            products = [nothing if grad is None else piece.product(grad).double() for piece, grad in places]
+            read = torch.stack(products) * (scale / bound)
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
                 f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
             )
+        if sign and self._read is None:
+            with torch.no_grad():
+                for piece, grad in places:
+                    if grad is not None:
+                        piece.add_to(grad, -sign * piece.clipped * bound / scale)
         self._read = read if self._read is None else self._read + read
         self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
-
-
-def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
-    """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
-    hook = optimizer.step_hook
-    return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
 
 
 def _energy(gradients: Any, ghost: bool) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,12 +19,12 @@ from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.one_claim import Bettor, Expected, fewest
-from dpsub.opacus.accountant import SubstitutePRVAccountant
-from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation, accounted
+from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
+from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
 from dpsub.opacus.optimizer_checks import Audited
 from dpsub.opacus.piece_weights import PieceWeights
-from dpsub.opacus.reports import Disturbance, Report
+from dpsub.opacus.reports import Report
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,6 @@ class Auditor:
         self._bits: list[int] = []
         self._sigmas: list[float] = []
         self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
-        self._net = self._in = 0  # canaries in the sum, with and without their signs
-        self._norm = 0.0  # of a canary, in clipping bounds
         self._reported: Report | None = None
         self._reported_for = (0, "")  # so many observations and this sampling
         self._steps = AuditedSteps(
@@ -93,7 +90,7 @@ class Auditor:
         return len(self._scores)
 
     def remove(self) -> None:
-        """Remove the canaries: the optimizer is as it was before. Reports remain."""
+        """End the audit: the optimizer is as it was before. Reports remain."""
         self._steps.remove()
         vars(self._audited.optimizer).pop(MARK, None)
 
@@ -110,8 +107,6 @@ class Auditor:
         self._bits.append(bit)
         self._sigmas.append(sigma)
         self._batches.append((seen.batch_rate, seen.batches))
-        self._net, self._in = self._net + sign, self._in + abs(sign)
-        self._norm = math.hypot(*norms)
         if self._asked.callback is not None:
             self._asked.callback(self)
 
@@ -179,7 +174,6 @@ class Auditor:
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
-            disturbance=self._disturbance(),
             delta=self._asked.delta,
             adjacency=self._asked.adjacency,
             alpha=self._asked.alpha,
@@ -245,10 +239,3 @@ class Auditor:
                 "is known for it. Accumulate fewer batches"
             )
         return rate
-
-    def _disturbance(self) -> Disturbance:
-        size = sum(one.numel() for one in self._audited.parameters)
-        steps = len(self._sigmas)
-        added = self._norm * (math.sqrt(self._in) if self._asked.anew else abs(self._net))
-        noise = math.sqrt(size * sum(sigma**2 for sigma in self._sigmas))
-        return Disturbance(self._norm * math.sqrt(steps) / noise, added / noise, added)

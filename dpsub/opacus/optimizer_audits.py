@@ -43,7 +43,9 @@ def audit_optimizer(
     What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
     coin decides whether it is in.
 
-    The canaries add to the training. `report().disturbance` says how much. `remove()` removes them.
+    After it has been observed, the canary is taken out of the gradients again, as correct clipping leaves it. So a
+    correct optimizer takes the steps that it would have taken without an audit, up to rounding. Only the bound of
+    adaptive clipping remembers that there was one more record.
 
     Args:
         optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
