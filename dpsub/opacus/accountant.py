@@ -91,8 +91,16 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         )
 
     def check_sampling(self, sampling: str) -> None:
-        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out."""
+        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out, or if they rule out
+        any sampling: if skipped steps joined several batches, so that a step may hold a record more than once.
+        """
         checks.choice("sampling", sampling, SAMPLINGS)
+        if reason := self._batch_sizes.against_all:
+            raise ValueError(
+                f"accountant.history must be of steps that took one batch each, whole or in parts, got steps in which "
+                f"skipped ones joined several batches, for {reason}: no ε is known for this. Draw batches of the "
+                "whole size, and let BatchMemoryManager split them"
+            )
         if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
             raise ValueError(
                 f"sampling must be 'epochs' for batches that are not Poisson's, got 'poisson', and {reason}: set "
@@ -101,11 +109,15 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
 
     def state_dict(self, destination: Any = None) -> Any:
-        """A checkpoint: what Opacus's accountants keep, and the sampling; in `destination`, a dictionary, if given."""
+        """A checkpoint: what Opacus's accountants keep, the sampling, and which ones the batches rule out.
+
+        It is written into `destination`, a dictionary, if one is given.
+        """
         if destination is not None and not isinstance(destination, MutableMapping):
             raise ValueError(f"destination must be a dictionary, got {type(destination).__name__}")
         state = super().state_dict(destination)
         state["sampling"] = self.sampling
+        state["ruled_out"] = [self._batch_sizes.against_poisson, self._batch_sizes.against_all]
         return state
 
     @classmethod
@@ -127,8 +139,14 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         history = state_dict["history"]
         history = [] if _is_empty(history) else checks.history(history, "state_dict['history']")
         sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
+        ruled_out = state_dict.get("ruled_out", ["", ""])
+        if not isinstance(ruled_out, list | tuple) or [type(one) for one in ruled_out] != [str, str]:
+            raise ValueError(
+                f"state_dict['ruled_out'] must be two texts, as state_dict() makes them, got {ruled_out!r}"
+            )
         super().load_state_dict({**state_dict, "history": history})
         self.sampling = sampling
+        self._batch_sizes = BatchSizes((ruled_out[0], ruled_out[1]))
 
 
 def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:

@@ -182,7 +182,7 @@ def _sampling(
         shown = sampling_of(data_loader, {rate for _, rate, _ in history})
         if asked not in (None, shown):
             raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {asked!r}: leave it out")
-        return shown
+        asked = shown
     if not isinstance(accountant, SubstitutePRVAccountant):
         return asked or "poisson"
     accountant.check_sampling(asked or accountant.sampling)

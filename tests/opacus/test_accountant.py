@@ -8,7 +8,7 @@ from opacus.accountants import PRVAccountant, create_accountant
 from opacus.accountants.utils import get_noise_multiplier
 
 from dpsub import accounting
-from dpsub.opacus import SubstitutePRVAccountant
+from dpsub.opacus import SubstitutePRVAccountant, privacy_statement
 
 pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
 
@@ -75,6 +75,32 @@ def test_accumulated_gradients_are_noticed(trained):
     assert engine.accountant.history == [(1.0, 0.2, 10)]
     engine.accountant.sampling = "epochs"
     assert engine.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+@pytest.mark.parametrize("sampling", ["poisson", "epochs"])
+def test_batches_joined_by_skipped_steps_have_no_epsilon(trained, poisson, sampling):
+    engine, *_, loader = trained(noise_multiplier=1.0, poisson_sampling=poisson, joined=5, epochs=12)
+    engine.accountant.sampling = sampling
+    with pytest.raises(
+        ValueError, match="must be of steps that took one batch each, whole or in parts, .* Draw batches"
+    ):
+        engine.get_epsilon(1e-5)
+    with pytest.raises(ValueError, match="must be of steps that took one batch each"):
+        privacy_statement(engine, delta=1e-5, data_loader=loader)
+
+
+def test_a_checkpoint_keeps_what_its_batches_rule_out(trained):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
+    resumed = SubstitutePRVAccountant()
+    resumed.load_state_dict(engine.accountant.state_dict())
+    with pytest.raises(ValueError, match="10 of 10 pairs"):
+        resumed.get_epsilon(1e-5)
+    resumed.sampling = "epochs"
+    assert resumed.get_epsilon(1e-5) > 0
+    for bad in ("", None, ["", 1], [""]):
+        with pytest.raises(ValueError, match=r"state_dict\['ruled_out'\] must be two texts"):
+            resumed.load_state_dict({**engine.accountant.state_dict(), "ruled_out": bad})
 
 
 def test_batches_split_for_memory_are_not_taken_for_fixed_ones(trained):

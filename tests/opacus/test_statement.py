@@ -139,6 +139,13 @@ def test_what_the_accountant_has_seen_counts_without_a_loader(trained, asked):
         assert privacy_statement(engine, delta=1e-5).sampling == "epochs"
 
 
+def test_a_loader_does_not_outweigh_what_the_accountant_has_seen(trained):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
+    *_, poisson = trained(noise_multiplier=1.0, epochs=0)
+    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+        privacy_statement(engine, delta=1e-5, data_loader=poisson)
+
+
 def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
     values = dict.fromkeys(("add_remove", "zero_out", "substitute", "group_privacy"), epsilon)
     about = {"delta": 1e-5, "history": history, "sampling": "poisson", "loader_seen": False}
