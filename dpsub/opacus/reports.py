@@ -18,7 +18,8 @@ class Report:
         observations: the number of steps that were observed.
         step: the bound on the ε of one step with the canary at its rate.
         training: the bound on the ε of the observed steps, as a training at `sample_rate`.
-        claimed: the accountant's ε of these steps, for the same adjacency and δ.
+        claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
+            sampling; with dpsub's, its `sampling` counts.
         claimed_step: the μ that is claimed of a step that surely holds the record: the distance of its worlds over the
             noise. If the claim changed, the largest one.
         refuted: whether the claim is refuted, at confidence 1 − alpha.
