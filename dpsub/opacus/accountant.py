@@ -23,7 +23,9 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     certified upper bound. It assumes Poisson sampling, as Opacus's accountants do. After
     `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`. Opacus does not tell its
     accountants, but this one refuses an ε for Poisson sampling once the batches that it has seen rule that out: their
-    sizes do not vary as they should, or gradients were accumulated.
+    sizes do not vary as they should, or gradients were accumulated. `make_private_with_epsilon` always calibrates for
+    Poisson sampling; for epochs, take the noise from `dpsub.accounting.noise_multiplier(sampling="epochs")`. Where
+    skipped steps joined several batches, there is no ε.
 
     Args:
         sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`.
