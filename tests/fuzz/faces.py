@@ -37,7 +37,6 @@ EXCUSED = {
     "dpsub.game.Round": RESULT,
     "dpsub.models.Span": RESULT,
     "dpsub.opacus.Auditor": "made by audit_optimizer, which is tried",
-    "dpsub.opacus.Disturbance": RESULT,
     "dpsub.opacus.PrivacyStatement": RESULT,
     "dpsub.opacus.Report": RESULT,
     "dpsub.audits.Observer": PROTOCOL,
