@@ -169,9 +169,9 @@ def rates(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def several(expected: str, value: Any) -> list[Any]:
-    """The entries of a sequence. Texts and mappings are none, nor are arrays without dimensions."""
+    """The entries of a sequence. Texts, bytes, mappings and sets are none, nor are arrays without dimensions."""
     try:
-        if not isinstance(value, str | bytes | Mapping):
+        if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set):
             return list(value)
     except TypeError:
         pass

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
+from dpsub.audits.any_plans import BankPlan
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, Learning
 from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.plans import Plan
@@ -117,6 +119,26 @@ def check_canary(task: Task, model: Model, canary: CanaryPair | StepCanary, spec
             raise ValueError(
                 f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {norm(world):g}"
             )
+
+
+def check_told_apart(plan: BankPlan) -> None:
+    """Check that a store would tell this audit from any other.
+
+    Raises:
+        ValueError: if the model or an observer holds something that cannot be told apart.
+    """
+    observers = plan.observers if isinstance(plan, Plan) else ()
+    if untold := [one for holder in (plan.model, *observers) for one in getattr(holder, "untold", ())]:
+        raise ValueError(
+            f"store must tell this audit from others, got {', '.join(untold)}, which dpsub cannot tell apart: define "
+            "functions and classes by name, outside of functions; or name the model yourself, "
+            'models.from_module(..., name="..."), anew whenever it changes (for an observer, define `attributes`)'
+        )
+    if re.search(r" at 0x|\.\.\.", told := repr(plan.model)):
+        raise ValueError(
+            "store must tell this audit from others, got a model whose repr does not tell it from other models, "
+            f"{told:.200}: define a __repr__ that shows all that its training depends on"
+        )
 
 
 def repeat_seeds(seed: int, repeats: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,15 +43,22 @@ class OneRunDataset(Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        place = int(index) % len(self) if -len(self) <= index < len(self) else int(index)
-        if place not in self._pair_of:
-            found: tuple[Any, Any] = self._dataset[index]
+        try:
+            at = operator.index(None if isinstance(index, bool) else index)  # type: ignore[arg-type]
+        except TypeError:
+            raise ValueError(
+                f"index must be the number of one record, got {index!r}: take several by torch.utils.data.Subset"
+            ) from None
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"index must be one of {len(self)} records, got {at}")
+        i = self._pair_of.get(at % len(self))
+        if i is None:
+            found: tuple[Any, Any] = self._dataset[at]
             return found
-        i = self._pair_of[place]
         assert self.pairs.y is not None
         assert self.pairs.y_prime is not None
         x, y = (self.pairs.z, self.pairs.y) if self.bits[i] == 0 else (self.pairs.z_prime, self.pairs.y_prime)
-        like_x, like_y = self._dataset[index]
+        like_x, like_y = self._dataset[at]
         return _like(like_x, x[i]), _like(like_y, y[i])
 
     def scores(self, module: nn.Module) -> xr.Dataset:

@@ -16,7 +16,7 @@ import xarray as xr
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub.audits import cluster
 from dpsub.audits.any_plans import BankPlan
-from dpsub.audits.checked_arguments import plan_of
+from dpsub.audits.checked_arguments import check_told_apart, plan_of
 from dpsub.audits.destinations import Memory, Place
 from dpsub.audits.observers import Observer
 from dpsub.audits.plans import Arrays, Plan, Shard
@@ -129,7 +129,8 @@ def audit(
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in
             0 … num_classes − 1; if model or canary do not fit the task; if a gradient canary is longer than
             max_grad_norm; if the memory does not hold one block; if the store is something else's folder, another
-            audit, damaged, of another format or another kind of device. After some training, if it diverged.
+            audit, damaged, of another format or another kind of device; if the model or an observer holds what a store
+            cannot tell apart, such as a lambda in a module that was not named. After some training, if it diverged.
         OSError: with the path, if the store cannot be written, or another process is writing it. Finished shards stay.
         ConnectionError: if no scheduler answers.
         KeyboardInterrupt: on Ctrl-C, after the shard being written is written.
@@ -174,6 +175,7 @@ def carried_out(
     if store is not None:
         from dpsub.audits.storage.store import Store  # zarr takes a quarter of a second to import
 
+        check_told_apart(plan)
         place = Store(located(store), plan, repair=repair)
     if not place.missing and not _is_to_learn(place):
         place.settle()

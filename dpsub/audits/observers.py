@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub.data import Task
+from dpsub.models.identity import Identity
 from dpsub.trainers import Bank
 
 
@@ -69,8 +71,23 @@ class Observer(ABC):
         """Raise a ValueError for a task that this observer cannot be used on."""
 
     def attributes(self, task: Task) -> dict[str, str]:
-        """What else the numbers depend on, as attributes to store."""
-        return {}
+        """What else the numbers depend on, as attributes to store: `{"test_fingerprint": task.test_fingerprint}`.
+
+        By default a checksum of the observer's own attributes, if it has any. One that cannot tell them apart, such as
+        a function without a name, has to define this method to be stored.
+        """
+        return {f"observer_{self.name}": self._identity[0]} if vars(self) else {}
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What `attributes` does not tell apart."""
+        return self._identity[1] if type(self).attributes is Observer.attributes else ()
+
+    @property
+    def _identity(self) -> tuple[str, tuple[str, ...]]:
+        identity = Identity()
+        told = identity.tell(self.name, vars(self))
+        return f"{crc32(told.encode()):08x}", tuple(identity.untold)
 
 
 class Score(Observer):

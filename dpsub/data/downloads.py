@@ -118,11 +118,11 @@ def file_digest(file: Any) -> str:
     return digest.hexdigest()
 
 
-def load_arrays(path: Path) -> dict[str, Array] | None:
-    """The arrays that `save_arrays` wrote, or None if the file is missing or damaged."""
+def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
+    """The arrays of these names that `save_arrays` wrote, or None if the file or one of them is missing or damaged."""
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
-            return dict(arrays)
+            return {name: arrays[name] for name in names}
     except DAMAGED:
         return None
 

@@ -60,7 +60,7 @@ def _kept(
     for part in (kind.encode(), _identity(encoder), *content):
         digest.update(len(part).to_bytes(8, "little") + part)
     path = cache("embeddings") / f"{digest.hexdigest()[:32]}.npz"
-    kept = load_arrays(path)
+    kept = load_arrays(path, "embeddings")
     if kept is None:
         kept = {"embeddings": embed()}
         save_arrays(path, **kept)

@@ -41,12 +41,13 @@ def load_features(
     file = downloads.local(path)
     try:
         with open(file, "rb") as opened, np.load(opened) as found:
-            arrays = dict(found)
+            pool = next((part for part in ("train", "private") if f"x_{part}" in found), "train")
+            needed = [f"{array}_{part}" for part in (pool, "test") for array in "xy"]
+            missing = [array for array in needed if array not in found]
+            arrays = {} if missing else {array: found[array] for array in needed}  # each is read when it is asked for
     except (TypeError, *downloads.DAMAGED) as error:
         raise ValueError(f"path must be an .npz file of plain arrays, got {file}: {error}") from None
-    pool = next((part for part in ("train", "private") if f"x_{part}" in arrays), "train")
-    needed = [f"{array}_{part}" for part in (pool, "test") for array in "xy"]
-    if missing := [array for array in needed if array not in arrays]:
+    if missing:
         raise ValueError(f"path must hold {', '.join(needed)}, got {file} without {', '.join(missing)}")
     whole = from_arrays(*(arrays[array] for array in needed[:2]), x_test=arrays["x_test"], y_test=arrays["y_test"])
     name = file.stem if name is None else str(name)

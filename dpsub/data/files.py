@@ -142,7 +142,7 @@ def purchases() -> tuple[Array, Array]:
     with open(path, "rb") as text:
         digest = file_digest(text)
     packed = cache("purchase100") / f"{digest[:16]}.npz"
-    kept = load_arrays(packed)
+    kept = load_arrays(packed, "x", "y")
     if kept is not None:
         return np.unpackbits(kept["x"].astype(np.uint8, copy=False), axis=1, count=600), kept["y"]
     try:

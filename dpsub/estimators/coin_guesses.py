@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,23 +67,26 @@ def one_run_guesses(
     Guesses(correct=(2, 2), guesses=(2, 4), pairs=4)
     """
     table, worlds = _checked(scores, bits)
-    given: Any = guesses
-    several = not isinstance(given, Real | str) and np.ndim(given) == 1
-    numbers = [_number(one, table.size, centre) for one in (given if several else [given])]
-    if not numbers:
-        raise ValueError("guesses must be a whole number, or a sequence of one or more, got none")
     if isinstance(centre, str):
         checks.choice("centre", centre, CENTRES)
-        table = table - np.median(table, axis=1, keepdims=True) if centre == "median" else table
     else:
         table = table - checks.real("centre", centre)
+        centre = "a number"
+    several = np.iterable(guesses) and not isinstance(guesses, str | bytes)
+    expected = "guesses must be a whole number, or a sequence of one or more"
+    given = checks.several(expected, guesses) if several else [guesses]
+    if not given:
+        raise ValueError(f"{expected}, got none")
+    numbers = [_number(one, table.size, centre) for one in given]
+    if centre == "median":
+        table = table - np.median(table, axis=1, keepdims=True)
     right = [_right(table.ravel(), worlds.ravel() == 0, number, centre == "sides") for number in numbers]
     if several:
         return Guesses(tuple(right), tuple(numbers), table.size)
     return Guesses(right[0], numbers[0], table.size)
 
 
-def _number(guesses: Any, pairs: int, centre: float | str) -> int:
+def _number(guesses: Any, pairs: int, centre: str) -> int:
     number = checks.whole("guesses", guesses)
     if number > pairs:
         raise ValueError(f"guesses must be at most the number of pairs, {pairs}, got {number}")

@@ -42,16 +42,17 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
     """
     expected = "bounds must be a sequence of repeats, each a bound or a list with one bound for each step"
-    if isinstance(bounds, str | LowerBound):
-        raise ValueError(f"{expected}, got a single {type(bounds).__name__}")
+    if isinstance(bounds, LowerBound):
+        raise ValueError(f"{expected}, got a single LowerBound")
     checks.no_mask("bounds", bounds)
     names = getattr(bounds, "dims", None)
     if isinstance(names, tuple) and hasattr(bounds, "transpose"):
         if "repeat" not in names:
             raise ValueError(f'{expected}: the dimension "repeat", got the dimensions {names}')
         bounds = bounds.transpose("repeat", ...)
+    repeats = checks.several(expected, bounds)
     try:
-        found = [np.asarray(_epsilons(repeat)) for repeat in bounds]
+        found = [np.asarray(_epsilons(repeat)) for repeat in repeats]
         if any(repeat.dtype.kind not in "iuf" for repeat in found):
             raise TypeError
         stacked = np.stack(found).astype(np.float64)

@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from zlib import crc32
 
 import torch
 from numpy.typing import ArrayLike
@@ -16,6 +15,7 @@ from torch.func import functional_call, vmap
 
 from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
 from dpsub.models.dropout import Masked, draw, masked
+from dpsub.models.identity import identity_of
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
 from dpsub.models.record_gradients import norms_of, record_gradients
 
@@ -44,6 +44,7 @@ class ModuleBank:
         room: about how many numbers one part of the computation may hold.
         gather: whether each model computes its own batch only. This is faster for small batches.
         generator: where dropout masks come from; None while models are evaluated, without dropout.
+        named: whether the user named it, and answers for what the `repr` cannot tell apart.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModuleBank:
     room: int = ROOM["cpu"]
     gather: bool = False
     generator: torch.Generator | None = None
+    named: bool = False
     _net: nn.Module = field(init=False)
     _dropouts: list[Masked] = field(init=False)
     _names: tuple[str, ...] = field(init=False)
@@ -83,19 +85,14 @@ class ModuleBank:
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.input_shape))
-        start = {None: "own", "fresh": "fresh"}.get(self.start, "made")  # type: ignore[arg-type]
-        return (
-            f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {start} start, {self._checksum:08x})"
-        )
+        start = "made" if callable(self.start) else self.start or "own"
+        checksum, _ = identity_of(self.template, self.losses, self.start)
+        return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {start} start, {checksum:08x})"
 
     @property
-    def _checksum(self) -> int:
-        """Of the module's structure, and of all its numbers that a model starts with."""
-        found = crc32(str(self.template).encode())
-        for name, value in self.template.state_dict().items():
-            if self.start is None or name not in self._names:
-                found = crc32(value.detach().cpu().contiguous().numpy().tobytes(), found)
-        return found
+    def untold(self) -> tuple[str, ...]:
+        """What could differ in another bank of the same `repr`, such as a lambda, unless the user named it."""
+        return () if self.named else identity_of(self.template, self.losses, self.start)[1]
 
     def starting_from(self, theta_0: ArrayLike | Tensor) -> ModuleBank:
         """The same bank, with the same start for every model: (parameters,) finite numbers in the order of `flat`."""

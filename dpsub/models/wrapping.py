@@ -39,8 +39,11 @@ def from_module(
         start: "own": all models start from the module's parameters. "fresh": each model draws its own, by its layers'
             `reset_parameters`. Or a function without arguments that makes a new module, whose parameters are taken.
         loss: from outputs (n, num_classes) and labels (n,) to losses (n,). By default cross-entropy.
-        name: what the bank is called in results. Stores tell banks apart by it, the module's structure, its start and
-            everything that is frozen; code that differs in none of these needs another name. By default the class's.
+        name: what the bank is called in results; by default the module's class. Stores tell banks apart by it and by
+            all that module, loss and start hold: numbers, texts, tensors, objects of these, hooks, and the globals that
+            their code reads. Code itself is told by the name of its function or class alone: give another name when you
+            change it. What cannot be told apart, such as a lambda, a closure, or a class inside a function, is refused
+            by stores unless you give a name, and then answer for it.
 
     Returns:
         A bank, which `audit` and the crafters take as they take `mlp(task)`.
@@ -62,7 +65,7 @@ def from_module(
         raise ValueError(f"start must be 'own', 'fresh' or a function that makes a module, got {start!r}")
     if loss is not None and not callable(loss):
         raise ValueError(f"loss must be a function of outputs and labels, got {loss!r}")
-    name = type(module).__name__ if name is None else checks.text("name", name)
+    named, name = name is not None, type(module).__name__ if name is None else checks.text("name", name)
     module = copy.deepcopy(module).train()
     _check_parameters(module)
     _check_by_opacus(module)
@@ -73,6 +76,7 @@ def from_module(
         template=module,
         losses=cross_entropy if loss is None else loss,
         start=None if start == "own" else start,
+        named=named,
     )
     x, y = torch.tensor(task.x_train[:2]), torch.tensor(task.y_train[:2])
     _check_start(bank)

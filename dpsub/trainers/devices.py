@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
@@ -146,6 +148,8 @@ def own_device(name: str) -> torch.device:
 
     Raises:
         RuntimeError: if all GPUs are taken.
+        OSError: with the path, if the folder of locks, in that of temporary files, is not the user's alone, or a lock
+            is a link.
         ValueError: as in `device`.
     """
     where = device(name)
@@ -157,9 +161,10 @@ def own_device(name: str) -> torch.device:
 
 @cache
 def _claimed() -> torch.device:
+    folder = _own_folder()
     for index in range(torch.cuda.device_count()):
-        path = Path(gettempdir()) / f"dpsub-{os.getuid()}-{torch.cuda.get_device_properties(index).uuid}.lock"
-        lock = open(path, "ab")  # noqa: SIM115
+        path = folder / f"{torch.cuda.get_device_properties(index).uuid}.lock"
+        lock = open(path, "ab", opener=_not_through_links)  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -169,6 +174,30 @@ def _claimed() -> torch.device:
         return torch.device("cuda", index)
     count = torch.cuda.device_count()
     raise RuntimeError(f"client must have at most one worker for each GPU of a machine, {count} here, got more")
+
+
+def _own_folder() -> Path:
+    """A folder that all workers of this user on this machine find, and into which nobody else can write."""
+    path = Path(gettempdir()) / f"dpsub-{os.getuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(
+            errno.EPERM,
+            "GPUs are marked as taken in a folder that must be yours, and that nobody else may write; this is "
+            "another's, a link, or open to others: remove it, or set the environment variable TMPDIR to another folder",
+            str(path),
+        )
+    return path
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        told = f"the file that marks a GPU as taken must be an ordinary one ({error.strerror}): remove what is there"
+        raise OSError(error.errno, told, path) from None
 
 
 def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:

@@ -47,6 +47,14 @@ def test_slots_hold_z_or_z_prime_by_fair_coins_and_all_else_is_as_it_was(plain, 
         private.bits[0] = 1
 
 
+@pytest.mark.parametrize(
+    "index", [slice(0, 3), [0, 1], (0, 1), torch.tensor([0, 1]), np.array([0, 1]), 5.0, "5", None, True, ...], ids=repr
+)
+def test_several_records_at_once_are_refused(plain, pairs, index):
+    with pytest.raises(ValueError, match=r"index must be the number of one record, got .*: take several by .*Subset"):
+        one_run_dataset(plain, pairs, seed=0)[index]
+
+
 def test_records_have_the_types_of_the_dataset(plain, pairs):
     class Tokens(torch.utils.data.Dataset):
         def __len__(self):

@@ -117,10 +117,11 @@ def test_bits_that_flipped_in_a_copy_are_noticed(tmp_path):
     downloads.save_arrays(path, x=kept)
     assert [file.name for file in tmp_path.iterdir()] == ["kept.npz"]
     whole, noticed = path.read_bytes(), 0
-    np.testing.assert_array_equal(downloads.load_arrays(path)["x"], kept)
+    np.testing.assert_array_equal(downloads.load_arrays(path, "x")["x"], kept)
+    assert downloads.load_arrays(path, "x", "y") is None
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
-        found = downloads.load_arrays(path)
+        found = downloads.load_arrays(path, "x")
         if found is None:
             noticed += 1
         else:  # a date, say, on which no number depends

@@ -31,6 +31,21 @@ def test_features_are_drawn_from_the_pool(tmp_path, pool):
     assert load_features(path, n_train=8, n_aux=6, seed=4).fingerprint != task.fingerprint
 
 
+def test_arrays_that_are_not_needed_are_not_read(tmp_path, monkeypatch):
+    path, incomplete, read = save(tmp_path / "f.npz"), save(tmp_path / "g.npz", y_test=None), []
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x_private.npy", header("(10,)") + b"cut short")
+        archive.writestr("x_dev.npy", header(f"({10**15},)"))
+    opened = zipfile.ZipFile.open
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda self, name, *_: read.append(str(name)) or opened(self, name))
+    assert len(load_features(path, n_train=8, n_aux=6).y_train) == 8
+    assert {*read} == {"x_test.npy", "x_train.npy", "y_test.npy", "y_train.npy"}
+    read.clear()
+    with pytest.raises(ValueError, match="without y_test"):
+        load_features(incomplete)
+    assert not read
+
+
 def test_features_that_stand_in_for_others_say_so(tmp_path):
     task = load_features(save(tmp_path / "f.npz"), n_train=8, n_aux=6, name="small", stand_in_for="ViT-B/16")
     assert task.name == "small (stand-in for ViT-B/16)"

@@ -86,7 +86,7 @@ def read_array(node: object) -> Array:
     """
     try:
         return _read_array(node)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError):
         raise ValueError("is not an array as dpsub writes them") from None
 
 

@@ -100,7 +100,10 @@ def is_number(name: str) -> bool:
 def below(path: Path) -> Iterator[tuple[str, str]]:
     """All files and folders below a folder, in order, by name: each with its kind, "a file" for regular files."""
     for item in sorted(path.iterdir()):
-        what = kind(os.lstat(item).st_mode)
+        try:
+            what = kind(os.lstat(item).st_mode)
+        except FileNotFoundError:  # a process that writes the store has renamed it since
+            continue
         yield item.name, what
         if what == "a folder":
             yield from ((f"{item.name}/{name}", inner) for name, inner in below(item))

@@ -133,6 +133,8 @@ OTHERS = [
     ("codecs", [LITTLE, {"name": "zstd", "configuration": {"level": 3.0, "checksum": False}}]),
     ("codecs", [{"name": "bytes", "configuration": {"endian": "big"}}]),
     ("codecs", [{"name": "numcodecs.pickle", "configuration": {}}]),
+    ("codecs", []),
+    ("codecs", ""),
     ("data_type", "variable_length_utf8"),
     ("data_type", "float64"),
     ("fill_value", 1.0),

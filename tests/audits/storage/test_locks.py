@@ -1,9 +1,11 @@
 import errno
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import xarray as xr
@@ -27,6 +29,20 @@ def test_one_process_writes_at_a_time(run, tmp_path, expected, monkeypatch):
     assert run().equals(expected)
     assert "128 of 300 models, being written" in told[0]
     assert not audits.status(store).being_written
+
+
+def test_files_that_another_process_renames_meanwhile_are_passed_over(run, tmp_path, expected, monkeypatch):
+    run()
+    shutil.rmtree(tmp_path / "audit.zarr/shards/1")
+    listed = Path.iterdir
+
+    def with_a_file_that_is_gone(folder):
+        yield from listed(folder)
+        yield folder / "zarr.json.partial"
+
+    monkeypatch.setattr(Path, "iterdir", with_a_file_that_is_gone)
+    assert run().equals(expected)
+    assert audits.load(audits.pack(tmp_path / "audit.zarr")).equals(expected)
 
 
 def test_a_file_system_without_locks_is_warned_about(run, monkeypatch):
