@@ -1,17 +1,16 @@
-"""Figures of accountants' numbers without audits: ε as bars, against the noise, and trade-off functions."""
+"""Figures of accountants' numbers without audits: against the noise, and trade-off functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from dpsub._core import checks
-from dpsub.figures.arguments import named, numbers, on_axes, points
+from dpsub.figures.arguments import named, on_axes, points
 from dpsub.figures.style import COLORS, LOOKS, PALETTES, literal, looks
 
 
@@ -75,23 +74,3 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
     return artists
-
-
-def epsilon_bars(ax: Axes, values: Mapping[str, float]) -> list[Artist]:
-    """One bar for each ε, labelled with its number; `values` by the names in `LOOKS`. An infinite ε has no bar."""
-    on_axes(ax=ax)
-    for name, value in named("values", values).items():
-        if numbers(f"values[{name!r}]", value, finite=False).ndim or value < 0:
-            raise ValueError(f"values[{name!r}] must be an ε, one number >= 0, got {value!r}")
-    shown = {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
-    bars = ax.barh(range(len(shown)), list(shown.values()), height=0.6, color="0.8", edgecolor="black", linewidth=0.8)
-    for bar, name in zip(bars, shown, strict=True):
-        bar.set_linestyle(looks(name).get("linestyle", "-"))
-        bar.set_facecolor(LOOKS["add_remove"]["color"] if name == "add_remove" else "white")
-    texts = [f"{value:.3f}" if np.isfinite(value) else "not certified" for value in values.values()]
-    labels = ax.bar_label(bars, texts, padding=3)
-    ax.set_yticks(range(len(shown)), [looks(name)["label"] for name in shown])
-    ax.set_xlim(0, 1.2 * max(shown.values(), default=1.0) or 1.0)
-    ax.set_xlabel(r"$\varepsilon$")
-    ax.invert_yaxis()
-    return [*bars, *labels]

@@ -17,7 +17,7 @@ from dpsub.estimators import (
     one_run_guesses,
 )
 from own_code import fine_tuning
-from own_code.made import made
+from own_code.provenance import how_made
 
 DELTA = 1e-5
 EPSILON = 8.0  # of substitution, which the noise is calibrated to
@@ -176,7 +176,7 @@ def study(sizes=None, seed=0, progress=True):
         "shares": SHARES,
         "seed": seed,
     }
-    how = made(round(time.monotonic() - begin))
+    how = how_made(round(time.monotonic() - begin))
     return {"made": how, "of": of, "rows": rows}
 
 

@@ -11,7 +11,6 @@ import torch
 from tqdm.auto import tqdm
 
 from dpsub import data
-from dpsub._core.provenance import commit
 from own_code.bridge import (
     DELTA,
     EPSILON,
@@ -21,7 +20,6 @@ from own_code.bridge import (
     separation,
 )
 from own_code.ideal_pairs import of_gradients
-from own_code.made import made
 from own_code.pair_scores import (
     CENTRES,
     LARGE,
@@ -32,6 +30,7 @@ from own_code.pair_scores import (
     spec_of,
 )
 from own_code.projected_steps import projections
+from own_code.provenance import commit, how_made
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def begun(path, spec, seed):
         "large": LARGE,
         "seed": seed,
     }
-    return {"made": made(0.0), "of": of, "rows": []}
+    return {"made": how_made(0.0), "of": of, "rows": []}
 
 
 def study(path, cells=CELLS, seed=0, progress=True):

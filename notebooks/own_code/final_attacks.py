@@ -18,9 +18,9 @@ from dpsub import (
     findings,
     trainers,
 )
-from dpsub._core.provenance import commit
 from own_code.crafted_questions import ahead_by
 from own_code.final_models import DELTA, made_for
+from own_code.provenance import commit
 
 TWO = ", two labels"
 LOSSES = ("ude", "ade", "fisher", "bhattacharyya")

@@ -1,8 +1,6 @@
 """What figures are given: names are drawn as they are, and what cannot be drawn is named."""
 
 import io
-import json
-import re
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -10,8 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from dpsub import estimators, explorer, figures, findings, game, pictures, widgets
-from dpsub.figures import pages
+from dpsub import estimators, figures, findings, pictures
 
 NAMES = (r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300)
 LINES = {"substitute": [1, 2], "add_remove": [0.5, 1]}
@@ -36,7 +33,6 @@ def test_names_are_drawn_as_they_are(ax, bounds_of, name):
         ),
         "worst": lambda ax: [figures.worst_case(ax, **LINES, group=[1, 2], audited=one), ax.legend()],
         "tradeoffs": lambda ax: [figures.tradeoffs(ax, [0, 1], {name: [1, 0]}), ax.legend()],
-        "bars": lambda ax: figures.epsilon_bars(ax, {name: 1.0}),
         "accuracies": lambda ax: pictures.accuracies(ax, [1, 2], {name: [[0.1, 0.2]]}),
         "images": lambda ax: pictures.row_of_images([ax], np.zeros((1, 2, 2)), [name]),
         "tag": lambda ax: figures.tag(ax, name),
@@ -47,10 +43,6 @@ def test_names_are_drawn_as_they_are(ax, bounds_of, name):
         ax.clear()
         draw(ax)
         assert name in drawn(ax.figure), way
-    (wrong, tight) = plt.subplots(1, 2, figsize=figures.DOUBLE)[1]
-    figures.validity(wrong, tight, [10, 20], {name: ([0.1, 0.2], [0.5, 0.6], True)}, alpha=0.05)
-    wrong.legend()
-    assert name in drawn(wrong.figure)
 
 
 def test_the_data_of_a_panel_are_drawn_as_they_are(audited):
@@ -114,9 +106,6 @@ CALLS = [
     (figures.worst_case, 1, {**LINES, "group": [1, 2], "audited": BOUNDS}),
     (figures.against_noise, 1, {"noise_multipliers": {0.5: [1, 2]}, "values": {0.5: [1, 2]}, "reference": 1.0}),
     (figures.tradeoffs, 1, {"fpr": [0, 1], "fnr": {"a": [1, 0]}}),
-    (figures.epsilon_bars, 1, {"values": {"group": 1.0}}),
-    (figures.game, 2, {"audit": game.play(runs=125, mu=1.0), "threshold": 0.5}),
-    (figures.validity, 2, {"runs": [1, 2], "measured": {"a": ([0, 0], [1, 1], True)}, "alpha": 0.05}),
     (figures.tag, 1, {"name": "a"}),
     (pictures.travel, 2, {"trace": TRACE}),
     (pictures.confidence, 1, {"trace": TRACE, "slot": 1}),
@@ -125,10 +114,6 @@ CALLS = [
     (pictures.cosine_histogram, 1, {"trace": TRACE, "chosen": 1}),
     (pictures.accuracies, 1, {"steps": [1, 2], "accuracy": {"a": [[0, 1]]}}),
     (figures.epsilon_panels, 0, {"panels": {"a": {"steps": [1, 2], **LINES, "audited": BOUNDS}}, "source": "b"}),
-    (explorer.numbers, 0, {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "delta": 1e-5}),
-    (widgets.epsilon_explorer, 0, {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "log10_delta": -5}),
-    (widgets.audit_game, 0, {"runs": 125, "mu": 1.0, "delta": 1e-5}),
-    (game.count_lies, 0, {"runs": 5, "mu": 1.0, "games": 1, "seed": 0}),
 ]  # fmt: skip
 
 
@@ -168,12 +153,6 @@ def test_numbers_that_do_not_fit_are_named(ax, change, message):
         figures.epsilon_against_step(ax, **{"steps": [1, 2], **LINES, "audited": BOUNDS, **change})
 
 
-def test_bars_without_a_number_are_not_drawn_as_if_they_were_not_certified(ax):
-    for wrong in (float("nan"), -1.0, float("-inf")):
-        with pytest.raises(ValueError, match=r"values\['group'\] must be"):
-            figures.epsilon_bars(ax, {"group": wrong})
-
-
 def test_images_that_do_not_fit_are_named(axes):
     places = axes(2)
     for images, names, message in (
@@ -187,35 +166,6 @@ def test_images_that_do_not_fit_are_named(axes):
     ):
         with pytest.raises(ValueError, match=message):
             pictures.row_of_images(places, images, names)
-
-
-def test_sliders_start_where_they_are_told_or_say_why_not():
-    for argument, wrong in (
-        ("noise_multiplier", 1000.0),
-        ("sample_rate", 1e-4),
-        ("steps", 10_000),
-        ("log10_delta", -20),
-    ):
-        with pytest.raises(ValueError, match=f"{argument} must be"):
-            widgets.epsilon_explorer(**{argument: wrong})
-    with pytest.raises(ValueError, match="runs must be one of 125, 1250, 12500, got 7"):
-        widgets.audit_game(runs=7)
-    for wrong in (-1, 0.5, "a", float("nan")):
-        with pytest.raises(ValueError, match="seed must be"):
-            widgets.audit_game(seed=wrong)
-
-
-def test_a_value_in_a_page_cannot_end_its_script_or_ask_for_another():
-    given = {"text": "</script><script>alert(1)</script><!-- {{tables}} {{style}}"}
-    told = {"checked": 1, "within": 2}
-    html = pages.filled("explorer.html", starts=given, **told).data
-    plain = pages.filled("explorer.html", starts={}, **told).data
-    assert html.count("<script") == plain.count("<script")
-    assert html.count("</script") == plain.count("</script")
-    data = re.search(r"const starts = (.*);", html)[1]
-    assert json.loads(data) == given
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        pages.filled("explorer.html", starts=float("nan"), **told)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])

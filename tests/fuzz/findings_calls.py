@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 import dpsub
 from dpsub import figures, findings
-from dpsub.figures.pages import Page
 from fuzz import cast
 from fuzz.accounting_calls import DELTAS
 from fuzz.call import OMIT, Call
@@ -158,14 +157,6 @@ CALLS = [
     ),
     Call(
         "dpsub.findings.promises", findings.promises, FINDINGS, promises, hostile={"result": ANY_AUDIT}, names=OF_AUDITS
-    ),
-    Call(
-        "dpsub.figures.drifting_scores",
-        figures.drifting_scores,
-        {"result": [ONE, OTHER], "delta": DELTAS, "bins": [OMIT, 8, 80], "alpha": ALPHAS},
-        of(Page),
-        hostile={"result": ANY_AUDIT},
-        names=OF_AUDITS,
     ),
     Call(
         "dpsub.findings.panel",

@@ -4,10 +4,12 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from dpsub._core.provenance import commit
+from dpsub._core.provenance import commit, versions
+
+__all__ = ["commit", "how_made", "versions"]
 
 
-def made(seconds):
+def how_made(seconds):
     """Date, machine, commit, seconds, and the versions of libraries."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

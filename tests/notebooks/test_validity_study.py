@@ -3,15 +3,24 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from own_code import validity_study as validity
+from own_code.known_truths import (
+    Drifting,
+    Gaussian,
+    RandomizedResponse,
+    SampledGaussian,
+    SortedByLuck,
+    strongest_scores,
+)
+from own_code.validity_study import Cell
 from scipy.stats import binom, kstest
 
-from dpsub import validity
 from dpsub.accounting import gdp_mu
 from dpsub.estimators import EXACT
-from dpsub.estimators.validity import Cell, Drifting, Gaussian, RandomizedResponse, SampledGaussian, SortedByLuck
 
 TRUTHS = [Gaussian(1.0), SampledGaussian(1.0, 0.9, 1), SampledGaussian(3.0, 0.0625, 500), RandomizedResponse(1.0)]
 
@@ -20,7 +29,7 @@ TRUTHS = [Gaussian(1.0), SampledGaussian(1.0, 0.9, 1), SampledGaussian(3.0, 0.06
 def test_the_scores_are_those_of_the_strongest_attack(truth):
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2, 200_000)
-    scores = validity.scores(truth, bits, rng)
+    scores = strongest_scores(truth, bits, rng)
     positives, negatives = scores[bits == 0], scores[bits == 1]
     assert kstest(negatives, "norm").pvalue > 1e-3
     for fpr in (0.001, 0.01, 0.1, 0.5, 0.9):
@@ -57,13 +66,13 @@ def test_what_depends_on_the_past_is_made_one_by_one(count):
         (SortedByLuck(0.7), sorted_one_by_one(0.7, bits, noise, 16)),
         (SortedByLuck(0.7, together=5), sorted_one_by_one(0.7, bits, noise, 5)),
     ):
-        np.testing.assert_allclose(validity.scores(truth, bits, np.random.default_rng(3)), expected, rtol=1e-12)
+        np.testing.assert_allclose(strongest_scores(truth, bits, np.random.default_rng(3)), expected, rtol=1e-12)
         assert truth.epsilon(1e-5) == Gaussian(0.7).epsilon(1e-5)
 
 
 def test_places_that_floating_point_numbers_cannot_tell_apart_are_refused():
     with pytest.raises(ValueError, match="bits must be at most 80 for SortedByLuck with together = 2, got 81"):
-        validity.scores(SortedByLuck(1.0, together=2), np.zeros(81, dtype=int), np.random.default_rng(0))
+        strongest_scores(SortedByLuck(1.0, together=2), np.zeros(81, dtype=int), np.random.default_rng(0))
 
 
 def test_what_a_truth_is_at_delta():
@@ -71,16 +80,6 @@ def test_what_a_truth_is_at_delta():
     fpr = np.array([0.1, 0.3, 0.7])
     np.testing.assert_allclose(RandomizedResponse(1.0).tradeoff(RandomizedResponse(1.0).tradeoff(fpr)), fpr)
     assert SampledGaussian(12.1148681640625, 0.25, 500).epsilon(1e-5) == pytest.approx(3.98683, abs=1e-3)
-
-
-@pytest.mark.parametrize("truth", [Gaussian(1.0), RandomizedResponse(1.0)], ids=lambda truth: type(truth).__name__)
-def test_truths_are_asked_at_rates_and_deltas(truth):
-    for fpr in (-1, 1.5, np.nan, "a", 1j):
-        with pytest.raises(ValueError, match="fpr must be "):
-            truth.tradeoff(fpr)
-    for delta in (0, 1, "a", [0.5], np.nan):
-        with pytest.raises(ValueError, match="delta must be "):
-            truth.epsilon(delta)
 
 
 def test_a_cell_is_measured_and_the_same_again():
@@ -98,67 +97,25 @@ def test_a_file_is_gone_on_with(tmp_path):
     path = tmp_path / "validity.json"
     few = [Cell("gdp", "ranks", 256, Gaussian(mu), audits=3) for mu in (1.0, 2.0)]
     validity.run(path, lambda: iter(few[:1]))
-    first = validity.measured(path)
+    first = validity.stored(path)
     validity.run(path, lambda: iter(few))
-    both = validity.measured(path)
+    both = validity.stored(path)
     assert both["rows"][0] == first["rows"][0]
     assert [row["cell"] for row in both["rows"]] == [validity.key(cell) for cell in few]
     assert both["made"]["commit"]
-    with pytest.raises(FileNotFoundError, match=r"at .*nothing.json: .*python -m dpsub.estimators.validity"):
-        validity.measured(tmp_path / "nothing.json")
+    with pytest.raises(FileNotFoundError, match=r"at .*nothing.json: .*python -m own_code.validity_study"):
+        validity.stored(tmp_path / "nothing.json")
 
 
-CELL = {"method": "gdp", "threshold": "best", "runs": 256, "truth": Gaussian(1.0), "audits": 2}
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: Cell(**CELL | {"audits": 0}), "audits must be >= 1, got 0"),
-        (lambda: Cell(**CELL | {"runs": 1}), "runs must be >= 2, got 1"),
-        (lambda: Cell(**CELL | {"delta": 0.0}), "delta must be > 0 and < 1, got 0.0"),
-        (lambda: Cell(**CELL | {"truth": None}), "truth must be Gaussian, Drifting, SortedByLuck, Sampled"),
-        (lambda: Gaussian(0.0), "mu must be > 0, got 0.0"),
-        (lambda: SortedByLuck(-1.0), "mu must be > 0, got -1.0"),
-        (lambda: SortedByLuck(1.0, together=0), "together must be >= 1, got 0"),
-        (lambda: SampledGaussian(0.0, 1.0, 1), "noise_multiplier must be > 0, got 0.0"),
-        (lambda: SampledGaussian(1.0, 2.0, 1), "sample_rate must be > 0 and <= 1, got 2.0"),
-        (lambda: SampledGaussian(1.0, 1.0, 0), "steps must be >= 1, got 0"),
-        (lambda: RandomizedResponse(float("nan")), "loss must be finite and > 0, got nan"),
-        (lambda: validity.measure(None), "cell must be a Cell, got NoneType"),
-        (lambda: validity.measure(Cell(**CELL), seed=None), "seed must be a whole number"),
-        (lambda: validity.measure(Cell(**CELL), seed=-1), "seed must be >= 0, got -1"),
-        (lambda: validity.measure(Cell(**CELL | {"truth": RandomizedResponse(0.01), "delta": 0.1})),
-         "cell must have a truth with an epsilon > 0 at delta = 0.1"),
-        (lambda: validity.scores(None, np.array([0, 1]), np.random.default_rng()), "truth must be Gaussian"),
-        (lambda: validity.scores(Gaussian(1.0), [0, 2], np.random.default_rng()), "bits must have shape"),
-        (lambda: validity.scores(Gaussian(1.0), [[0, 1]], np.random.default_rng()), "bits must have shape"),
-        (lambda: validity.scores(Gaussian(1.0), [0, 1], None), "rng must be a NumPy generator"),
-        (lambda: validity.entries([0.1]), "rows must hold numbers share and mean"),
-        (lambda: validity.entries({"share": [0.1]}), "rows must hold numbers share and mean"),
-        (lambda: validity.entries({"share": [0.1], "mean": [0.5, 0.6]}), "rows must hold numbers share and mean"),
-        (lambda: validity.measured(None), "path must be a path in the file system, got None"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_measured_is_named(made, message):
-    with pytest.raises(ValueError, match=message):
-        made()
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', "3"])
-def test_a_file_of_something_else_is_named(tmp_path, text):
-    path = tmp_path / "validity.json"
-    path.write_text(text)
-    with pytest.raises(
-        ValueError, match="path must be a file of measurements, with made and rows, got .*validity.json"
-    ):
-        validity.measured(str(path))
+def test_a_truth_whose_epsilon_is_zero_is_named():
+    with pytest.raises(ValueError, match=r"cell must have a truth with an epsilon > 0 at delta = 0\.1"):
+        validity.measure(Cell("gdp", "best", 256, RandomizedResponse(0.01), delta=0.1, audits=2))
 
 
 def test_lists_of_bits_have_the_scores_of_arrays():
     bits = [0, 1, 0, 1]
     of_list, of_array = (
-        validity.scores(Gaussian(2.0), one, np.random.default_rng(0)) for one in (bits, np.array(bits))
+        strongest_scores(Gaussian(2.0), one, np.random.default_rng(0)) for one in (bits, np.array(bits))
     )
     np.testing.assert_array_equal(of_list, of_array)
 
@@ -171,7 +128,7 @@ def test_the_cells_of_steps_are_those_of_the_page():
 
 
 def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
-    stored = validity.measured(Path(__file__).parents[2] / "results/step_validity.json")
+    stored = validity.stored(Path(__file__).parents[2] / "results/step_validity.json")
     assert stored["made"]["commit"].isalnum(), "made with a commit, not with changes that were in none"
     cells = {json.dumps(validity.key(cell)): cell for cell in validity.cells_of_steps()}
     rows = {json.dumps(row["cell"]): row for row in stored["rows"]}
@@ -194,7 +151,7 @@ def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
 
 
 def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
-    cells = list(validity.cells())
+    cells = list(validity.cells_of_runs())
     near = [cell for cell in cells if cell.delta == validity.DELTA and isinstance(cell.threshold, str)]
     asked = {(cell.method, cell.threshold, cell.runs) for cell in near}
     for method, threshold, runs in itertools.product(
@@ -238,7 +195,9 @@ def promises(cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cell", list(filter(promises, validity.cells())), ids=lambda cell: f"{cell.method}-{cell.threshold}-{cell.runs}"
+    "cell",
+    list(filter(promises, validity.cells_of_runs())),
+    ids=lambda cell: f"{cell.method}-{cell.threshold}-{cell.runs}",
 )
 def test_every_cell_that_claims_to_be_valid_keeps_its_promise(cell):
     row = validity.measure(replace(cell, audits=200), seed=1)
@@ -269,3 +228,15 @@ def test_ranks_find_most_of_a_step_with_so_many_observations_of_either_world(eps
 def test_entries_are_those_of_a_mapping_or_a_table():
     rows = {"share": [0.05, 0.2], "mean": [0.9, 1.1]}
     assert validity.entries(rows) == validity.entries(pd.DataFrame(rows)) == ["5.0 / 0.90", "20.0 / 1.10"]
+
+
+def test_the_study_is_drawn_against_what_is_allowed():
+    _, (wrong, tight) = plt.subplots(1, 2)
+    measured = {"ranks": ([0.04, 0.03], [0.7, 0.9], True), "best": ([0.1, 0.2], [0.9, 1.0], False)}
+    artists = validity.draw(wrong, tight, [256, 1_000], measured, alpha=0.05)
+    assert [artists[name].get_label() for name in measured] == ["ranks", "best (not valid)"]
+    assert artists["best"].get_markerfacecolor() == "white" != artists["ranks"].get_markerfacecolor()
+    np.testing.assert_allclose(artists["best"].get_xydata(), [[256, 10], [1_000, 20]])
+    np.testing.assert_allclose(artists["alpha"].get_ydata(), 5)
+    np.testing.assert_allclose(tight.lines[0].get_ydata(), [0.7, 0.9])
+    plt.close("all")

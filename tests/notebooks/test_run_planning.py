@@ -2,10 +2,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from own_code import run_planning as planning
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
 from dpsub.estimators import max_certifiable_epsilon, runs_needed
-from dpsub.figures import planning
 
 STORED = planning.stored()
 SETTINGS = list(product(planning.METHODS, planning.ALPHAS, planning.RUNS))
