@@ -4,9 +4,14 @@ Functions take an `ax`, draw on it and return the artists; `epsilon_panels` make
 them: `findings` (tables of audits) and `pictures` (crafting).
 """
 
-from dpsub.figures.accountant_figures import against_noise, tradeoffs
-from dpsub.figures.audit_figures import against_runs, epsilon_against_step, epsilon_panels, worst_case
-from dpsub.figures.canary_figures import canary_panels
+from dpsub.figures.epsilon_figures import (
+    against_noise,
+    against_runs,
+    epsilon_against_step,
+    epsilon_panels,
+    tradeoffs,
+    worst_case,
+)
 from dpsub.figures.style import (
     COLORS,
     DOUBLE,
@@ -31,7 +36,6 @@ __all__ = [
     "STYLE",
     "against_noise",
     "against_runs",
-    "canary_panels",
     "epsilon_against_step",
     "epsilon_panels",
     "looks",

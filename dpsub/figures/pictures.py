@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.figures.arguments import named, numbers, on_axes, points, text
+from dpsub.figures.inputs import named, numbers, on_axes, points, text
 from dpsub.figures.style import LOOKS, broken, literal, number
 
 Trace = Mapping[str, NDArray[Any]]

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
-from dpsub.figures.arguments import on_axes, text
+from dpsub.figures.inputs import on_axes, text
 
 STYLE = "dpsub.figures.dpsub"
 """The style of all figures, for `plt.style.use`."""

@@ -57,17 +57,6 @@ def styled(**arguments):
 
 
 AX = {"ax": AXES}
-CANARIES = pd.DataFrame(
-    {"adjacency": ["add_remove", "substitute"], "training": [1.0, 2.0], "accountant": [2.0, 4.5]},
-    index=pd.MultiIndex.from_tuples([("add_remove", "mine"), ("substitute", "mine")]),
-)
-SPOILED_CANARIES = [
-    CANARIES[:0],
-    CANARIES.drop(columns="training"),
-    CANARIES.set_axis(["", "\ud800"]),
-    *(CANARIES.assign(adjacency=value) for value in ("both", None, 1.0)),
-    *(CANARIES.assign(**{name: value}) for name in ("training", "accountant") for value in (np.nan, np.inf, "a", -1.0)),
-]
 AUDITS = {"audited": AUDITED, "substitute": POINTS, "add_remove": POINTS, "ceiling": [OMIT, None, 2.0, 100.0]}
 MAPPING = {0.5: [1.0, 2.0], 1.0: [3.0]}
 
@@ -111,13 +100,6 @@ CALLS = [
         {**AX, **AUDITS, "group": POINTS},
         drawn,
         hostile={"audited": ANY_BOUNDS},
-    ),
-    Call(
-        "dpsub.figures.canary_panels",
-        figures.canary_panels,
-        {"table": [CANARIES, CANARIES[:1], CANARIES.set_axis(["a", "$b$"])], "source": NAMES},
-        panels_drawn,
-        hostile={"table": st.one_of(LITTLE, among(SPOILED_CANARIES))},
     ),
     Call(
         "dpsub.figures.epsilon_panels",

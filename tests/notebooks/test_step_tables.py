@@ -1,7 +1,8 @@
 import matplotlib.pyplot as plt
 import pytest
+from own_code import step_tables
 
-from dpsub import DPSGD, accounting, audit_steps, crafters, data, figures, findings, models
+from dpsub import DPSGD, accounting, audit_steps, crafters, data, models
 from dpsub.estimators import epsilon_lower_bound, step_to_training
 
 DELTA = 1e-5
@@ -23,7 +24,7 @@ def audited():
 
 @pytest.fixture(scope="module")
 def table(audited):
-    return findings.canary_steps(audited, delta=DELTA)
+    return step_tables.canary_steps(audited, delta=DELTA)
 
 
 def test_rows_measure_the_canary_and_bound_the_training(audited, table):
@@ -46,21 +47,21 @@ def test_rows_measure_the_canary_and_bound_the_training(audited, table):
 def test_others_are_what_is_left_without_the_noise(audited):
     one = audited["add_remove", "random"].copy(deep=True)
     quiet = one.assign(score=one.score * 0 + (one.bit == 0)).assign_attrs(noise_multiplier=0.1)
-    assert findings.canary_steps({"quiet": quiet}, delta=DELTA).others["quiet"] == 0
+    assert step_tables.canary_steps({"quiet": quiet}, delta=DELTA).others["quiet"] == 0
     beside = (one.bit == 1) * one.bit.cumsum() % 2 * 6.0  # 0 and 6 in turn where z' is in
     loud = one.assign(score=beside + 0.0 * one.score).assign_attrs(noise_multiplier=1.0)
-    assert findings.canary_steps({"loud": loud}, delta=DELTA).others["loud"] == pytest.approx(8**0.5, abs=0.01)
+    assert step_tables.canary_steps({"loud": loud}, delta=DELTA).others["loud"] == pytest.approx(8**0.5, abs=0.01)
 
 
 def test_two_trainings_are_ranked(audited):
     one = audited["add_remove", "dirac"]
-    of_two = findings.canary_steps({"a": one.assign_attrs(protocol="two_trainings")}, delta=DELTA)
+    of_two = step_tables.canary_steps({"a": one.assign_attrs(protocol="two_trainings")}, delta=DELTA)
     step = epsilon_lower_bound(one.score, one.bit, delta=DELTA, threshold="ranks")
     assert of_two.step["a"] == step.epsilon
 
 
 def test_panels_have_a_row_for_each_canary_and_its_accountant(table):
-    figure = figures.canary_panels(table, source="digits")
+    figure = step_tables.canary_panels(table, source="digits")
     left, right = figure.axes
     assert [ax.get_legend() for ax in (left, right)] == [None, None]
     assert [text.get_text() for text in left.get_yticklabels()] == ["dirac", "random"]
@@ -75,21 +76,52 @@ def test_panels_have_a_row_for_each_canary_and_its_accountant(table):
 
 def test_one_adjacency_has_one_panel_and_names_need_be_no_tuples(table):
     alone = table.xs("substitute")
-    figure = figures.canary_panels(alone, source="")
+    figure = step_tables.canary_panels(alone, source="")
     assert len(figure.axes) == 1
     plt.close(figure)
 
 
-def test_what_is_no_table_of_canaries_is_named(audited, table):
-    with pytest.raises(ValueError, match=r"table must be one that findings\.canary_steps makes, got DataFrame"):
-        figures.canary_panels(table.drop(columns="accountant"), source="")
-    with pytest.raises(ValueError, match="table must be one"):
-        figures.canary_panels(table[:0], source="")
-    with pytest.raises(ValueError, match="table's adjacency must be"):
-        figures.canary_panels(table.assign(adjacency="both"), source="")
-    with pytest.raises(ValueError, match=r"audited\['a'\] must be an audit by audit_steps"):
-        findings.canary_steps({"a": audited["substitute", "dirac"].rename(observation="run")}, delta=DELTA)
-    with pytest.raises(ValueError, match=r"audited\['a'\] must have a canary rate of 1, got 0\.5"):
-        findings.canary_steps({"a": audited["substitute", "dirac"].assign_attrs(q_c=0.5)}, delta=DELTA)
-    with pytest.raises(ValueError, match="audited must have one entry or more"):
-        findings.canary_steps({}, delta=DELTA)
+@pytest.fixture(scope="module")
+def one_canary():
+    task = data.digits(n_train=100)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.05, 1_500, 0.1)
+    pair = crafters.gradient(task, model, spec, seed=0).against_nothing(adjacency="add_remove")
+    return audit_steps(task, model, pair, spec, device="cpu", progress=False)
+
+
+def test_every_estimator_has_a_row_and_gaussian_claims_find_most(one_canary):
+    table = step_tables.step_bounds(one_canary, delta=DELTA)
+    assert list(table.index[table.valid]) == ["GDP, bets"]
+    assert len(table) == 7
+    step = epsilon_lower_bound(one_canary.score, one_canary.bit, delta=DELTA)
+    training = step_to_training(step, sample_rate=0.05, steps=1_500, delta=DELTA, adjacency="add_remove")
+    assert table.step["GDP, bets"] == step.epsilon
+    assert table.training["GDP, bets"] == training.epsilon
+    truth = accounting.epsilon(noise_multiplier=1.0, sample_rate=0.05, steps=1_500, delta=DELTA, adjacency="add_remove")
+    assert 0.6 * truth < table.training["GDP, bets"] < truth
+    assert table.step["(ε, δ), Clopper–Pearson"] < 0.8 * table.step["GDP, Clopper–Pearson"]
+    assert (table.training >= table.step).all()
+
+
+def test_a_bound_of_epsilon_and_delta_is_converted_by_its_gaussian(one_canary):
+    table = step_tables.step_bounds(one_canary, delta=DELTA)
+    name = "(ε, δ), Clopper–Pearson"
+    sigma = 1 / accounting.gdp_mu(table.step[name], DELTA)
+    expected = accounting.epsilon(
+        noise_multiplier=sigma, sample_rate=0.05, steps=1_500, delta=DELTA, adjacency="add_remove"
+    )
+    assert table.training[name] == pytest.approx(expected, rel=2e-3)
+
+
+def test_two_trainings_are_not_bet_on(one_canary):
+    table = step_tables.step_bounds(one_canary.assign_attrs(protocol="two_trainings"), delta=DELTA)
+    assert "GDP, bets" not in table.index
+    assert "GDP, ranks" in table.index
+
+
+def test_what_is_no_audit_at_canary_rate_1_is_named(one_canary):
+    rare = one_canary.assign_attrs(q_c=0.5)
+    with pytest.raises(ValueError, match=r"result must have a canary rate of 1, got 0\.5"):
+        step_tables.step_bounds(rare, delta=DELTA)
+    with pytest.raises(ValueError, match=r"result must have a canary rate of 1, got 0\.5"):
+        step_tables.canary_steps({"a": rare}, delta=DELTA)
