@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import bridge, crafting_curve, cross_talk_tables, learned_at_zero, step_tables
+from own_code import crafting_curve, cross_talk_figures, learned_at_zero, step_tables
+from own_code import one_run_bridge as bridge
 from own_code.twins import separation
 from scipy.stats import binom
 
@@ -420,7 +421,7 @@ def test_gradient_pairs_on_mnist_show_what_ideal_canaries_show():
 @pytest.fixture(scope="module")
 def cross_talk():
     """The separation, its standard error, the bounds, and what undisturbed pairs have, of all models of each audit."""
-    found = cross_talk_tables.frame(CROSS_TALK["rows"]).reset_index()
+    found = cross_talk_figures.frame(CROSS_TALK["rows"]).reset_index()
     found = found[found.models == found.trained]
     return found.set_index(["kind", "records", "pairs", "width", "score"]).sort_index()
 
@@ -468,10 +469,10 @@ def test_dividing_directions_shows_more_than_removing_any_number_of_them():
 
 
 def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
-    found = cross_talk_tables.frame(CROSS_TALK["rows"])
+    found = cross_talk_figures.frame(CROSS_TALK["rows"])
     assert found.gdp.max() < 0.5 * CROSS_TALK["of"]["substitute"]
     assert (found.dp <= found.gdp + 0.02).all()
     growing = found.gdp.loc["mislabeled", 3_000, 100, 0, "whitened"]
     assert growing[1] < growing[4] < growing[16]
-    table = cross_talk_tables.bounds_table(found)
+    table = cross_talk_figures.bounds_table(found)
     assert table.loc[("mislabeled, 1,000 of 30,000", "whitened"), "right"] == "153 of 200"

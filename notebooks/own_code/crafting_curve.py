@@ -16,8 +16,7 @@ from tqdm.auto import tqdm
 import dpsub
 from dpsub import crafters, findings
 from own_code.final_attacks import BOUNDS, MARGIN
-from own_code.final_grid import grid
-from own_code.final_models import made_for
+from own_code.final_models import grid, made_for
 from own_code.provenance import how_made
 
 LOSSES = ("ude", "ade", "fisher")

@@ -5,7 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from own_code import faulty_training, mended_training, record_audit, zoo, zoo_audits, zoo_table
+from own_code import faulty_training, zoo, zoo_audits, zoo_training
+from own_code.faulty_training import MicrobatchOptimizer
+from own_code.mended_training import MendedOptimizer
 from own_code.zoo_training import SLOT, Training
 from scipy.stats import binom
 
@@ -141,7 +143,7 @@ def test_steps_are_chosen_by_the_chance_of_a_record_that_each_epoch_has_once():
     bits = rng.integers(0, 2, steps)
     there = np.concatenate([rng.permutation(epoch) == 0 for _ in range(steps // epoch)])
     product = sigma * rng.normal(size=steps) + there * (1 - 2 * bits)
-    chosen = record_audit.not_seen_yet(product, bits, noise_multiplier=sigma, sample_rate=1 / epoch)
+    chosen = zoo_training.not_seen_yet(product, bits, noise_multiplier=sigma, sample_rate=1 / epoch)
     for t in range(steps):
         start = t // epoch * epoch
         weights = []
@@ -158,24 +160,24 @@ def test_noise_that_comes_again_tells_the_world(adjacency, absent):
     noise = np.array([0.3, -0.2, 0.3, 0.3, 5.0])
     bits = np.array([0, 1, 1, 0, 0])
     scores = noise + np.where(bits == 0, 1.0, absent)
-    found = record_audit.seen_before(scores, bits, adjacency=adjacency)
+    found = zoo_training.seen_before(scores, bits, adjacency=adjacency)
     np.testing.assert_array_equal(found, [0, 0, -1, 1, 0])
 
 
-QUICK = [name for name in zoo_table.BEST if name not in ("right", "too much noise", "weighted", "shuffled")]
+QUICK = [name for name in zoo_audits.BEST if name not in ("right", "too much noise", "weighted", "shuffled")]
 
 
 @pytest.mark.parametrize("fault", QUICK)
 def test_the_audit_that_the_page_names_finds_the_fault(fault):
-    audit, adjacency = zoo_table.BEST[fault]
-    [row] = zoo_table.detection([(fault, audit, adjacency)], steps=400, seeds=[0]).itertuples()
+    audit, adjacency = zoo_audits.BEST[fault]
+    [row] = zoo_audits.detection([(fault, audit, adjacency)], steps=400, seeds=[0]).itertuples()
     assert (row.found, row.of) == (1, 1)
     assert 0 < row.steps <= 400
     assert row.wealth.max() >= -np.log(zoo_audits.ALPHA) > row.wealth[: int(row.steps) - 1].max()
 
 
 def test_the_accountant_sees_shuffled_batches_by_their_sizes():
-    find = partial(zoo_audits.sizes, adjacency="substitute", steps=60, seed=0)
+    find = partial(zoo_audits.batch_sizes, adjacency="substitute", steps=60, seed=0)
     assert find(zoo.ZOO["shuffled"])[1] < 60
     assert find(zoo.ZOO["right"])[1] is None
 
@@ -195,14 +197,14 @@ BLIND = [
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", BLIND, ids=" by ".join)
 def test_audits_that_cannot_meet_a_fault_do_not_find_it(cell):
-    [row] = zoo_table.detection([cell], steps=500, seeds=range(3)).itertuples()
+    [row] = zoo_audits.detection([cell], steps=500, seeds=range(3)).itertuples()
     assert row.found <= binom.ppf(0.999, 3, zoo_audits.ALPHA)  # their claims are true, or look so
 
 
 @pytest.mark.slow
 def test_sampling_is_found_by_a_record():
     cells = [("weighted", "record", "substitute"), ("shuffled", "record, not seen yet", "substitute")]
-    weighted, shuffled = zoo_table.detection(cells, steps=3000, seeds=[0]).itertuples()
+    weighted, shuffled = zoo_audits.detection(cells, steps=3000, seeds=[0]).itertuples()
     assert weighted.found == shuffled.found == 1
     assert weighted.steps < 1000
 
@@ -220,7 +222,7 @@ def test_right_trainings_are_accused_in_no_more_than_alpha_of_200_audits():
     accused = 0
     for seed in range(200):
         asked, adjacency = audits[seed % len(audits)]
-        _, at = zoo_audits.beside(zoo.ZOO["right"], adjacency=adjacency, steps=250, seed=seed, **asked)
+        _, at = zoo_audits.beside_records(zoo.ZOO["right"], adjacency=adjacency, steps=250, seed=seed, **asked)
         accused += at is not None
     assert accused <= binom.ppf(0.999, 200, zoo_audits.ALPHA)
 
@@ -230,7 +232,7 @@ def test_right_noise_is_accused_in_no_more_than_alpha_of_audits_that_remember():
     accused = 0
     for seed in range(100):
         adjacency = ("substitute", "add_remove")[seed % 2]
-        _, at = zoo_audits.remembered(zoo.ZOO["right"], adjacency=adjacency, steps=300, seed=seed)
+        _, at = zoo_audits.repeated_noise(zoo.ZOO["right"], adjacency=adjacency, steps=300, seed=seed)
         accused += at is not None
     assert accused <= binom.ppf(0.999, 100, zoo_audits.ALPHA)
 
@@ -243,29 +245,30 @@ def test_right_sampling_is_accused_in_no_more_than_alpha_of_audits():
     for seed in range(50):
         look, adjacency = looks[seed % len(looks)]
         asked = {"look": look, "noise_multiplier": zoo_audits.LITTLE, "steps": 400}
-        _, at = zoo_audits.among(zoo.ZOO["right"], adjacency=adjacency, seed=seed, **asked)
+        _, at = zoo_audits.record_as_canary(zoo.ZOO["right"], adjacency=adjacency, seed=seed, **asked)
         accused += at is not None
     assert accused <= binom.ppf(0.999, 50, zoo_audits.ALPHA)
 
 
-def script_refuted_at(script, seed, epochs=1):
+def script_refuted_at(optimizer, seed, epochs=1):
     task = data.digits(n_train=1280)
     x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
-    model, optimizer, loader = script.prepare(x, y, sample_rate=4 / 1280, noise_multiplier=2.0, seed=seed)
+    law = {"sample_rate": 4 / 1280, "noise_multiplier": 2.0}
+    model, optimizer, loader = faulty_training.prepare(x, y, **law, seed=seed, kind=optimizer)
     auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute", sample_rate=4 / 1280, seed=seed)
-    script.train(model, optimizer, loader, epochs=epochs)
+    faulty_training.train(model, optimizer, loader, epochs=epochs)
     assert auditor.steps == 320 * epochs
     return auditor.refuted_at
 
 
 def test_the_script_with_half_the_noise_is_found_within_an_epoch_and_the_mended_one_is_not():
-    assert script_refuted_at(faulty_training, 0) <= 320
-    assert script_refuted_at(mended_training, 0) is None
+    assert script_refuted_at(MicrobatchOptimizer, 0) <= 320
+    assert script_refuted_at(MendedOptimizer, 0) is None
 
 
 @pytest.mark.slow
 def test_half_the_noise_is_found_within_an_epoch_on_digits():
-    found = [script_refuted_at(faulty_training, seed) is not None for seed in range(20)]
+    found = [script_refuted_at(MicrobatchOptimizer, seed) is not None for seed in range(20)]
     assert sum(found) >= binom.ppf(0.001, 20, 0.9)
 
 
@@ -274,6 +277,6 @@ def test_noise_of_1_57_for_1_27_is_found_within_ten_thousand_observations():
     claimed, true = gdp_mu(1.27, 1e-5), gdp_mu(1.57, 1e-5)
     trainer, right = zoo.scaled_noise(claimed / true), zoo.ZOO["right"]
     asked = {"noise_multiplier": 1 / claimed, "adjacency": "substitute", "steps": 10_000, "stop": True}
-    after = [zoo_audits.alone(trainer, seed=seed, **asked).refuted_at for seed in range(5)]
+    after = [zoo_audits.canary_alone(trainer, seed=seed, **asked).refuted_at for seed in range(5)]
     assert sum(one is not None for one in after) >= 4
-    assert not zoo_audits.alone(right, seed=0, **asked).refuted
+    assert not zoo_audits.canary_alone(right, seed=0, **asked).refuted

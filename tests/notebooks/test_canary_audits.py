@@ -1,19 +1,11 @@
 """What notebooks/own_code/canary_audits.py makes, and what it finds again."""
 
-import sys
-from importlib import import_module
-from pathlib import Path
-
 import numpy as np
 import pytest
 import xarray as xr
+from own_code import canary_audits
 
 from dpsub import DPSGD, crafters
-
-NOTEBOOKS = str(Path(__file__).parent.parent / "notebooks")
-sys.path.append(NOTEBOOKS)
-canary_audits = import_module("own_code.canary_audits")
-sys.path.remove(NOTEBOOKS)
 
 
 def test_models_go_by_their_names():

@@ -1,4 +1,7 @@
-"""One training of many pairs, or many trainings of one: what each shows."""
+"""One training of many pairs, or many trainings of one: what each shows.
+
+In notebooks/, ``python -m own_code.one_run_bridge FILE`` makes the file.
+"""
 
 import json
 import sys
@@ -10,7 +13,15 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from dpsub import DPSGD, accounting, audit_one_run, crafters, data, models
+from dpsub import (
+    DPSGD,
+    accounting,
+    audit_one_run,
+    crafters,
+    data,
+    figures,
+    models,
+)
 from dpsub.estimators import (
     epsilon_lower_bound,
     one_run_epsilon_lower_bound,
@@ -36,9 +47,17 @@ SIZES = {
 SCORES = ("step_score", "score")
 SHARES = (0.05, 0.2, 1.0)  # of pairs that are guessed; they share alpha
 FEWEST = 16  # trainings of one pair that a rank test takes
+PAIRS = (1, 10, 50, 200)  # pairs in a training, as in SIZES
+MARKERS = dict(zip(PAIRS, "osD^", strict=True))
+COLORS = dict(zip(PAIRS, figures.COLORS, strict=False))
+NAMES = {
+    "gradient": "gradient pairs",
+    "mislabeled": "mislabeled pairs",
+}
+SCORE_NAMES = {"step_score": "every step", "score": "final model"}
 
 
-def bound_of(scores, bits, method="gdp", centre=0.0):
+def bound_of_scores(scores, bits, method="gdp", centre=0.0):
     """The lower bound on ε of an audit's scores (models, pairs).
 
     One pair in each training is judged as in `audit`, by ranks. Of several
@@ -50,16 +69,18 @@ def bound_of(scores, bits, method="gdp", centre=0.0):
             scores[:, 0], bits[:, 0], delta=DELTA
         ).epsilon
     shares = (1.0,) if method == "product" else SHARES
-    return bound(counted(scores, bits, shares, centre), method)
+    return bound_of_guesses(
+        guesses_of(scores, bits, shares, centre), method
+    )
 
 
-def counted(scores, bits, shares=SHARES, centre=0.0):
+def guesses_of(scores, bits, shares=SHARES, centre=0.0):
     """Right guesses, guesses and pairs, with so many of them guessed."""
     guesses = sorted({max(1, round(one * scores.size)) for one in shares})
     return one_run_guesses(scores, bits, guesses=guesses, centre=centre)
 
 
-def bound(found, method="gdp"):
+def bound_of_guesses(found, method="gdp"):
     """The lower bound on ε of guesses."""
     return one_run_epsilon_lower_bound(
         *found, delta=DELTA, method=method
@@ -70,7 +91,7 @@ def ceiling(pairs, models):
     """The bound if the scores tell the worlds of every pair apart."""
     shuffled = np.random.default_rng(0).permutation(models * pairs)
     bits = shuffled.reshape(models, pairs) % 2
-    return bound_of(0.5 - bits, bits)
+    return bound_of_scores(0.5 - bits, bits)
 
 
 def groups(seen, count, most=16):
@@ -125,7 +146,7 @@ def rows_of(seen, kind, pairs, seconds):
                 if pairs == 1 and count < FEWEST:
                     continue
                 bounds = [
-                    bound_of(
+                    bound_of_scores(
                         one[name].values, one.bit.values, method, centre
                     )
                     for one in groups(seen, count)
@@ -231,6 +252,90 @@ def as_many(rows, kind, pairs, score="step_score"):
     rows = rows[rows.method == "gdp"].set_index(["pairs", "models"])["mean"]
     found = rows[1][rows[1] >= rows[pairs, 1]]
     return int(found.index[0]) if len(found) else None
+
+
+def look(pairs):
+    """The colour and marker of a number of pairs."""
+    return {"color": COLORS[pairs], "marker": MARKERS[pairs], "ms": 4}
+
+
+def tightness(ax, rows, kind, substitute):
+    """Mean bounds by the number of trainings, a line for each m.
+
+    Args:
+        ax: where.
+        rows: of `table`.
+        kind: of pairs.
+        substitute: ε_S of the training, by accounting.
+    """
+    shown = rows[(rows.kind == kind) & (rows.score == "step_score")]
+    for pairs in PAIRS:
+        own = shown[(shown.pairs == pairs) & (shown.method == "gdp")]
+        label = f"m = {pairs}"
+        ax.plot(own.models, own["mean"], label=label, **look(pairs))
+        ax.fill_between(
+            own.models,
+            own["min"],
+            own["max"],
+            color=COLORS[pairs],
+            alpha=0.15,
+            lw=0,
+        )
+    own = shown[shown.method == "product"]
+    own = own[own.pairs == own.pairs.max()]
+    if len(own):
+        label = f"m = {own.pairs.iloc[0]}, if independent"
+        hollow = look(own.pairs.iloc[0]) | {"mfc": "white", "ls": ":"}
+        ax.plot(own.models, own["mean"], label=label, **hollow)
+    for pairs in PAIRS[:: len(PAIRS) - 1]:
+        own = shown[(shown.pairs == pairs) & (shown.method == "gdp")]
+        highest = [ceiling(pairs, one) for one in own.models]
+        label = "ceilings of m = 1 and m = 200" if pairs > 1 else None
+        mark = {"marker": MARKERS[pairs], "ms": 2, "label": label}
+        ax.plot(own.models, highest, **figures.looks("ceiling", **mark))
+    ax.axhline(substitute, **figures.looks("substitute"))
+    ax.set_xscale("log", base=2)
+    ticks = 4 ** np.arange(0, 6)
+    ax.set_xticks(ticks, [f"{one:,}" for one in ticks])
+    ax.set_ylim(-0.02 * substitute, 1.6 * substitute)
+    ax.set_xlabel("models trained")
+    figures.tag(ax, NAMES[kind])
+
+
+def disturbance(ax, accuracy, rows):
+    """Separation and accuracy by the number of pairs in a training."""
+    styles = {"step_score": "-", "score": ":"}
+    for kind, color, marker in zip(
+        NAMES, figures.COLORS, "os", strict=False
+    ):
+        own = rows[(rows.kind == kind) & (rows.method == "gdp")]
+        own = own.drop_duplicates(["pairs", "score"])
+        for score, style in styles.items():
+            here = own[own.score == score]
+            ax.plot(
+                here.pairs,
+                here.separation,
+                color=color,
+                marker=marker,
+                ms=4,
+                ls=style,
+                label=f"{NAMES[kind]}, {SCORE_NAMES[score]}",
+            )
+        accuracy.plot(
+            here.pairs,
+            100 * here.accuracy,
+            color=color,
+            marker=marker,
+            ms=4,
+        )
+    for one in (ax, accuracy):
+        one.set_xscale("log")
+        one.set_xticks(PAIRS, [str(size) for size in PAIRS])
+        one.minorticks_off()
+        one.set_xlabel("pairs in a training, m")
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("separation of the worlds")
+    accuracy.set_ylabel("test accuracy, %")
 
 
 if __name__ == "__main__":

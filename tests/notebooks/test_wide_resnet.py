@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from own_code import wide_resnet as wide
 from scipy.stats import chisquare
-from test_own_code import imported
 from torch import nn
 from torch.nn import functional
 
 from dpsub import DPSGD, data
 from dpsub.trainers import assemble
 
-wide = imported("wide_resnet")
 COPIES, SIZE = 3, 8
 COINS = 2 * wide.BITS + 1
 

@@ -11,11 +11,11 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from own_code import dpsgd_step, drawings, page_drawings
+from own_code import drawings, page_drawings
 
 from dpsub.accounting import epsilon, gdp_mu, tradeoff
 
-IMAGES = Path(__file__).parent.parent / "book/images"
+IMAGES = Path(__file__).parents[2] / "book/images"
 NUMBER = re.compile(r"(?<![#\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?")  # but not in a colour or a name
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 LINK = "{http://www.w3.org/1999/xlink}href"
@@ -37,7 +37,7 @@ def step(**changes):
         "noise_multiplier": 1.5,
         "noise": np.array([1.0, -1.0]),
     }
-    return dpsgd_step.Step(**{**given, **changes})
+    return drawings.Step(**{**given, **changes})
 
 
 def test_a_step_clips_and_adds_what_is_sampled_and_noise():
@@ -53,7 +53,7 @@ def test_a_step_clips_and_adds_what_is_sampled_and_noise():
 def test_the_four_drawings_show_the_numbers_of_the_step():
     figure, axes = plt.subplots(2, 2)
     one = step()
-    dpsgd_step.four_steps(axes.flat, one)
+    drawings.four_steps(axes.flat, one)
     assert [ax.get_title() for ax in axes.flat] == ["1. sample", "2. clip", "3. sum", "4. add noise"]
     ends = [{tuple(np.round(text.xy, 6)) for text in ax.texts if hasattr(text, "xy")} for ax in axes.flat]
     assert ends[0] == {(3, 4), (-3, -4), (0.3, 0.4), (-6, 8), (7, 0)}

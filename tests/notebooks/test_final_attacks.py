@@ -1,30 +1,25 @@
 """What notebooks/own_code says that attacks show of final models, and how it keeps that."""
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
+from own_code import crafting_curve as curves
+from own_code import final_attacks as attacks
+from own_code import final_figures as figures
+from own_code import final_models
+from own_code.final_models import DELTA, grid, made_for, trained
 from scipy.stats import beta, norm
-from test_own_code import OWN
 
 import dpsub
 from dpsub import distinguishers, findings
 from dpsub.accounting import gdp_epsilon
-
-sys.path.insert(0, str(OWN.parent))
-from own_code import crafting_curve as curves
-from own_code import final_attacks as attacks
-from own_code import final_figures as figures
-from own_code import final_grid as grid
-from own_code.final_models import DELTA, made_for, trained
 
 SMALL = {"n_train": 30, "n_aux": 60, "steps": 4, "runs": 160}
 
 
 @pytest.fixture(scope="module")
 def cell():
-    return grid.grid("digits", **SMALL)[0]
+    return grid("digits", **SMALL)[0]
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +117,11 @@ def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "cifar10"])
 def test_the_grid_has_each_setting_of_the_figures_once(name):
-    cells = grid.grid(name)
+    cells = grid(name)
     assert len({one.name for one in cells}) == len(cells) == 17
-    assert all(one.n_train == grid.SIZES[name]["n_train"] for one in cells)
+    assert all(one.n_train == final_models.SIZES[name]["n_train"] for one in cells)
     named = {(one.start, one.canary, one.epsilon) for one in cells if one.max_grad_norm == 1}
-    for epsilon in grid.EPSILONS:
+    for epsilon in final_models.EPSILONS:
         assert {("average", "blank", epsilon), ("worst", "blank", epsilon)} <= named
         assert ("average", "in-distribution", epsilon) in named
     assert {one.max_grad_norm for one in cells} == {0.1, 1.0, 10.0}
@@ -176,3 +171,34 @@ def test_the_error_of_a_share_is_its_spread_over_audits():
         shares.append(findings.d_prime(other, bits) / findings.d_prime(own, bits))
         errors.append(curves.share_error(other, own, bits))
     assert np.mean(errors) == pytest.approx(np.std(shares), rel=0.2)
+
+
+def test_auc_counts_pairs_and_ties_by_half():
+    rng = np.random.default_rng(1)
+    scores, bits = rng.integers(0, 5, (3, 30)).astype(float), rng.integers(0, 2, (3, 30))
+    for row, coins, found in zip(scores, bits, attacks.auc(scores, bits), strict=True):
+        own, others = row[coins == 0][:, None], row[coins == 1][None]
+        assert found == pytest.approx(((own > others) + (own == others) / 2).mean())
+    assert attacks.auc(np.array([2.0, 1.0]), np.array([0, 1])) == 1
+    assert attacks.auc(np.array([2.0, 2.0]), np.array([0, 1])) == 0.5
+
+
+def test_a_better_score_is_ahead_and_a_score_is_not_ahead_of_itself():
+    rng = np.random.default_rng(2)
+    bits = rng.integers(0, 2, 400)
+    noise = rng.normal(size=400)
+    strong, weak = noise - 2 * bits, noise - 0.5 * bits
+    apart, low, high = attacks.ahead_by(strong, weak, bits)
+    assert 0 < low < apart < high
+    assert attacks.ahead_by(strong, strong, bits) == (0, 0, 0)
+
+
+def test_the_interval_holds_the_true_difference_about_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    held = 0
+    for seed in range(60):
+        bits = rng.integers(0, 2, 200)
+        one, other = rng.normal(size=(2, 200)) - bits  # the same AUC
+        _, low, high = attacks.ahead_by(one, other, bits, seed=seed, draws=200)
+        held += low <= 0 <= high
+    assert held >= 51  # of 60 at 95 %: fewer with probability 0.001

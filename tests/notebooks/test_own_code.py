@@ -1,9 +1,7 @@
 """What the book says of the code in notebooks/own_code."""
 
-import importlib.util
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import myst_nb
 import numpy as np
@@ -11,39 +9,26 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from own_code import fine_tuning, glue, learned_at_zero, opacus_digits
+from own_code import private_logistic as logistic
+from own_code import tight_auditing as tight
 from scipy.optimize import minimize
 from scipy.stats import gamma, kstest, norm
 from scipy.stats import laplace as laplace_law
 from torch.utils.data import TensorDataset
 
-from dpsub import Pairs, audit_training, crafters, data, models
+from dpsub import audit_training, data
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import epsilon_lower_bound
-from dpsub.trainers import ScoredSteps, assemble_pairs
 
-OWN = Path(__file__).parent.parent / "notebooks/own_code"
 LAMBDA, N = 0.01, 60
-
-
-def imported(name):
-    spec = importlib.util.spec_from_file_location(f"own_code_{name}", OWN / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-logistic = imported("private_logistic")
-fine_tuning = imported("fine_tuning")
-glued = imported("glued")
-head_scores = imported("head_scores")
-ideal_pairs = imported("ideal_pairs")
 
 
 @pytest.mark.parametrize("number", [0.1 + 0.2, 1e-17, float("inf"), 512])
 def test_a_glued_number_is_that_of_myst_nb(number):
     InteractiveShell.instance()  # without one, display prints
     with capture_output(stdout=False, stderr=False) as ours:
-        glued.glue("bound", number)
+        glue.glue("bound", number)
     with capture_output(stdout=False, stderr=False) as theirs:
         myst_nb.glue("bound", number, display=False)
     [ours], [theirs] = ours.outputs, theirs.outputs
@@ -116,14 +101,13 @@ def test_the_score_is_the_logarithm_of_the_ratio_of_densities():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_opacus_training_follows_from_its_seed_alone():
-    train = partial(imported("opacus_digits").train, n_train=20, noise_multiplier=1.0, batch_size=10, epochs=1)
+    train = partial(opacus_digits.train, n_train=20, noise_multiplier=1.0, batch_size=10, epochs=1)
     options = {"runs": 6, "adjacency": "substitute", "name": "digits", "progress": False}
     found = audit_training(train, **options)
     assert found.equals(audit_training(train, **options))
     assert len(np.unique(found.score)) == 6
 
 
-tight = imported("tight_auditing")
 RATES = np.linspace(0.001, 0.999, 57)
 
 
@@ -176,12 +160,11 @@ def test_lines_lie_below_the_tradeoff_function_and_more_of_them_come_nearer():
 
 
 def test_bits_at_zero_are_tossed_after_the_training_and_the_same_for_a_seed():
-    at_zero = imported("learned_at_zero")
-    (one, model, _), (again, _, _) = (at_zero.trained_at_zero(3, 60) for _ in range(2))
+    (one, model, _), (again, _, _) = (learned_at_zero.trained_at_zero(3, 60) for _ in range(2))
     np.testing.assert_array_equal(one.bit, again.bit)
     np.testing.assert_array_equal(one.weights, again.weights)
     assert one.weights.shape == (60, model.parameters)
-    found = at_zero.bounds_at_zero(3, runs=60)
+    found = learned_at_zero.bounds_at_zero(3, runs=60)
     assert {name for name, bound in found.items() if bound.valid} == {("held_out", "ranks"), ("folds", "folds")}
     assert found["in_sample", "best"].epsilon > 0
 
@@ -206,64 +189,3 @@ def test_a_fine_tuning_takes_the_steps_that_its_audit_states():
         right = head(torch.tensor(task.x_test)).argmax(dim=1).numpy() == task.y_test
     assert fine_tuning.accuracy(head, task) == pytest.approx(right.mean())
     assert right.mean() > 0.3
-
-
-def mislabeled_digits(steps=12):
-    pair_scores = imported("pair_scores")
-    task = data.digits(n_train=120)
-    spec = pair_scores.spec_of(sample_rate=0.2, steps=steps)
-    model = pair_scores.models_of(task)
-    return task, model, pair_scores.pairs_of("mislabeled", task, model, spec, 20, 0), spec
-
-
-def test_all_scores_of_one_training_are_those_of_the_library():
-    task, model, pairs, spec = mislabeled_digits()
-    bits = head_scores.fair_coins(3, len(pairs), 0)
-    found = head_scores.HeadScores(task, model, pairs, spec, bits, whiten=4, seed=5)
-    for name, how in {
-        "plain": {"expected": False},
-        "expected": {"expected": True},
-        "whitened": {"expected": True, "whiten": 4},
-    }.items():
-        bank, slots = assemble_pairs(
-            model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(5)
-        )
-        steps = ScoredSteps(bank, slots, **how)
-        for _ in range(spec.steps):
-            steps.advance()
-        np.testing.assert_allclose(found.scores[name], steps.scores, rtol=1e-3, atol=1e-3, err_msg=name)
-    np.testing.assert_allclose(found.scores["final"], slots.scores(bank), rtol=1e-4, atol=1e-4)
-
-
-def test_an_undisturbed_pair_is_as_far_apart_as_the_exact_law_says():
-    *_, spec = mislabeled_digits()
-    x = np.zeros((120, 2), dtype=np.float32)
-    x[:2, 0], x[2:, 1] = 1e4, 1.0  # clipped at all times, and on a column of their own
-    alone = data.from_arrays(x, np.arange(120) % 2)
-    pairs = Pairs(np.array([0]), x[:1], x[:1], np.array([0]), np.array([1]), scenario="S4", task=alone.fingerprint)
-    found = head_scores.HeadScores(
-        alone, models.linear(alone), pairs, replace(spec, steps=1), head_scores.fair_coins(2, 1, 0), whiten=0, seed=0
-    )
-    q, sigma = spec.sample_rate, spec.noise_multiplier
-    np.testing.assert_allclose(found.alone, 2 * q / (sigma**2 + q * (1 - q)) ** 0.5, rtol=1e-3)
-    scores, bits = ideal_pairs.ideal_scores(spec, 200_000, np.random.default_rng(0))
-    exact = 2 * q * (spec.steps / (sigma**2 + q * (1 - q))) ** 0.5
-    assert imported("bridge").separation(scores, bits) == pytest.approx(exact, rel=0.02)
-
-
-def test_steps_without_all_directions_of_others_keep_what_lies_outside():
-    projected_steps = imported("projected_steps")
-    rng = np.random.default_rng(0)
-    axes = torch.linalg.qr(torch.tensor(rng.normal(size=(8, 3)))).Q
-    apart, total = torch.tensor(rng.normal(size=(5, 8))), torch.tensor(rng.normal(size=8))
-    for k, row in enumerate(projected_steps.along(apart, total, axes)):
-        torch.testing.assert_close(row, apart @ axes[:, :k] @ axes[:, :k].T @ total)
-    task, model, _, spec = mislabeled_digits()
-    quiet = replace(spec, noise_multiplier=1e-5, sample_rate=0.5)
-    pair = crafters.mislabeled_pairs(task, model, spec, pairs=1, seed=0)
-    found = projected_steps.projections(task, model, pair, quiet, models=12, most=109, every=1, seed=3)
-    assert found["projected"].shape == (110, 12, 1)
-    right = (found["projected"] > 0) == (found["bits"] == 0)
-    assert right[-1].all(), "nothing of the others is left"
-    assert not right[0].all()
-    assert (np.abs(found["softened"]).mean() < np.abs(found["projected"][0]).mean()).all()

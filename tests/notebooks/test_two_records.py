@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from own_code import two_records as two
 from scipy.stats import ks_2samp
-from test_own_code import imported
 from torch.nn.functional import cross_entropy
 
 from dpsub import DPSGD, CanaryPair, audit, crafters, data, models
 
-two = imported("two_records")
 SPEC = DPSGD(noise_multiplier=0.7, max_grad_norm=0.8, sample_rate=1.0, steps=4, learning_rate=0.5)
 SECOND = 5
 
