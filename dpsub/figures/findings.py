@@ -262,7 +262,9 @@ def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) ->
         raise ValueError(f"bits must hold two runs or more of each world, got {len(with_z)} and {len(others)}")
     gap = float(with_z.mean() - others.mean())
     spread = float(np.sqrt((with_z.var(ddof=1) + others.var(ddof=1)) / 2))
-    return gap / spread if spread else float(np.sign(gap)) * np.inf if gap else 0.0
+    if spread:
+        return gap / spread
+    return float(np.sign(gap)) * np.inf if gap else 0.0
 
 
 def every_step_mu(result: xr.Dataset) -> float:
