@@ -6,7 +6,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ def real(
     bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None]
     expected, told = " and ".join(bounds), _told(value)
     if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be {f'a number {expected}' if bounds else 'a finite number'}, got {told}")
+        number_expected = f"a number {expected}" if bounds else "a finite number"
+        raise ValueError(f"{name} must be {number_expected}, got {told}{_way_out(value)}")
     try:
         number = float(value)
     except OverflowError:
@@ -110,7 +111,7 @@ def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = Non
     """The value as an int, if it is a whole number within the given bounds."""
     expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
     if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}")
+        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}{_way_out(value)}")
     try:
         number = int(value) if isinstance(value, numbers.Integral) else int(float(value))
         exact = number == value
@@ -128,6 +129,12 @@ def _told(value: Any) -> str:
         return repr(value)
     except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
         return "a whole number of too many digits to print"
+
+
+def _way_out(value: Any) -> str:
+    """What to do with an array or a tensor where a number is needed."""
+    single = getattr(value, "ndim", None) == 0 and not isinstance(value, np.generic) and not np.ma.isMaskedArray(value)
+    return ": give its .item()" if single else ""
 
 
 def no_mask(name: str, values: object) -> None:
@@ -171,18 +178,27 @@ def several(expected: str, value: Any) -> list[Any]:
     raise ValueError(f"{expected}, got {value!r}")
 
 
-def history(value: Any) -> list[tuple[float, float, int]]:
-    """Phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
-    expected = "history must be a sequence of (noise_multiplier, sample_rate, steps), one or more"
+def history(value: Any, name: str = "history", beside: str = "") -> list[tuple[float, float, int]]:
+    """Phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants record them.
+
+    `beside` says what else the argument may be.
+    """
+    expected = (
+        f"{name} must be {beside}a sequence of (noise_multiplier, sample_rate, steps), one or more, such as "
+        "[(1.1, 0.01, 1000)]"
+    )
+    if isinstance(value, Set):
+        raise ValueError(f"{expected}, got a set, which holds equal phases once: give a list")
     phases = several(expected, value)
     if not phases:
         raise ValueError(f"{expected}, got none: no step has been taken yet")
     checked = []
     for i, phase in enumerate(phases):
-        if isinstance(phase, str | bytes) or not isinstance(phase, Sequence | np.ndarray) or len(phase) != 3:
+        row = isinstance(phase, Sequence | np.ndarray) and not isinstance(phase, str | bytes)
+        if not row or getattr(phase, "ndim", 1) != 1 or len(phase) != 3:
             raise ValueError(f"{expected}, got {phase!r} at place {i}")
         try:
             checked.append((*mechanism(phase[0], phase[1]), whole("steps", phase[2])))
         except ValueError as error:
-            raise ValueError(f"history[{i}]: {error}") from None
+            raise ValueError(f"{name}[{i}]: {error}") from None
     return checked

@@ -61,10 +61,15 @@ def of_arguments(
     if noise_multiplier is None or sample_rate is None or steps is None:
         raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
     mechanism = checks.mechanism(noise_multiplier, sample_rate)
-    several = np.ndim(steps) > 0
-    counts = np.asarray(steps).tolist() if several else [steps]
+    checks.no_mask("steps", steps)
+    expected = "steps must be a whole number or a non-empty sequence of whole numbers"
+    try:
+        several = np.ndim(steps) > 0
+        counts = np.asarray(steps).tolist() if several else [steps]
+    except (TypeError, ValueError, RuntimeError):  # of tensors that are no arrays, and of ragged sequences
+        raise ValueError(f"{expected}, got {steps!r}: give a list of whole numbers") from None
     if np.ndim(steps) > 1 or not counts:
-        raise ValueError(f"steps must be a whole number or a non-empty sequence of whole numbers, got {steps!r}")
+        raise ValueError(f"{expected}, got {steps!r}")
     rows = [[(*mechanism, checks.whole("steps", count))] for count in counts]
     return _training(rows, adjacency, sampling), not several
 

@@ -6,12 +6,11 @@ Importing this module registers the accountant: ``PrivacyEngine(accountant="prv_
 from dpsub.opacus.accountant import SubstitutePRVAccountant
 from dpsub.opacus.auditors import Auditor
 from dpsub.opacus.optimizer_audits import audit_optimizer
-from dpsub.opacus.reports import Disturbance, Report
+from dpsub.opacus.reports import Report
 from dpsub.opacus.statement import PrivacyStatement, privacy_statement
 
 __all__ = [
     "Auditor",
-    "Disturbance",
     "PrivacyStatement",
     "Report",
     "SubstitutePRVAccountant",

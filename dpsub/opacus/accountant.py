@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
@@ -22,7 +23,9 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     certified upper bound. It assumes Poisson sampling, as Opacus's accountants do. After
     `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`. Opacus does not tell its
     accountants, but this one refuses an ε for Poisson sampling once the batches that it has seen rule that out: their
-    sizes do not vary as they should, or gradients were accumulated.
+    sizes do not vary as they should, or gradients were accumulated. `make_private_with_epsilon` always calibrates for
+    Poisson sampling; for epochs, take the noise from `dpsub.accounting.noise_multiplier(sampling="epochs")`. Where
+    skipped steps joined several batches, there is no ε.
 
     Args:
         sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`.
@@ -67,13 +70,14 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
                 `dpsub.accounting.epsilon`.
 
         Returns:
-            ε; 0 before the first step, and infinity if a step added no noise. In these two cases the arguments are not
-            checked.
+            ε; 0 before the first step, and infinity if a step added no noise.
 
         Raises:
             ValueError: if an argument is out of range, if the history is not a record of steps, or if `sampling` is
                 "poisson" and the batches rule that out.
         """
+        checks.probability("delta", delta)
+        checks.real("eps_error", eps_error, above=0)
         if _is_empty(self.history):
             return 0.0
         steps = self.history if isinstance(self.history, Sequence) else ()
@@ -81,7 +85,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             return math.inf
         self.check_sampling(self.sampling)
         return accounting.epsilon(
-            history=checks.history(self.history),
+            history=checks.history(self.history, "accountant.history"),
             delta=delta,
             adjacency="substitute",
             sampling=self.sampling,
@@ -89,8 +93,16 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         )
 
     def check_sampling(self, sampling: str) -> None:
-        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out."""
+        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out, or if they rule out
+        any sampling: if skipped steps joined several batches, so that a step may hold a record more than once.
+        """
         checks.choice("sampling", sampling, SAMPLINGS)
+        if reason := self._batch_sizes.against_all:
+            raise ValueError(
+                f"accountant.history must be of steps that took one batch each, whole or in parts, got steps in which "
+                f"skipped ones joined several batches, for {reason}: no ε is known for this. Draw batches of the "
+                "whole size, and let BatchMemoryManager split them"
+            )
         if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
             raise ValueError(
                 f"sampling must be 'epochs' for batches that are not Poisson's, got 'poisson', and {reason}: set "
@@ -99,11 +111,15 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
 
     def state_dict(self, destination: Any = None) -> Any:
-        """A checkpoint: what Opacus's accountants keep, and the sampling; in `destination`, a dictionary, if given."""
+        """A checkpoint: what Opacus's accountants keep, the sampling, and which ones the batches rule out.
+
+        It is written into `destination`, a dictionary, if one is given.
+        """
         if destination is not None and not isinstance(destination, MutableMapping):
             raise ValueError(f"destination must be a dictionary, got {type(destination).__name__}")
         state = super().state_dict(destination)
         state["sampling"] = self.sampling
+        state["ruled_out"] = [self._batch_sizes.against_poisson, self._batch_sizes.against_all]
         return state
 
     @classmethod
@@ -122,10 +138,23 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
         if missing := [name for name in ("history", "mechanism") if name not in state_dict]:
             raise ValueError(f"state_dict must hold history and mechanism, got none of {', '.join(missing)}")
-        history = [] if _is_empty(state_dict["history"]) else checks.history(state_dict["history"])
+        history = state_dict["history"]
+        history = [] if _is_empty(history) else checks.history(history, "state_dict['history']")
         sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
+        ruled_out = state_dict.get("ruled_out", ["", ""])
+        if not isinstance(ruled_out, list | tuple) or [type(one) for one in ruled_out] != [str, str]:
+            raise ValueError(
+                f"state_dict['ruled_out'] must be two texts, as state_dict() makes them, got {ruled_out!r}"
+            )
         super().load_state_dict({**state_dict, "history": history})
         self.sampling = sampling
+        self._batch_sizes = BatchSizes((ruled_out[0], ruled_out[1]))
+
+
+def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
+    """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
+    hook = optimizer.step_hook
+    return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
 
 
 def _is_empty(history: object) -> bool:

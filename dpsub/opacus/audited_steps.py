@@ -13,37 +13,51 @@ from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
 from dpsub._core.random_streams import stream
+from dpsub.opacus.accountant import accounted
 from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
+
+
+class Entered(NamedTuple):
+    """How the canary entered a step, whose first batch was just clipped or is about to be.
+
+    Attributes:
+        bit: 0 for z, 1 for z′.
+        sign: 1, -1 or 0: how the canary is in the sum.
+        pieces: the canary.
+        max_grad_norm: what it is clipped to.
+    """
+
+    bit: int
+    sign: int
+    pieces: Pieces
+    max_grad_norm: float
 
 
 class Observation(NamedTuple):
     """One step of the optimizer: which world it was in, and what came out.
 
     Attributes:
-        bit: 0 for z, 1 for z′.
-        sign: 1, -1 or 0: how the canary was in the sum.
-        pieces: the canary.
-        products: of the privatised sum with the pieces' directions, in units of the clipping bound.
-        max_grad_norm, noise_multiplier: of the optimizer before the step.
-        iterations: how many batches were accumulated in the step.
+        entered: the canary.
+        products: of the privatised sum with the pieces' directions, in units of the canary's clipping bound.
+        noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
+        batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
+        batches: how many were accumulated in the step.
     """
 
-    bit: int
-    sign: int
-    pieces: Pieces
+    entered: Entered
     products: NDArray[np.float64]
-    max_grad_norm: float
     noise_multiplier: float
-    iterations: int
+    batch_rate: float | None
+    batches: int
 
 
 class AuditedSteps:
     """Hooks one optimizer, whatever its class, by two places that all have.
 
     When `step` is called, the canary enters `grad_sample` of the parameters (with ghost clipping, `grad`). When
-    `original_optimizer` steps, `grad` is read.
+    `original_optimizer` steps, `grad` is read, and the canary is taken out of it.
 
     The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
     fails after its canary has entered is not tossed for again.
@@ -65,9 +79,10 @@ class AuditedSteps:
         self._coins = stream(seed, "audit")
         self._parameters: list[Tensor] = list(optimizer.params)
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        self._entered: Observation | None = None  # without its products
+        self._entered: Entered | None = None
         self._extended: list[tuple[Tensor, Tensor]] = []
         self._read: Tensor | None = None
+        self._noise_multiplier = 0.0  # that what was read has
         self._inside = self._removed = False
         self._iterations, self._taken = 1, 0
         self.batches = 0  # physical ones since the last observation
@@ -124,10 +139,12 @@ class AuditedSteps:
                     "that returned without it"
                 )
             return result
-        seen, self._entered, self.batches = self._entered, None, 0
-        assert seen is not None
+        entered, self._entered, self.batches = self._entered, None, 0
+        assert entered is not None
         self._taken += 1
-        self._observed(seen._replace(products=self._read.double().cpu().numpy(), iterations=self._iterations))
+        rate = accounted(self._optimizer).get("sample_rate")
+        products = self._read.double().cpu().numpy()
+        self._observed(Observation(entered, products, self._noise_multiplier, rate, self._iterations))
         return result
 
     def _enter(self) -> None:
@@ -143,8 +160,8 @@ class AuditedSteps:
             bit = int(toss < 0.5)
             sign = 0 if draw >= self._rate else 1 if bit == 0 else -1 if self._adjacency == "substitute" else 0
             pieces = self._canaries.draw(self._parameters)
-            bound, sigma = float(self._optimizer.max_grad_norm), float(self._optimizer.noise_multiplier)
-            self._entered = Observation(bit, sign, pieces, np.empty(0), bound, sigma, 1)
+            bound = float(self._optimizer.max_grad_norm)
+            self._entered = Entered(bit, sign, pieces, bound)
             if self._ghost:
                 for place, piece in pieces.items():
                     if sign:
@@ -202,25 +219,32 @@ class AuditedSteps:
         self._extended = []
 
     def _reads(self, *_: Any) -> None:
-        """Before the underlying optimizer steps: read the privatised gradients that it is about to use."""
+        """Before the underlying optimizer steps: read the privatised gradients that it is about to use.
+
+        Then take out of them what a canary adds if it is clipped correctly.
+        """
         if not self._inside or self._entered is None:
             return
-        scale = 1.0
+        sign, bound, scale = self._entered.sign, self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
+        places = [(piece, self._parameters[place].grad) for place, piece in self._entered.pieces.items()]
         with torch.no_grad():
-            products = []
-            for place, piece in self._entered.pieces.items():
-                gradient = self._parameters[place].grad
-                nothing = self._parameters[place].new_zeros(())
-                products.append(nothing.double() if gradient is None else piece.product(gradient).double())
-            read = torch.stack(products) * (scale / self._entered.max_grad_norm)
+            nothing = self._parameters[0].new_zeros(()).double()
+            products = [nothing if grad is None else piece.product(grad).double() for piece, grad in places]
+            read = torch.stack(products) * (scale / bound)
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
                 f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
             )
+        if sign and self._read is None:
+            with torch.no_grad():
+                for piece, grad in places:
+                    if grad is not None:
+                        piece.add_to(grad, -sign * piece.clipped * bound / scale)
         self._read = read if self._read is None else self._read + read
+        self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
 
 
 def _energy(gradients: Any, ghost: bool) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,12 @@ from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.one_claim import Bettor, Expected, fewest
+from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
 from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
 from dpsub.opacus.optimizer_checks import Audited
 from dpsub.opacus.piece_weights import PieceWeights
-from dpsub.opacus.reports import Disturbance, Report
+from dpsub.opacus.reports import Report
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,9 @@ class Auditor:
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
-        self._history: Counter[tuple[float, int]] = Counter()  # of noise and accumulated batches
-        self._net = self._in = 0  # canaries in the sum, with and without their signs
-        self._norm = 0.0  # of a canary, in clipping bounds
+        self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
         self._reported: Report | None = None
+        self._reported_for = (0, "")  # so many observations and this sampling
         self._steps = AuditedSteps(
             audited.optimizer,
             Canaries(kind, norm=asked.canary_norm, bounds=audited.bounds, seed=asked.seed, anew=asked.anew),
@@ -92,7 +90,7 @@ class Auditor:
         return len(self._scores)
 
     def remove(self) -> None:
-        """Remove the canaries: the optimizer is as it was before. Reports remain."""
+        """End the audit: the optimizer is as it was before. Reports remain."""
         self._steps.remove()
         vars(self._audited.optimizer).pop(MARK, None)
 
@@ -100,16 +98,15 @@ class Auditor:
         sigma = self._asked.noise_multiplier
         if sigma is None:
             sigma = checks.real("optimizer.noise_multiplier", seen.noise_multiplier, above=0)
-        places = np.array(list(seen.pieces))
-        norms = np.array([piece.clipped for piece in seen.pieces.values()])
-        score = float(np.float32(self._weights.score(seen.products, norms, places, seen.sign)))
-        self._bettor.observe(score, seen.bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
+        bit, sign, pieces, _ = seen.entered
+        places = np.array(list(pieces))
+        norms = np.array([piece.clipped for piece in pieces.values()])
+        score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
+        self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
         self._scores.append(score)
-        self._bits.append(seen.bit)
+        self._bits.append(bit)
         self._sigmas.append(sigma)
-        self._history[sigma, seen.iterations] += 1
-        self._net, self._in = self._net + seen.sign, self._in + abs(seen.sign)
-        self._norm = math.hypot(*norms)
+        self._batches.append((seen.batch_rate, seen.batches))
         if self._asked.callback is not None:
             self._asked.callback(self)
 
@@ -148,12 +145,22 @@ class Auditor:
                 f"report() must come after a step of the optimizer, got none so far{waiting}: call optimizer.step() "
                 "where it is not skipped"
             )
-        if self._reported is None or self._reported.observations != len(self._scores):
-            self._reported = self._report()
+        sampling = self._sampling()
+        if self._reported is None or self._reported_for != (len(self._scores), sampling):
+            self._reported, self._reported_for = self._report(sampling), (len(self._scores), sampling)
         return self._reported
 
-    def _report(self) -> Report:
-        history = [(sigma, self._rate(iterations), count) for (sigma, iterations), count in self._history.items()]
+    def _sampling(self) -> str:
+        """That of the attached accountant, if it is dpsub's. Opacus's own assume Poisson sampling."""
+        accountant = accounted(self._audited.optimizer).get("self")
+        if not isinstance(accountant, SubstitutePRVAccountant):
+            return "poisson"
+        accountant.check_sampling(accountant.sampling)
+        return accountant.sampling
+
+    def _report(self, sampling: str) -> Report:
+        steps = zip(self._sigmas, (self._rate(*one) for one in self._batches), strict=True)
+        history = [(*phase, sum(1 for _ in same)) for phase, same in groupby(steps)]
         rate, sigma = min(rate for _, rate, _ in history), min(self._sigmas)
         claimed_step = distance(self._asked.adjacency) / sigma
         step = self._step_bound(claimed_step)
@@ -161,11 +168,12 @@ class Auditor:
             observations=len(self._scores),
             step=step,
             training=self._training_bound(step, rate),
-            claimed=accounting.epsilon(history=history, delta=self._asked.delta, adjacency=self._asked.adjacency),
+            claimed=accounting.epsilon(
+                history=history, delta=self._asked.delta, adjacency=self._asked.adjacency, sampling=sampling
+            ),
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
-            disturbance=self._disturbance(),
             delta=self._asked.delta,
             adjacency=self._asked.adjacency,
             alpha=self._asked.alpha,
@@ -215,22 +223,19 @@ class Auditor:
             return replace(training, valid=False, note=note)
         return training
 
-    def _rate(self, iterations: int) -> float:
+    def _rate(self, batch_rate: float | None, batches: int) -> float:
         """The sample rate of a step, of so many accumulated batches."""
-        if self._asked.sample_rate is not None:
-            return self._asked.sample_rate
-        hook = self._audited.optimizer.step_hook
-        known = inspect.getclosurevars(hook).nonlocals.get("sample_rate") if inspect.isfunction(hook) else None
+        known = batch_rate if self._asked.sample_rate is None else self._asked.sample_rate
         if known is None:
             raise ValueError(
                 "sample_rate must be given to audit_optimizer, since no accountant is attached to the optimizer that "
                 "knows it, got None: it is one over the number of batches an epoch"
             )
-        return min(checks.real("sample_rate", known, above=0) * iterations, 1.0)
-
-    def _disturbance(self) -> Disturbance:
-        size = sum(one.numel() for one in self._audited.parameters)
-        steps = len(self._sigmas)
-        added = self._norm * (math.sqrt(self._in) if self._asked.anew else abs(self._net))
-        noise = math.sqrt(size * sum(sigma**2 for sigma in self._sigmas))
-        return Disturbance(self._norm * math.sqrt(steps) / noise, added / noise, added)
+        rate = checks.real("sample_rate", known, above=0) * batches
+        if rate > 1:
+            raise ValueError(
+                f"sample_rate must be at most 1 for the batches of a step together, got {known:g} for each of "
+                f"{batches} accumulated ones: a step that goes through more than an epoch uses records twice, and no ε "
+                "is known for it. Accumulate fewer batches"
+            )
+        return rate

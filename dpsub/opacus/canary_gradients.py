@@ -33,10 +33,10 @@ class Piece(NamedTuple):
     direction: Tensor | None
 
     def add_to(self, gradient: Tensor, norm: float) -> None:
-        """Add this piece, with the given norm, to a contiguous gradient."""
-        if self.direction is None:
-            gradient.view(-1)[self.place] += norm
-        else:
+        """Add this piece, with the given norm, to a gradient."""
+        if self.place is not None:
+            gradient[np.unravel_index(self.place, gradient.shape)] += norm
+        elif self.direction is not None:
             gradient.add_(self.direction.to(gradient.dtype), alpha=norm)
 
     def product(self, gradient: Tensor) -> Tensor:

@@ -41,9 +41,12 @@ def audit_optimizer(
     bets of the same kind on a family of claims, this one among them; the verdict is that of `refuted`.
 
     What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
-    coin decides whether it is in.
+    coin decides whether it is in. It enters the first of the batches that `BatchMemoryManager` makes of one. If
+    max_grad_norm shrinks between them, the noise covers less than what earlier records were clipped to: a fault.
 
-    The canaries add to the training. `report().disturbance` says how much. `remove()` removes them.
+    After it has been observed, the canary is taken out of the gradients again, as correct clipping leaves it. So a
+    correct optimizer takes the steps that it would have taken without an audit, up to rounding. Only the bound of
+    adaptive clipping remembers that there was one more record.
 
     Args:
         optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
@@ -59,9 +62,10 @@ def audit_optimizer(
             is that of the subsampled Gaussian mechanism.
         canary_norm: > 0; the norm of the canary before clipping, in units of C.
         alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
-        sample_rate: of the training, for the ε of the training. None: that of the attached accountant.
+        sample_rate: of a batch, for the ε of the training; accumulated batches add up. None: that of the attached
+            accountant.
         noise_multiplier: what is claimed of each step, as the documentation says. None: what
-            `optimizer.noise_multiplier` is at each step.
+            `optimizer.noise_multiplier` is when a step adds its noise.
         anew: draw the canary anew for each step.
         seed: ≥ 0; of the coins and of the canary. The training's own randomness is not touched.
         callback: called with the auditor after each step, when the parameters have been updated. What it raises comes

@@ -81,7 +81,10 @@ def _notes(optimizer: DPOptimizer) -> list[str]:
             "was not audited."
         ]
     if isinstance(optimizer, AdaClipDPOptimizer):
-        return ["The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not."]
+        return [
+            "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not. The "
+            "canaries count among its records, so the clipping bound differs a little from that without an audit."
+        ]
     return []
 
 

@@ -5,31 +5,9 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dpsub.estimators import LowerBound
 from dpsub.estimators.lessons import FIRST
-
-
-class Disturbance(NamedTuple):
-    """How much the canaries add to the training that they audit.
-
-    Attributes:
-        of_a_step: the norm of a step's canary over that of its noise.
-        of_all_steps: the norm of the sum of all canaries over that of the sum of all noise.
-        added: the norm of the sum of all canaries so far, in clipping bounds.
-    """
-
-    of_a_step: float
-    of_all_steps: float
-    added: float
-
-    def __str__(self) -> str:
-        return (
-            f"A canary has {_share(self.of_a_step)} of the norm of a step's noise. The canaries so far sum to "
-            f"{self.added:.3g} clipping bounds, {_share(self.of_all_steps)} of the norm of all noise: so much they "
-            "disturb the training."
-        )
 
 
 @dataclass(frozen=True)
@@ -40,12 +18,12 @@ class Report:
         observations: the number of steps that were observed.
         step: the bound on the ε of one step with the canary at its rate.
         training: the bound on the ε of the observed steps, as a training at `sample_rate`.
-        claimed: the accountant's ε of these steps, for the same adjacency and δ.
+        claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
+            sampling; with dpsub's, its `sampling` counts.
         claimed_step: the μ that is claimed of a step that surely holds the record: the distance of its worlds over the
             noise. If the claim changed, the largest one.
         refuted: whether the claim is refuted, at confidence 1 − alpha.
         refuted_at: the number of steps after which it was; None if it is not.
-        disturbance: how much the canaries added to the training.
         delta, adjacency, alpha, sample_rate: what all this holds for.
         noise_multiplier: the least that was claimed of a step.
         fewest: the number of steps after which a perfect attack would refute this claim; None if that takes more than
@@ -60,7 +38,6 @@ class Report:
     claimed_step: float
     refuted: bool
     refuted_at: int | None
-    disturbance: Disturbance
     delta: float
     adjacency: str
     alpha: float
@@ -107,7 +84,7 @@ class Report:
                 "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
                 f"{self._needed()}"
             )
-        return [*found, str(self.disturbance), *self.notes]
+        return [*found, *self.notes]
 
     def _noise_shown(self) -> float:
         """The largest noise multiplier that the observations of a step leave."""
@@ -120,7 +97,3 @@ class Report:
         if self.fewest is None:
             return "Even a perfect attack would not refute this claim within 20,000 steps."
         return f"Even a perfect attack would take {self.fewest:,} steps to refute this claim."
-
-
-def _share(part: float) -> str:
-    return f"{100 * part:.2g} %"

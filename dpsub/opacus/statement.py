@@ -139,11 +139,13 @@ def privacy_statement(
     True
     """
     delta = checks.probability("delta", delta)
-    recorded = engine_or_history
+    recorded, name, beside = engine_or_history, "engine_or_history", "a PrivacyEngine, an accountant or "
     if isinstance(recorded, PrivacyEngine):
-        recorded = recorded.accountant
+        recorded, name = recorded.accountant, f"{name}.accountant"
     accountant = recorded if isinstance(recorded, IAccountant) else None
-    history = tuple(checks.history(recorded if accountant is None else accountant.history))
+    if accountant is not None:
+        recorded, name, beside = accountant.history, f"{name}.history", ""
+    history = tuple(checks.history(recorded, name, beside))
     sampling = _sampling(accountant, history, data_loader, sampling)
 
     def found(adjacency: str) -> float:
@@ -180,7 +182,7 @@ def _sampling(
         shown = sampling_of(data_loader, {rate for _, rate, _ in history})
         if asked not in (None, shown):
             raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {asked!r}: leave it out")
-        return shown
+        asked = shown
     if not isinstance(accountant, SubstitutePRVAccountant):
         return asked or "poisson"
     accountant.check_sampling(asked or accountant.sampling)

@@ -24,6 +24,8 @@ from dpsub._core import checks
         (True, {"above": 0}, "σ must be a number > 0, got True"),
         ("1", {}, "σ must be a finite number, got '1'"),
         (np.timedelta64(1), {}, "σ must be a finite number, got np.timedelta64"),
+        (np.array(1.0), {"above": 0}, r"σ must be a number > 0, got array\(1.\): give its .item\(\)"),
+        (np.ma.masked, {"above": 0}, "σ must be a number > 0, got masked$"),
     ],
 )
 def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
@@ -43,6 +45,8 @@ def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
         (np.timedelta64(1), {}, "steps must be a whole number >= 1, got np.timedelta64"),
         (Fraction(10**400), {}, "steps must be a whole number >= 1, got Fraction"),
         (True, {}, "steps must be a whole number >= 1, got True"),
+        (np.array(5), {}, r"steps must be a whole number >= 1, got array\(5\): give its .item\(\)"),
+        (np.array([5]), {}, r"steps must be a whole number >= 1, got array\(\[5\]\)$"),
     ],
 )
 def test_what_is_not_the_whole_number_asked_for_is_named(value, bounds, message):

@@ -1,6 +1,8 @@
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon
 
@@ -49,11 +51,41 @@ MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
         ({"history": [(1, 0.1)]}, r"history must be a sequence of .*, got \(1, 0.1\) at place 0"),
         ({"history": [(1, 0.1, 0)]}, r"history\[0\]: steps must be >= 1, got 0"),
         ({"history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
+        ({"history": [np.array(1.0)]}, r"history must be .*, such as .* got array\(1.\) at place 0"),
+        ({"history": [np.ones((1, 3))]}, "history must be a sequence of .* at place 0"),
+        ({"history": [torch.ones(3)]}, r"history must be a sequence of .*, got tensor\(\[1., 1., 1.\]\) at place 0"),
+        ({"history": [(1, 0.1, torch.tensor(2))]}, r"history\[0\]: steps must be .* tensor\(2\): give its .item\(\)"),
+        ({"history": {(1, 0.1, 2)}}, "history must be .*, got a set, which holds equal phases once: give a list"),
     ],
 )
 def test_what_is_no_history_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         epsilon(delta=1e-5, adjacency="substitute", **change)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (torch.tensor(5), r"must be a whole number >= 1, got tensor\(5\): give its .item\(\)"),
+        (np.array(5), r"must be a whole number >= 1, got array\(5\): give its .item\(\)"),
+        (torch.tensor([5.0], requires_grad=True), "must be a whole number or a non-empty .*: give a list of whole"),
+        (torch.tensor([5.0], dtype=torch.bfloat16), "must be a whole number or a non-empty .*: give a list of whole"),
+        (torch.empty(2, device="meta"), "must be a whole number or a non-empty .*: give a list of whole"),
+        ([[1], [1, 2]], "must be a whole number or a non-empty .*: give a list of whole"),
+        ([[5]], r"must be a whole number or a non-empty .* got \[\[5\]\]"),
+        (np.ma.array([1, 2], mask=[0, 1]), "must not be masked"),
+        ({5}, r"must be a whole number >= 1, got \{5\}"),
+    ],
+)
+def test_what_is_no_number_of_steps_is_named(steps, message):
+    with pytest.raises(ValueError, match=f"^steps {message}"):
+        epsilon(**{**MECHANISM, "sample_rate": 1.0, "steps": steps}, delta=1e-5, adjacency="substitute")
+
+
+@pytest.mark.parametrize("steps", [torch.tensor([2, 3]), np.array([2.0, 3.0]), [torch.tensor(2), 3], (2, np.array(3))])
+def test_sequences_of_steps_may_be_arrays_and_tensors(steps):
+    asked = {**MECHANISM, "sample_rate": 1.0, "delta": 1e-5, "adjacency": "substitute"}
+    assert (epsilon(**{**asked, "steps": steps}) == epsilon(**{**asked, "steps": [2, 3]})).all()
 
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-310])

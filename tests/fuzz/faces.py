@@ -31,7 +31,6 @@ EXCUSED = {
     "dpsub.estimators.OverRepeats": RESULT,
     "dpsub.models.Span": RESULT,
     "dpsub.opacus.Auditor": "made by audit_optimizer, which is tried",
-    "dpsub.opacus.Disturbance": RESULT,
     "dpsub.opacus.PrivacyStatement": RESULT,
     "dpsub.opacus.Report": RESULT,
     "dpsub.audits.Observer": PROTOCOL,

@@ -33,7 +33,7 @@ def steps():
 def trained():
     """Trains a small model with Opacus, ten batches an epoch."""
 
-    def train(accountant="prv_substitute", epochs=2, accumulated=1, most=None, **private):
+    def train(accountant="prv_substitute", epochs=2, accumulated=1, joined=1, most=None, **private):
         torch.manual_seed(0)
         model = torch.nn.Linear(5, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -50,6 +50,8 @@ def trained():
             for _ in range(epochs):
                 for i, (x, y) in enumerate(batches):
                     torch.nn.functional.cross_entropy(model(x), y).backward()
+                    if joined > 1:
+                        optimizer.signal_skip_step((i + 1) % joined > 0)
                     if (i + 1) % accumulated == 0:
                         optimizer.step()
                         optimizer.zero_grad()

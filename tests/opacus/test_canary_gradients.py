@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpsub.opacus import audit_optimizer
-from dpsub.opacus.canary_gradients import Canaries, own_gradients
+from dpsub.opacus.canary_gradients import Canaries, Piece, own_gradients
 
 PARAMETERS = [torch.zeros(4, 5), torch.zeros(4), torch.zeros(3, 4)]
 BOUNDS = [0.8, 0.36, 0.48]  # of norm 1
@@ -113,3 +113,10 @@ def test_gradients_that_do_not_fit_are_named(given, message, private):
         own_gradients(given, PARAMETERS)
     with pytest.raises(ValueError, match="canary"):
         audit_optimizer(private().optimizer, delta=1e-5, adjacency="substitute", canary=given)
+
+
+def test_pieces_enter_gradients_of_any_memory_format():
+    gradient = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    piece = Piece(1.0, 1.0, 37, None)
+    piece.add_to(gradient, 2.0)
+    assert piece.product(gradient) == gradient.flatten()[37] == gradient.sum() == 2

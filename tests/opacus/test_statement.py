@@ -1,8 +1,10 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from opacus import PrivacyEngine
+from opacus.accountants import PRVAccountant
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import accounting
@@ -137,6 +139,13 @@ def test_what_the_accountant_has_seen_counts_without_a_loader(trained, asked):
         assert privacy_statement(engine, delta=1e-5).sampling == "epochs"
 
 
+def test_a_loader_does_not_outweigh_what_the_accountant_has_seen(trained):
+    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
+    *_, poisson = trained(noise_multiplier=1.0, epochs=0)
+    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+        privacy_statement(engine, delta=1e-5, data_loader=poisson)
+
+
 def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
     values = dict.fromkeys(("add_remove", "zero_out", "substitute", "group_privacy"), epsilon)
     about = {"delta": 1e-5, "history": history, "sampling": "poisson", "loader_seen": False}
@@ -187,23 +196,33 @@ def test_bad_delta_is_named(steps, bad):
         privacy_statement(steps, delta=bad)
 
 
+def recording(history):
+    accountant = PRVAccountant()
+    accountant.history = history
+    return accountant
+
+
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ([], "got none: no step has been taken yet"),
-        ([(1.0, 0.1, 0)], r"history\[0\]: steps must be >= 1, got 0"),
-        ([(0.0, 0.1, 5)], r"history\[0\]: noise_multiplier must be > 0, got 0"),
-        ([1.0, 0.1, 5], "history must be a sequence of .* got 1.0 at place 0"),
-        ("prv", "history must be a sequence of .* got 'prv'"),
-        ({"history": [(1.1, 0.1, 30)]}, "history must be a sequence of"),
-        (None, "history must be a sequence of .* got None"),
+        ([], " must be .*, got none: no step has been taken yet"),
+        ([(1.0, 0.1, 0)], r"\[0\]: steps must be >= 1, got 0"),
+        ([(0.0, 0.1, 5)], r"\[0\]: noise_multiplier must be > 0, got 0"),
+        ([(1.0, 0.1, torch.tensor(5))], r"\[0\]: steps must be .* got tensor\(5\): give its .item\(\)"),
+        ([1.0, 0.1, 5], " must be a PrivacyEngine, an accountant or a sequence of .* got 1.0 at place 0"),
+        ([np.array(1.0)], r" must be .* such as \[\(1.1, 0.01, 1000\)\], got array\(1.\) at place 0"),
+        ("prv", " must be .* got 'prv'"),
+        ({"history": [(1.1, 0.1, 30)]}, " must be a PrivacyEngine, an accountant or a sequence of"),
+        (None, " must be .* got None"),
+        (PrivacyEngine, " must be a PrivacyEngine, an accountant or a sequence of .* got <class"),
+        (recording([np.array(1.0)]), r".history must be a sequence of .* got array\(1.\) at place 0"),
     ],
 )
 def test_what_is_no_history_is_refused(history, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^engine_or_history{message}"):
         privacy_statement(history, delta=1e-5)
 
 
 def test_an_engine_that_has_not_trained_has_nothing_to_state():
-    with pytest.raises(ValueError, match="no step has been taken yet"):
+    with pytest.raises(ValueError, match="^engine_or_history.accountant.history must be .* no step has been taken yet"):
         privacy_statement(PrivacyEngine(accountant="prv_substitute"), delta=1e-5)
