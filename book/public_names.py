@@ -18,14 +18,14 @@ import docstrings
 PAGES = {
     "dpsub": ["dpsub"],
     "accounting": ["dpsub.accounting"],
-    "estimators": ["dpsub.estimators", "dpsub.validity"],
+    "estimators": ["dpsub.estimators"],
     "data": ["dpsub.data"],
     "models": ["dpsub.models"],
     "trainers": ["dpsub.trainers"],
     "crafters": ["dpsub.crafters"],
     "audits": ["dpsub.audits", "dpsub.distinguishers"],
     "opacus": ["dpsub.opacus"],
-    "figures": ["dpsub.figures", "dpsub.findings", "dpsub.pictures", "dpsub.explorer", "dpsub.game", "dpsub.widgets"],
+    "figures": ["dpsub.figures", "dpsub.findings", "dpsub.pictures"],
 }
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
         distinguishers,
         one_run_dataset,
     )
-    from dpsub.estimators import validity
-    from dpsub.figures import explorer, findings, pictures, widgets
-    from dpsub.figures import threshold_game as game
+    from dpsub.figures import findings, pictures
     from dpsub.worst_case import audit_worst_case
 
 __all__ = [
@@ -41,17 +39,13 @@ __all__ = [
     "distinguish",
     "distinguishers",
     "estimators",
-    "explorer",
     "figures",
     "findings",
-    "game",
     "models",
     "one_run_dataset",
     "opacus",
     "pictures",
     "trainers",
-    "validity",
-    "widgets",
 ]
 
 # Imported on first use, so that `import dpsub` is fast and accounting does not import torch.
@@ -69,12 +63,8 @@ _NAMES = {
 }
 _MODULES = {
     "distinguishers": "audits.distinguishers",
-    "explorer": "figures.explorer",
     "findings": "figures.findings",
-    "game": "figures.threshold_game",
     "pictures": "figures.pictures",
-    "validity": "estimators.validity",
-    "widgets": "figures.widgets",
 }
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from drifting import audited
 from look import served
-from own_code import which_audit
+from own_code import audit_game as game
+from own_code import explorers
 from scipy.stats import binom, norm
 
-from dpsub import accounting, explorer, game
+from dpsub import accounting
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
-from dpsub.figures import drifting_scores
 
 ROOT = Path(__file__).parent.parent
 ANSWERED = ".dpsub-explorer:not([aria-busy])"
@@ -39,12 +39,12 @@ def on_a_page_of_its_own(html, browser, folder):
 
 
 PAGES = {
-    "explorer": explorer.page,
-    "attacker": explorer.attacker_page,
-    "runs": explorer.runs_page,
+    "explorer": explorers.training_page,
+    "attacker": explorers.attacker_page,
+    "runs": explorers.runs_page,
     "game": game.page,
-    "drift": lambda: drifting_scores(audited(), delta=1e-5),
-    "which": lambda: which_audit.page(ROOT / "results"),
+    "drift": lambda: explorers.drifting_scores(audited(), delta=1e-5),
+    "which": lambda: explorers.which_audit_page(ROOT / "results"),
 }
 
 
@@ -101,9 +101,9 @@ def is_the_accountants(page, *, sigma, q, steps, delta):
     for adjacency in found:
         exact = accounting.epsilon(**training, delta=delta, adjacency=adjacency)
         if page.locator(f"[data-shown={adjacency}]").inner_text() == "< 0.01":
-            assert exact < 0.01 * (1 + explorer.WITHIN / 100)
+            assert exact < 0.01 * (1 + explorers.WITHIN / 100)
         else:
-            assert shown(page, adjacency) == pytest.approx(exact, rel=explorer.WITHIN / 100)
+            assert shown(page, adjacency) == pytest.approx(exact, rel=explorers.WITHIN / 100)
         missed = accounting.tradeoff(0.05, **training, adjacency=adjacency)
         assert found[adjacency] == pytest.approx(100 * (1 - missed), abs=0.3)
 
@@ -118,7 +118,7 @@ def test_the_explorer_composes_as_the_accountant_does(page, setting):
 @on("explorer")
 def test_the_explorer_is_as_exact_as_it_says(page):
     rng = np.random.default_rng(7)
-    for _ in range(explorer.CHECKED):
+    for _ in range(explorers.CHECKED):
         sigma, q, delta = np.exp(rng.uniform(np.log([0.4, 1e-4, 1e-10]), np.log([100, 1, 1e-3])))
         steps = round(np.exp(rng.uniform(0, np.log(1e5))))
         is_the_accountants(
@@ -204,7 +204,7 @@ def test_a_hundred_games_count_the_lies(page):
     best, ranks = map(int, re.findall(r"in (\d+)", page.locator("[data-shown=answer]").inner_text()))
     assert ranks <= binom.ppf(0.9999, 100, 0.05)
     assert best > ranks
-    assert f"about {game.LIES[12_500][1]} of 100 plays" in page.locator("[data-shown=often]").inner_text()
+    assert f"about {game.TOO_HIGH[12_500][1]} of 100 plays" in page.locator("[data-shown=often]").inner_text()
 
 
 @on("drift")

@@ -184,7 +184,7 @@ WIDGETS = {
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_widget_answers_its_sliders(browser, lab, name):
     call, sliders = WIDGETS[name]
-    notebook_of(lab, name, f"from dpsub import widgets\n{call}")
+    notebook_of(lab, name, f"from own_code import widgets\n{call}")
     with after_running_all(browser, lab, name, [], 120) as page:
         picture = page.locator(".jupyter-widgets img, img.jupyter-widgets").first
         picture.wait_for(timeout=60_000)
@@ -204,18 +204,18 @@ def test_a_widget_answers_its_sliders(browser, lab, name):
 
 
 EXPLORERS = {
-    "page": "explorer.page()",
-    "attacker_page": "explorer.attacker_page()",
-    "runs_page": "explorer.runs_page()",
-    "game": "game.page()",
-    "drift": "figures.drifting_scores(audits.load('../results/paper/quickstart/S2.zarr.zip'), delta=1e-5)",
-    "which": "which_audit.page()",
+    "page": "explorers.training_page()",
+    "attacker_page": "explorers.attacker_page()",
+    "runs_page": "explorers.runs_page()",
+    "game": "audit_game.page()",
+    "drift": "explorers.drifting_scores(audits.load('../results/paper/quickstart/S2.zarr.zip'), delta=1e-5)",
+    "which": "explorers.which_audit_page()",
 }
 
 
 @pytest.mark.book
 def test_the_explorers_answer_as_output_of_a_cell(browser, lab):
-    imports = "from dpsub import audits, explorer, figures, game\nfrom own_code import which_audit"
+    imports = "from dpsub import audits\nfrom own_code import audit_game, explorers"
     notebook_of(lab, "explorers", imports, *EXPLORERS.values())
     with after_running_all(browser, lab, "explorers", [], 240) as page:
         roots = page.locator(".dpsub-explorer")

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import bridge, crafting_curve, cross_talk_tables, kept_bounds, learned_at_zero
+from own_code import crafting_curve, cross_talk_figures, learned_at_zero, step_tables
+from own_code import one_run_bridge as bridge
+from own_code.twins import separation
 from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
@@ -56,8 +58,8 @@ def test_further_repeats_differ_from_the_first_in_their_seed_alone(store):
 )
 def test_kept_bounds_of_steps_are_those_of_the_kept_audits(folder, names):
     place = RESULTS / "laptop" / folder
-    kept = kept_bounds.kept(place)
-    again = kept_bounds.made(place, [place / f"{name}.zarr.zip" for name in names])
+    kept = step_tables.stored(place)
+    again = step_tables.computed(place, [place / f"{name}.zarr.zip" for name in names])
     pd.testing.assert_frame_equal(kept.loc[again.index], again, rtol=1e-6, check_dtype=False)
     each = 7 if folder == "steps_table1" else 1
     assert len(kept) == each * len(list(place.glob("*.zarr.zip")))
@@ -147,7 +149,7 @@ def test_with_longer_vectors_records_show_more_than_add_remove():
         stem = PAPER / "figA6_text/norms" / f"norm={norm}-{scenario}"
         twins = [audits.load(f"{stem}{end}.zarr.zip") for end in ("", "-exchanged")]
         assert all(one.sizes["run"] == 32 and one.task.endswith(f", norm {norm}") for one in twins)
-        found[norm, scenario] = findings.separation(*twins, delta=1e-5).iloc[-1]
+        found[norm, scenario] = separation(*twins, delta=1e-5).iloc[-1]
     add_remove = unit.add_remove["S4", 1.0]
     for scenario in ("S3", "S4", "S5"):
         assert found[1, scenario].epsilon_low < unit.bound[scenario, 1.0] < found[1, scenario].epsilon_high
@@ -209,7 +211,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     last = findings.last_step([figure_4[0.0625, "S3"]], delta=1e-5).iloc[0]
     assert last.bound > last.add_remove
     apart = {
-        n: findings.separation(
+        n: separation(
             *(audits.load(FIGURE_4 / f"n={n}-S3{end}.zarr.zip") for end in ("", "-exchanged")), delta=1e-5
         ).iloc[-1]
         for n in (8_000, 50_000)
@@ -225,7 +227,7 @@ def test_canaries_on_mnist_are_of_one_size_and_gradients_show_most():
     assert all(
         one.sizes == {"observation": 600} and one.n == 500 and one.sample_rate == 0.02 for one in stored.values()
     )
-    table = findings.canary_steps({name: one for name, one in stored.items() if "fig10" not in name}, delta=1e-5)
+    table = step_tables.canary_steps({name: one for name, one in stored.items() if "fig10" not in name}, delta=1e-5)
     assert table.accountant[table.adjacency == "add_remove"].to_numpy() == pytest.approx(8, abs=1e-3)
     assert (table.training < table.accountant).all()
     gradients = table.index.str.startswith("fig15")
@@ -419,7 +421,7 @@ def test_gradient_pairs_on_mnist_show_what_ideal_canaries_show():
 @pytest.fixture(scope="module")
 def cross_talk():
     """The separation, its standard error, the bounds, and what undisturbed pairs have, of all models of each audit."""
-    found = cross_talk_tables.frame(CROSS_TALK["rows"]).reset_index()
+    found = cross_talk_figures.frame(CROSS_TALK["rows"]).reset_index()
     found = found[found.models == found.trained]
     return found.set_index(["kind", "records", "pairs", "width", "score"]).sort_index()
 
@@ -467,10 +469,10 @@ def test_dividing_directions_shows_more_than_removing_any_number_of_them():
 
 
 def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
-    found = cross_talk_tables.frame(CROSS_TALK["rows"])
+    found = cross_talk_figures.frame(CROSS_TALK["rows"])
     assert found.gdp.max() < 0.5 * CROSS_TALK["of"]["substitute"]
     assert (found.dp <= found.gdp + 0.02).all()
     growing = found.gdp.loc["mislabeled", 3_000, 100, 0, "whitened"]
     assert growing[1] < growing[4] < growing[16]
-    table = cross_talk_tables.bounds_table(found)
+    table = cross_talk_figures.bounds_table(found)
     assert table.loc[("mislabeled, 1,000 of 30,000", "whitened"), "right"] == "153 of 200"

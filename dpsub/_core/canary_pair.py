@@ -117,8 +117,8 @@ class CanaryPair(Frozen):
         """The pair with z and z′ exchanged.
 
         An audit of the exchanged pair with the same seed trains a twin of each model: the same start, batches and
-        noise, with the other canary in the slot. Its scores speak for z′, so they point the other way;
-        `findings.separation` compares the two audits. `details` and `trace` are not changed.
+        noise, with the other canary in the slot. Its scores speak for z′, so they point the other way.
+        `details` and `trace` are not changed.
 
         Raises:
             ValueError: if one world is empty.

@@ -1,6 +1,6 @@
 r"""From scores and bits to a lower bound on ε.
 
-Beside `dpsub._core` and `dpsub.accounting`, this room imports NumPy and SciPy only (`validity` also imports tqdm).
+Beside `dpsub._core` and `dpsub.accounting`, this room imports NumPy and SciPy only.
 
 Bit 0 is the world with z, which is the positive one; bit 1 is the world with z′, the negative one. A high score speaks
 for z: a run is called "z" if its score is above the threshold. The false-positive rate is P(score > threshold | z′),

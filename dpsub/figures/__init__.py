@@ -1,15 +1,17 @@
 """Figures of audits and of the accountants' ε.
 
 Functions take an `ax`, draw on it and return the artists; `epsilon_panels` makes a figure of its own. Modules beside
-them: `findings` (tables of audits), `pictures` (crafting), `explorer`, `planning`, `threshold_game` and `widgets`
-(interactive). What pages are made of stands in `assets`.
+them: `findings` (tables of audits) and `pictures` (crafting).
 """
 
-from dpsub.figures.accountant_figures import against_noise, epsilon_bars, tradeoffs
-from dpsub.figures.audit_figures import against_runs, epsilon_against_step, epsilon_panels, worst_case
-from dpsub.figures.canary_figures import canary_panels
-from dpsub.figures.drift import drifting_scores
-from dpsub.figures.estimator_figures import game, validity
+from dpsub.figures.epsilon_figures import (
+    against_noise,
+    against_runs,
+    epsilon_against_step,
+    epsilon_panels,
+    tradeoffs,
+    worst_case,
+)
 from dpsub.figures.style import (
     COLORS,
     DOUBLE,
@@ -34,19 +36,14 @@ __all__ = [
     "STYLE",
     "against_noise",
     "against_runs",
-    "canary_panels",
-    "drifting_scores",
     "epsilon_against_step",
-    "epsilon_bars",
     "epsilon_panels",
-    "game",
     "looks",
     "name_source",
     "number",
     "tag",
     "tradeoffs",
     "use_style",
-    "validity",
     "what_it_rests_on",
     "worst_case",
 ]

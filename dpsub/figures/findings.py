@@ -8,22 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from dpsub import accounting, estimators
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
-from dpsub.figures import read_audits
-from dpsub.figures.arguments import named
-from dpsub.figures.distances import d_prime, every_step_mu
-from dpsub.figures.step_findings import canary_steps, step_bounds
-from dpsub.figures.twins import separation
+from dpsub.estimators.scores import scores_and_bits
+from dpsub.figures import inputs
 
 __all__ = [
-    "accuracy", "bounds", "canary_steps", "d_prime", "every_step_mu", "last_step", "panel", "panels", "promises",
-    "separation", "source", "step_bounds",
+    "accuracy", "bounds", "d_prime", "every_step_mu", "last_step", "panel", "panels", "promises", "source",
 ]  # fmt: skip
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
+MOST_STEPS = 10**9
 
 
 def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> list[list[LowerBound]]:
@@ -39,10 +37,10 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     Raises:
         ValueError: if the audit has fewer than `runs` runs, or if a step, a run or a whole repeat is missing.
     """
-    given = read_audits.arranged("result", result)
+    given = inputs.arranged("result", result)
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
-    given = read_audits.whole("result", given)
+    given = inputs.whole("result", given)
     options = _sampling(result, options) | options
     found = []
     for repeat in range(given.sizes["repeat"]):
@@ -58,13 +56,13 @@ def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(method, str) or method != "pld":
         return {}
     known = {name: result.attrs[name] for name in ("sample_rate", "adjacency") if name in result.attrs}
-    return known | ({"steps": read_audits.steps("result", result).tolist()} if "step" in result.coords else {})
+    return known | ({"steps": inputs.steps("result", result).tolist()} if "step" in result.coords else {})
 
 
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
     """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove"."""
-    steps = read_audits.steps("result", read_audits.dataset("result", result))
-    about = {name: read_audits.attribute("result", result, name) for name in ("noise_multiplier", "sample_rate")}
+    steps = inputs.steps("result", inputs.dataset("result", result))
+    about = {name: inputs.attribute("result", result, name) for name in ("noise_multiplier", "sample_rate")}
     return {
         adjacency: np.asarray(accounting.epsilon(**about, steps=steps, delta=delta, adjacency=adjacency))
         for adjacency in ("substitute", "add_remove")
@@ -86,15 +84,15 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         raise ValueError(f"audited must be audits by scenario, in a dictionary, got {type(audited).__name__}")
     if not audited:
         raise ValueError("audited must be one audit or more, by scenario, got none")
-    first = read_audits.dataset("audited", next(iter(audited.values())))
-    steps = read_audits.steps("audited", first)
-    sizes = read_audits.arranged("audited", first).sizes
+    first = inputs.dataset("audited", next(iter(audited.values())))
+    steps = inputs.steps("audited", first)
+    sizes = inputs.arranged("audited", first).sizes
     for scenario, other in audited.items():
-        its_sizes = read_audits.arranged(f"audited[{scenario!r}]", other).sizes
-        if name := read_audits.differing(first, other, read_audits.ONE_TRAINING):
+        its_sizes = inputs.arranged(f"audited[{scenario!r}]", other).sizes
+        if name := inputs.differing(first, other, inputs.ONE_TRAINING):
             mine, its = first.attrs.get(name), other.attrs.get(name)
             raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
-        its_steps = read_audits.steps(f"audited[{scenario!r}]", other)
+        its_steps = inputs.steps(f"audited[{scenario!r}]", other)
         if its_sizes != sizes or not np.array_equal(its_steps, steps):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
@@ -135,7 +133,7 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
         options: of `bounds`.
     """
     by_label: dict[str, dict[str, xr.Dataset]] = {}
-    for key, one in named("audited", audited).items():
+    for key, one in inputs.named("audited", audited).items():
         if not isinstance(key, tuple) or len(key) != 2:
             raise ValueError(f"audited must be audits by label and scenario, in a dictionary, got the key {key!r}")
         by_label.setdefault(key[0], {})[key[1]] = one
@@ -157,10 +155,10 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     """
     rows = []
     for place, result in enumerate(_several(audited)):
-        steps = read_audits.steps(f"audited[{place}]", read_audits.dataset(f"audited[{place}]", result))
+        steps = inputs.steps(f"audited[{place}]", inputs.dataset(f"audited[{place}]", result))
         last = result.isel(step=[int(steps.argmax())]) if "step" in result.dims else result
         own, best = ([of[-1] for of in bounds(last, delta=delta, threshold=rule)] for rule in ("auto", "best"))
-        read_audits.all_valid(f"audited[{place}]", own)
+        inputs.all_valid(f"audited[{place}]", own)
         valid, papers = estimators.over_repeats(own), estimators.over_repeats(best)
         names = ("scenario", "sample_rate", "max_grad_norm", "steps", "learning_rate")
         rows.append(
@@ -191,7 +189,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
         ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their
             numbers, whose world decides.
     """
-    if "accuracy" not in read_audits.dataset("result", result).data_vars:
+    if "accuracy" not in inputs.dataset("result", result).data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
     dims = ("repeat", "measured", "step")
     if foreign := set(result.accuracy.dims) - set(dims):
@@ -209,7 +207,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
         raise ValueError(
             "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
         )
-    runs = read_audits.numbered("result", read_audits.arranged("result", result)).bit
+    runs = inputs.numbered("result", inputs.arranged("result", result)).bit
     measured = np.atleast_1d(result.measured.values)
     if unknown := set(measured.tolist()) - set(runs.run.values.tolist()):
         raise ValueError(
@@ -226,10 +224,84 @@ def source(*audited: xr.Dataset) -> str:
     """The tasks of a figure's audits and their number of models, to write below it."""
     if not audited:
         raise ValueError("audited must be one audit or more, got none")
-    held = [read_audits.whole("audited", read_audits.arranged("audited", result)) for result in audited]
+    held = [inputs.whole("audited", inputs.arranged("audited", result)) for result in audited]
     tasks = dict.fromkeys(str(result.attrs.get("task", "simulated")) for result in audited)
     sizes = dict.fromkeys((one.sizes["run"], one.sizes["repeat"]) for one in held)
     told = " and ".join(
         f"{runs:,} models" if repeats == 1 else f"{repeats} × {runs:,} models" for runs, repeats in sizes
     )
     return f"{', '.join(tasks)}; {told} an audit"
+
+
+def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) -> float:
+    """The distance of the worlds' mean scores in standard deviations: μ, if scores are Gaussian of one width.
+
+    The standard deviation is the root of the mean of the worlds' variances. It is a point estimate, and no bound.
+
+    Args:
+        scores: (runs,), higher speaks for z.
+        bits: (runs,): 0 if z, 1 if z_prime, two or more of each.
+
+    Returns:
+        It is positive if scores speak for z. Of scores without any spread it is 0 if the worlds are alike, and else
+        infinite.
+
+    Raises:
+        ValueError: if the scores are not finite, or are not one for each bit.
+
+    >>> d_prime([4.0, 2.0, 1.0, -1.0], [0, 0, 1, 1])
+    2.1213203435596424
+    """
+    columns, in_z, several = scores_and_bits(scores, bits)
+    if several:
+        raise ValueError(f"scores must have shape (runs,), got {columns.shape}: choose a step")
+    if not np.isfinite(columns).all():
+        raise ValueError("scores must be finite, got some that are infinite: look for diverged runs")
+    with_z, others = columns[in_z, 0], columns[~in_z, 0]
+    if min(len(with_z), len(others)) < 2:
+        raise ValueError(f"bits must hold two runs or more of each world, got {len(with_z)} and {len(others)}")
+    gap = float(with_z.mean() - others.mean())
+    spread = float(np.sqrt((with_z.var(ddof=1) + others.var(ddof=1)) / 2))
+    if spread:
+        return gap / spread
+    return float(np.sign(gap)) * np.inf if gap else 0.0
+
+
+def every_step_mu(result: xr.Dataset) -> float:
+    r"""The μ of an adversary who watches every step: about the most that any look at the final model can show.
+
+    At sample rate 1 the canary is in every batch. Who knows all other records sees its clipped gradient, that of z or
+    of z′, beside Gaussian noise. If the two are 2C·d apart, all steps together have μ² = Σ (2d/σ)². The distances
+    depend on the models, so this is a mean of μ² over models.
+
+    Args:
+        result: an audit with the metric "distance", of one repeat. If it observed only some steps, the others count as
+            these on average.
+
+    Raises:
+        ValueError: if the audit has no distances, several repeats, or a sample rate below 1.
+
+    >>> import xarray as xr
+    >>> found = xr.Dataset({"distance": (("run", "step"), [[1.0, 0.5]])})
+    >>> every_step_mu(found.assign_attrs(noise_multiplier=2.0, sample_rate=1.0, steps=4))
+    1.5811388300841898
+    """
+    of = inputs.dataset("result", result)
+    if "distance" not in of.data_vars or of.distance.dims != ("run", "step"):
+        raise ValueError(
+            'result must have distances (run, step): audit(..., metrics=("distance",)), and isel(repeat=0) of several '
+            f"repeats, got {dict(of.distance.sizes) if 'distance' in of.data_vars else 'none'}"
+        )
+    sigma, q, steps = (inputs.attribute("result", of, one) for one in ("noise_multiplier", "sample_rate", "steps"))
+    sigma = checks.real("noise_multiplier", sigma, above=0)
+    if checks.real("sample_rate", q, above=0, at_most=1) < 1:
+        raise ValueError(f"result must be of sample rate 1, where each step is a Gaussian mechanism, got {q}")
+    distances = of.distance.values
+    if not distances.size or distances.dtype.kind != "f" or not (distances >= 0).all():
+        raise ValueError("result must have distances >= 0 of one run and step or more: is its store complete?")
+    with np.errstate(over="ignore"):
+        mean = np.square(2 * distances.astype(np.float64) / sigma).mean()
+        mu = float(np.sqrt(np.float64(checks.whole("steps", steps, at_most=MOST_STEPS)) * mean))
+    if not np.isfinite(mu):
+        raise ValueError(f"result must have distances that are finite, and not of too little noise, got μ = {mu}")
+    return mu

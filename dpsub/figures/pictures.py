@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.figures.arguments import named, numbers, on_axes, points, text
+from dpsub.figures.inputs import named, numbers, on_axes, points, text
 from dpsub.figures.style import LOOKS, broken, literal, number
 
 Trace = Mapping[str, NDArray[Any]]
@@ -105,7 +105,8 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
     )
     order = np.argsort(values, kind="stable")[::-1]
     places = np.argsort(order)  # of each label, from the left
-    colors = ["black" if y == own else LOOKS["S4"]["color"] if y == chosen else "0.8" for y in order]
+    of_label = {chosen: LOOKS["S4"]["color"], own: "black"}
+    colors = [of_label.get(y, "0.8") for y in order.tolist()]
     bars = ax.bar(np.arange(len(values)), values[order], color=colors, edgecolor="black", linewidth=0.6)
     for y, name in ((own, "own"), (chosen, f"chosen: {number(values[chosen])}")):
         up = values[y] > 0

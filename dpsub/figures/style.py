@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
-from dpsub.figures.arguments import on_axes, text
+from dpsub.figures.inputs import on_axes, text
 
 STYLE = "dpsub.figures.dpsub"
 """The style of all figures, for `plt.style.use`."""
@@ -108,15 +108,9 @@ def what_it_rests_on(bound: LowerBound) -> str:
 
 def named_bounds(names: Mapping[Any, str], bounds: Mapping[Any, LowerBound]) -> dict[Any, str]:
     """The labels of a legend. Assumptions are told only where bounds differ in theirs: one for all is the caption's."""
-    several = len({bound.assumes for bound in bounds.values()}) > 1
-    return {
-        key: f"{name}, {what_it_rests_on(bounds[key])}"
-        if several
-        else name
-        if bounds[key].valid
-        else f"{name}, not valid"
-        for key, name in names.items()
-    }
+    if len({bound.assumes for bound in bounds.values()}) > 1:
+        return {key: f"{name}, {what_it_rests_on(bounds[key])}" for key, name in names.items()}
+    return {key: name if bounds[key].valid else f"{name}, not valid" for key, name in names.items()}
 
 
 OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name

@@ -16,9 +16,8 @@ from tqdm.auto import tqdm
 import dpsub
 from dpsub import crafters, findings
 from own_code.final_attacks import BOUNDS, MARGIN
-from own_code.final_grid import grid
-from own_code.final_models import made_for
-from own_code.made import made
+from own_code.final_models import grid, made_for
+from own_code.provenance import how_made
 
 LOSSES = ("ude", "ade", "fisher")
 SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
@@ -127,7 +126,7 @@ def study():
     for cell in tqdm(audited, unit=" cells"):
         found, own[cell.name] = curve(cell)
         rows += [{"cell": cell.name} | row for row in found]
-    how = made(round(time.monotonic() - begin))
+    how = how_made(round(time.monotonic() - begin))
     of = {"judged": JUDGED, "n": audited[0].n_train}
     of["epsilon"] = audited[0].epsilon
     return {"made": how, "of": of, "canary": own, "rows": rows}

@@ -11,27 +11,26 @@ import torch
 from tqdm.auto import tqdm
 
 from dpsub import data
-from dpsub._core.provenance import commit
-from own_code.bridge import (
+from own_code.head_scores import projections
+from own_code.one_run_bridge import (
     DELTA,
     EPSILON,
     SHARES,
-    bound,
-    counted,
+    bound_of_guesses,
+    guesses_of,
     separation,
 )
-from own_code.ideal_pairs import of_gradients
-from own_code.made import made
-from own_code.pair_scores import (
+from own_code.one_run_pairs import (
     CENTRES,
     LARGE,
     flat,
     models_of,
+    of_gradients,
     pairs_of,
     scores_of,
     spec_of,
 )
-from own_code.projected_steps import projections
+from own_code.provenance import commit, how_made
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def rows_of(cell, scores, bits):
         count = 1
         while count <= cell.models:
             found = [
-                counted(
+                guesses_of(
                     of[i : i + count],
                     bits[i : i + count],
                     centre=CENTRES.get(name, 0.0),
@@ -99,7 +98,10 @@ def rows_of(cell, scores, bits):
                     "right": [one.correct for one in found],
                     "guesses": found[0].guesses,
                     **{
-                        way: [round(bound(one, way), 4) for one in found]
+                        way: [
+                            round(bound_of_guesses(one, way), 4)
+                            for one in found
+                        ]
                         for way in ("gdp", "dp")
                     },
                 }
@@ -185,7 +187,7 @@ def begun(path, spec, seed):
         "large": LARGE,
         "seed": seed,
     }
-    return {"made": made(0.0), "of": of, "rows": []}
+    return {"made": how_made(0.0), "of": of, "rows": []}
 
 
 def study(path, cells=CELLS, seed=0, progress=True):

@@ -11,8 +11,12 @@ from torch.utils.data import TensorDataset
 class MicrobatchOptimizer(DPOptimizer):
     parts = 4  # one for each microbatch
 
+    def std_of_each(self):
+        std = self.noise_multiplier * self.max_grad_norm
+        return std / self.parts
+
     def add_noise(self):
-        std = self.noise_multiplier * self.max_grad_norm / self.parts
+        std = self.std_of_each()
         for p in self.params:
             noise = sum(
                 std * torch.randn(p.shape) for _ in range(self.parts)
@@ -20,10 +24,12 @@ class MicrobatchOptimizer(DPOptimizer):
             p.grad = p.summed_grad.view_as(p) + noise
 
 
-def prepare(x, y, *, sample_rate, noise_multiplier, seed):
+def prepare(
+    x, y, *, sample_rate, noise_multiplier, seed, kind=MicrobatchOptimizer
+):
     torch.manual_seed(seed)
     model = GradSampleModule(nn.Linear(x.shape[1], 10))
-    optimizer = MicrobatchOptimizer(
+    optimizer = kind(
         torch.optim.SGD(model.parameters(), lr=0.1),
         noise_multiplier=noise_multiplier,
         max_grad_norm=1.0,

@@ -1,4 +1,4 @@
-"""The tasks, models and canaries of the notebooks on final models."""
+"""The audits of the pages on final models: tasks, models and canaries."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,13 @@ DELTA = 1e-5  # at which every ε is stated, as in the paper
 LEARNING_RATES = {"digits": 4.0, "mnist": 4.0, "cifar10": 2.0}
 # How a worst start is trained, where not by the published code's values.
 WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
+EPSILONS = (10.0, 4.0, 2.0, 1.0)
+# For CIFAR-10 from a copy that has 12,000 records to train on.
+SIZES = {
+    "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 2560},
+    "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
+    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
+}
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
 
 
@@ -179,3 +186,65 @@ def trained(cell, folder=None, **options):
         store=None if folder is None else Path(folder, f"{cell.name}.zarr"),
         **options,
     )
+
+
+def grid(
+    data,
+    *,
+    epsilons=EPSILONS,
+    clipping=(0.1, 10.0),
+    canaries=("mislabeled", "ClipBKD"),
+    starts=("average", "worst"),
+    substitute=("blank",),
+    seed=0,
+    **sizes,
+):
+    """The audits of one data set, the figures' main ones first.
+
+    Each differs from the first in one thing, or in one thing and ε.
+
+    Args:
+        data: "digits", "mnist" or "cifar10".
+        epsilons: ε of the accountant; where nothing else is said, the
+            first.
+        clipping: C beside 1, for Figure 8.
+        canaries: beside the blank and the ordinary record, for Figure 6.
+        starts: for Figure 7.
+        substitute: canaries that are audited under substitution, too.
+        seed: of all.
+        sizes: what differs from SIZES.
+    """
+    first = Cell(
+        data=data,
+        start="average",
+        canary="blank",
+        epsilon=epsilons[0],
+        max_grad_norm=1.0,
+        adjacency="add_remove",
+        learning_rate=LEARNING_RATES[data],
+        seed=seed,
+        **(SIZES[data] | sizes),
+    )
+    cells = [first]
+    if "worst" in starts:
+        cells.append(first._replace(start="worst"))
+    cells.append(first._replace(canary="in-distribution"))
+    cells += [first._replace(max_grad_norm=one) for one in clipping]
+    cells += [first._replace(canary=one) for one in canaries]
+    cells += [
+        first._replace(canary=one, adjacency="substitute")
+        for one in substitute
+    ]
+    main = [first, first._replace(canary="in-distribution")]
+    if "worst" in starts:
+        main.insert(1, first._replace(start="worst"))
+    return cells + [
+        one._replace(epsilon=epsilon)
+        for epsilon in epsilons[1:]
+        for one in main
+    ]
+
+
+def slower(cells, learning_rate):
+    """The first two audits, from either start, with another rate."""
+    return [one._replace(learning_rate=learning_rate) for one in cells[:2]]

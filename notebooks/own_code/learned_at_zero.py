@@ -21,7 +21,7 @@ from dpsub import (
     models,
 )
 from dpsub.estimators import epsilon_lower_bound
-from own_code.made import made
+from own_code.provenance import how_made
 
 DELTA = 1e-5
 SPEC = DPSGD(
@@ -101,7 +101,7 @@ def study(audits=200, runs=256):
                 },
             )
             row["bounds"].append(round(bound.epsilon, 6))
-    how = made(round(time.monotonic() - begin))
+    how = how_made(round(time.monotonic() - begin))
     of = {
         "task": f"digits, {RECORDS} records",
         "model": f"mlp ({HIDDEN},)",

@@ -3,11 +3,20 @@
 Published code drops the last private record from the world without the
 canary. The other world holds both. An audit there measures more than the
 ε of one record allows: compare it with that of a group of two.
+
+In notebooks/, ``python -m own_code.two_records MODELS TABLES`` audits the
+first setting of digits with worlds that differ by two records, and by one,
+and keeps both tables. MODELS has the store of one record, or gets it.
 """
 
+import sys
+import time
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 
@@ -16,6 +25,9 @@ from dpsub.models import check_fits
 from dpsub.trainers import Bank, RecordSlot, block_size
 from dpsub.trainers.coins import coins
 from dpsub.trainers.devices import matmul_precision
+from own_code import final_attacks as attacks
+from own_code.final_models import grid, made_for, trained
+from own_code.provenance import commit, versions
 
 
 class TwoRecords(RecordSlot):
@@ -176,3 +188,58 @@ def _check(task, canary, second):
             f"second must be a private record, 0 to {n - 1}, other than "
             f"the canary's slot, {canary.slot}, got {second}"
         )
+
+
+RUNS = 1280
+WAYS = ("first version", "second version", "held out")
+
+
+def with_second(cell, runs=RUNS):
+    """Models of a cell's worlds, with the last private record in one only.
+
+    The bits, starts and noise are those of `trained`.
+    """
+    records, network, pair = made_for(cell)
+    last = len(records.y_train) - 1
+    second = last - 1 if pair.slot == last else last
+    begun = time.perf_counter()
+    found = audited(
+        records,
+        network,
+        pair,
+        second,
+        cell.spec,
+        runs=runs,
+        observe_every=cell.steps,
+        seed=cell.seed + 1,
+    )
+    libraries = versions("torch").items()
+    return found.assign_coords(run=range(runs)).assign_attrs(
+        {f"version_{name}": value for name, value in libraries},
+        device="cpu",
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        commit=commit(),
+        last_written=datetime.now(UTC).isoformat(timespec="seconds"),
+        wall_seconds=time.perf_counter() - begun,
+    )
+
+
+def compared(cell, models):
+    """What attacks show in audits of 256 models and in one of them all."""
+    size = models.sizes["run"]
+    parts = [
+        attacks.evaluated(cell, models, size=one, ways=WAYS)
+        for one in sorted({min(256, size), size})
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    cell = grid("digits")[0]
+    tables = Path(sys.argv[2])
+    both = with_second(cell)
+    attacks.keep(compared(cell, both), cell, both, tables / "two.csv")
+    one = trained(cell, sys.argv[1], progress=False)
+    one = one.isel(run=slice(0, RUNS))
+    attacks.keep(compared(cell, one), cell, one, tables / "one.csv")

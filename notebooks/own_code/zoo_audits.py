@@ -1,21 +1,29 @@
-"""Audits of the trainings of the zoo, by name.
+"""Audits of the trainings of the zoo, and which of them finds which fault.
 
 Those in `AUDITS` return the log-wealth of their bets after each step, and
 after how many steps the training was refuted: None if it was not.
+In notebooks/, ``python -m own_code.zoo_audits FILE`` makes the table.
 """
 
+import sys
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import torch
 
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.one_claim import Bettor, Expected
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
-from own_code import record_audit, zoo
-from own_code.zoo_training import Training
+from own_code import zoo
+from own_code.zoo_training import (
+    Training,
+    not_seen_yet,
+    observe_record,
+    seen_before,
+)
 
 DELTA, ALPHA = 1e-5, 0.05
 LITTLE = 0.3  # a noise multiplier at which batches show who is in them
@@ -39,13 +47,15 @@ def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
     return np.array(path), bettor.refuted_at
 
 
-def beside(trainer, *, adjacency, steps, seed, **asked):
+def beside_records(trainer, *, adjacency, steps, seed, **asked):
     """A canary beside the records: `audit_optimizer`."""
     training = Training(trainer, seed=seed)
     return _audit(training, adjacency, steps, seed, asked)
 
 
-def alone(trainer, *, noise_multiplier, adjacency, steps, seed, stop=False):
+def canary_alone(
+    trainer, *, noise_multiplier, adjacency, steps, seed, stop=False
+):
     """The audit of an optimizer without records: its canary alone.
 
     Args:
@@ -77,7 +87,7 @@ def alone(trainer, *, noise_multiplier, adjacency, steps, seed, stop=False):
     return auditor
 
 
-def against(trainer, *, adjacency, steps, seed):
+def against_others(trainer, *, adjacency, steps, seed):
     """A canary that points against all other records, copies of one.
 
     Batches have a fixed size, so the sum of the others hardly varies.
@@ -110,10 +120,10 @@ def _audit(training, adjacency, steps, seed, asked):
     return _judged(auditor, optimizer.noise_multiplier, adjacency)
 
 
-def remembered(trainer, *, adjacency, steps, seed):
+def repeated_noise(trainer, *, adjacency, steps, seed):
     """Bets on noise that comes again, in an optimizer without records."""
     law = {"noise_multiplier": 2.0, "adjacency": adjacency}
-    auditor = alone(trainer, steps=steps, seed=seed, **law)
+    auditor = canary_alone(trainer, steps=steps, seed=seed, **law)
     return _judged(auditor, **law, remember=True)
 
 
@@ -121,20 +131,20 @@ def _judged(auditor, noise_multiplier, adjacency, remember=False):
     seen = auditor.observations()
     scores, bits = seen.score.values.astype(float), seen.bit.values
     if remember:
-        scores = record_audit.seen_before(scores, bits, adjacency=adjacency)
+        scores = seen_before(scores, bits, adjacency=adjacency)
     return bets(
         scores, bits, noise_multiplier=noise_multiplier, adjacency=adjacency
     )
 
 
-def among(
+def record_as_canary(
     trainer, *, adjacency, steps, seed, look="product", noise_multiplier=1.0
 ):
     """A canary among the records: the claim is of a subsampled step."""
     training = Training(
         trainer, noise_multiplier=noise_multiplier, seed=seed
     )
-    product, shortness, bits = record_audit.observe(
+    product, shortness, bits = observe_record(
         training, steps, adjacency=adjacency, seed=seed
     )
     law = {
@@ -145,7 +155,7 @@ def among(
     if look == "length":
         scores = shortness
     elif look == "not seen yet":
-        chosen = record_audit.not_seen_yet(product, bits, **law)
+        chosen = not_seen_yet(product, bits, **law)
     path, after = bets(
         scores[chosen], bits[chosen], adjacency=adjacency, **law
     )
@@ -159,7 +169,7 @@ def among(
     return np.cumsum(growth)[:at], at
 
 
-def sizes(trainer, *, adjacency, steps, seed):
+def batch_sizes(trainer, *, adjacency, steps, seed):
     """What the accountant sees without a canary: the sizes of batches."""
     training = Training(trainer, seed=seed)
     accountant = SubstitutePRVAccountant()
@@ -177,18 +187,108 @@ def sizes(trainer, *, adjacency, steps, seed):
 
 
 AUDITS = {
-    "Dirac": beside,
-    "Diracs": partial(beside, canary="diracs"),
-    "constant": partial(beside, canary="constant"),
-    "random": partial(beside, canary="random"),
-    "random, anew": partial(beside, canary="random", anew=True),
-    "Diracs of norm C": partial(beside, canary="diracs", canary_norm=1.0),
-    "noise remembered": remembered,
-    "against the others": against,
-    "record": partial(among, noise_multiplier=LITTLE),
-    "record, not seen yet": partial(
-        among, look="not seen yet", noise_multiplier=LITTLE
+    "Dirac": beside_records,
+    "Diracs": partial(beside_records, canary="diracs"),
+    "constant": partial(beside_records, canary="constant"),
+    "random": partial(beside_records, canary="random"),
+    "random, anew": partial(beside_records, canary="random", anew=True),
+    "Diracs of norm C": partial(
+        beside_records, canary="diracs", canary_norm=1.0
     ),
-    "length": partial(among, look="length"),
-    "sizes": sizes,
+    "noise remembered": repeated_noise,
+    "against the others": against_others,
+    "record": partial(record_as_canary, noise_multiplier=LITTLE),
+    "record, not seen yet": partial(
+        record_as_canary, look="not seen yet", noise_multiplier=LITTLE
+    ),
+    "length": partial(record_as_canary, look="length"),
+    "sizes": batch_sizes,
 }
+
+
+BEST = {
+    "right": ("Diracs", "substitute"),
+    "clips the average": ("Dirac", "substitute"),
+    "clips each layer": ("Diracs", "substitute"),
+    "sums before clipping": ("against the others", "add_remove"),
+    "100 seeds": ("noise remembered", "substitute"),
+    "half the noise": ("Dirac", "substitute"),
+    "noise on one group": ("Diracs", "substitute"),
+    "noise of microbatches": ("Dirac", "substitute"),
+    "noise of workers": ("Dirac", "substitute"),
+    "too much noise": ("Diracs", "substitute"),
+    "shuffled": ("sizes", "substitute"),
+    "weighted": ("record", "substitute"),
+    "divides by n": ("length", "add_remove"),
+}
+CANARIES = ("Dirac", "Diracs", "constant", "random", "random, anew")
+OF_RECORDS = ("record", "record, not seen yet", "length", "sizes")
+AUDITS_OF = {
+    "sums before clipping": ("against the others",),
+    "100 seeds": ("noise remembered",),
+    "half the noise": ("noise remembered", "against the others"),
+} | dict.fromkeys(("shuffled", "weighted", "divides by n"), OF_RECORDS)
+
+
+def all_cells():
+    """Every fault, with the audits that could concern it."""
+    for fault in zoo.ZOO:
+        audits = (*CANARIES, "Diracs of norm C", *AUDITS_OF.get(fault, ()))
+        if "record" in audits:
+            audits = ("Dirac", "Diracs", *OF_RECORDS)
+        for audit in audits:
+            yield fault, audit, "substitute"
+            if audit != "record, not seen yet":
+                yield fault, audit, "add_remove"
+
+
+def detection(cells, *, steps, seeds):
+    """After how many steps each audit refutes each trainer.
+
+    Args:
+        cells: (fault, audit, adjacency), names of `zoo.ZOO` and `AUDITS`.
+        steps: of a training, if it is not refuted before.
+        seeds: of the repetitions.
+
+    Returns:
+        A row for each cell: how many repetitions found the fault, of how
+        many; how many steps each had at most; the median number of steps,
+        where those that did not count as infinitely many; and the
+        log-wealth of the first repetition.
+    """
+    rows = []
+    for fault, audit, adjacency in cells:
+        trained = [
+            AUDITS[audit](
+                zoo.ZOO[fault], adjacency=adjacency, steps=steps, seed=seed
+            )
+            for seed in seeds
+        ]
+        after = [np.inf if at is None else at for _, at in trained]
+        rows.append(
+            {
+                "fault": fault,
+                "audit": audit,
+                "adjacency": adjacency,
+                "found": int(np.isfinite(after).sum()),
+                "of": len(after),
+                "most": steps,
+                "steps": float(np.median(after)),
+                "wealth": trained[0][0],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    tables, best = [], [(fault, *how) for fault, how in BEST.items()]
+    for cell in all_cells():
+        steps = 500 if cell in best else 300
+        if cell[1] == "record, not seen yet":
+            steps = 2000
+        seeds = range(5 if cell in best else 3)
+        table = detection([cell], steps=steps, seeds=seeds)
+        tables.append(table.drop(columns="wealth"))
+        print(tables[-1].to_string(header=False, index=False), flush=True)
+    pd.concat(tables).to_csv(sys.argv[1], index=False)

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from own_code.known_truths import Drifting, Gaussian, SortedByLuck
+from own_code.validity_study import Cell, measure
 from scipy.stats import binom, norm
 
 from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
@@ -7,7 +9,6 @@ from dpsub.estimators.betting import portfolio
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.lessons import FIRST, QUANTILES, stretches
-from dpsub.estimators.validity import Cell, Drifting, Gaussian, SortedByLuck, measure
 
 DELTA = 1e-5
 SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")

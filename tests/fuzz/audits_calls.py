@@ -385,4 +385,3 @@ def prepare(folder):
         "y_test": [0, 1],
     }
     np.savez(folder / "features.npz", **arrays)
-    (folder / "study.json").write_text('{"made": {}, "rows": []}')

@@ -1,4 +1,4 @@
-"""Calls of dpsub.estimators, dpsub.validity and the audit game."""
+"""Calls of dpsub.estimators."""
 
 from dataclasses import replace
 from numbers import Real
@@ -8,11 +8,11 @@ import pandas as pd
 import xarray as xr
 from hypothesis import strategies as st
 
-from dpsub import estimators, game, validity
-from fuzz.accounting_calls import DELTAS, EPSILONS, NOISE, RATES, STEPS
+from dpsub import estimators
+from fuzz.accounting_calls import DELTAS, RATES, STEPS
 from fuzz.call import OMIT, Call
-from fuzz.checkers import ADJACENCIES, anything, is_bound, number, of
-from fuzz.hostile import ANY_PATH, LITTLE, among
+from fuzz.checkers import ADJACENCIES, is_bound, number, of
+from fuzz.hostile import LITTLE, among
 
 RNG = np.random.default_rng(0)
 BITS = (np.arange(40) // 2) % 2
@@ -31,9 +31,6 @@ PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
 # Other rates than 1 take grids for hundreds of noise multipliers.
 NO_RATE = LITTLE.filter(lambda rate: not isinstance(rate, Real) or not 0 < rate < 1)
 SEEDS = [OMIT, 0, 5, np.int32(3)]
-TRUTHS = [validity.Gaussian(1.0), validity.Gaussian(3), validity.RandomizedResponse(1.0)]
-TRUTHS += [validity.SampledGaussian(2.0, 1.0, 3), validity.Drifting(0.5), validity.SortedByLuck(0.5, together=8)]
-FPR = [0.1, np.linspace(0, 1, 5), [0.0, 1.0], np.float32(0.5)]
 
 
 def bounds(result, /, **_):
@@ -56,41 +53,9 @@ def over_repeats(result, /, **_):
     assert result.repeats == 1 or (np.asarray(result.error) >= 0).all()
 
 
-def measure(result, /, *, cell, **_):
-    assert 0 <= result["wrong"] <= result["audits"] == cell.audits
-    assert np.isfinite(result["mean"])
-    assert result["mean"] >= 0
-
-
-def scores(result, /, *, bits, **_):
-    assert result.shape == np.shape(bits)
-    assert not np.isnan(result).any()
-
-
-def played(result, /, *, runs, **_):
-    assert len(result.with_z) == len(result.with_z_prime) == runs
-    assert np.isfinite([*result.with_z, *result.with_z_prime, result.truth]).all()
-
-
-def counted(result, /, **_):
-    assert 0 <= min(result.best, result.ranks) <= max(result.best, result.ranks) <= result.games
-
-
-def two_rates(result, /, **_):
-    assert all(0 <= rate <= 1 for rate in result)
-
-
-ROUND = game.play(runs=20, mu=1.0)
 STEP = estimators.LowerBound(3.9, 0.9, None, None, None, "gdp", "gdp", True)
 STEP_NOISE = replace(STEP, mu=None, method="pld", noise_multiplier=2.0)
 RUNS = [4, 50, 1_000, np.int64(7), 30.0]
-CELLS = [
-    validity.Cell(method, threshold, 20, truth, audits=2)
-    for method in ("gdp", "dp", "katz")
-    for threshold in ("best", 0.5, "fixed")
-    for truth in TRUTHS
-]
-
 CALLS = [
     Call(
         "dpsub.estimators.epsilon_lower_bound",
@@ -233,76 +198,4 @@ CALLS = [
         {"bounds": [[1.0], [1.0, 2.0], [[1, 2], [3, 4]], np.ones((3, 2)), (0.0, 5), *ALL_SCORES]},
         over_repeats,
     ),
-    Call("dpsub.validity.Gaussian", validity.Gaussian, {"mu": EPSILONS}, anything),
-    Call("dpsub.validity.Drifting", validity.Drifting, {"mu": EPSILONS}, anything),
-    Call("dpsub.validity.SortedByLuck", validity.SortedByLuck, {"mu": EPSILONS, "together": [OMIT, 1, 30]}, anything),
-    Call("dpsub.validity.RandomizedResponse", validity.RandomizedResponse, {"loss": EPSILONS}, anything),
-    Call(
-        "dpsub.validity.SampledGaussian",
-        validity.SampledGaussian,
-        {"noise_multiplier": NOISE, "sample_rate": RATES, "steps": STEPS},
-        anything,
-    ),
-    *(
-        Call(
-            f"dpsub.validity.{type(truth).__name__}.{name}",
-            getattr(truth, name),
-            {argument: good},
-            fine,
-        )
-        for truth in TRUTHS[1:4]
-        for name, argument, good, fine in (
-            ("epsilon", "delta", DELTAS, number(0)),
-            ("tradeoff", "fpr", FPR, number(0, 1)),
-        )
-    ),
-    Call(
-        "dpsub.validity.Cell",
-        validity.Cell,
-        {
-            "method": ["gdp", "katz"],
-            "threshold": ["best", "fixed", 0.5],
-            "runs": RUNS,
-            "truth": TRUTHS,
-            "delta": DELTAS,
-            "audits": [OMIT, 2],
-            "alpha": ALPHAS,
-        },
-        anything,
-    ),
-    Call("dpsub.validity.measure", validity.measure, {"cell": CELLS, "seed": SEEDS}, measure, names=("threshold",)),
-    Call(
-        "dpsub.validity.scores",
-        validity.scores,
-        {"truth": TRUTHS, "bits": ALL_BITS, "rng": st.builds(np.random.default_rng, st.just(0))},
-        scores,
-    ),
-    Call(
-        "dpsub.validity.entries",
-        validity.entries,
-        {"rows": [{"share": [0.1, 0.2], "mean": [0.5, 0.6]}, {"share": np.ones(2), "mean": (1, 2)}]},
-        of(list),
-    ),
-    Call(
-        "dpsub.validity.measured",
-        validity.measured,
-        {"path": ["study.json"]},
-        of(dict),
-        hostile={"path": ANY_PATH},
-        raises=(OSError,),
-    ),
-    Call(
-        "dpsub.game.play", game.play, {"runs": RUNS, "mu": EPSILONS, "seed": SEEDS, "delta": [OMIT, 1e-5, 0.1]}, played
-    ),
-    Call("dpsub.game.first_lie", game.first_lie, {"runs": [125, 1_000], "mu": [0.5, 1, 2]}, of(int)),
-    Call(
-        "dpsub.game.count_lies",
-        game.count_lies,
-        {"runs": RUNS[:2], "mu": [0, 1.0, 2], "games": [1, 2, np.int8(3)], "seed": SEEDS},
-        counted,
-        hostile={"games": LITTLE, "runs": LITTLE},
-    ),
-    Call("dpsub.game.page", game.page, {}, anything),
-    Call("dpsub.game.Round.rates", ROUND.rates, {"threshold": [0, 0.5, np.float32(1)]}, two_rates),
-    Call("dpsub.game.Round.bound", ROUND.bound, {"threshold": ["best", "ranks", 0.5]}, bounds),
 ]

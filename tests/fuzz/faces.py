@@ -13,12 +13,8 @@ FACES = {
         )
     },
     "dpsub.distinguishers": "dpsub.audits.distinguishers",
-    "dpsub.explorer": "dpsub.figures.explorer",
     "dpsub.findings": "dpsub.figures.findings",
-    "dpsub.game": "dpsub.figures.threshold_game",
     "dpsub.pictures": "dpsub.figures.pictures",
-    "dpsub.validity": "dpsub.estimators.validity",
-    "dpsub.widgets": "dpsub.figures.widgets",
 }  # fmt: skip
 
 RESULT = "a record that dpsub makes and users only read"
@@ -33,8 +29,6 @@ EXCUSED = {
     "dpsub.estimators.Guesses": RESULT,
     "dpsub.estimators.LowerBound": RESULT,
     "dpsub.estimators.OverRepeats": RESULT,
-    "dpsub.game.Lies": RESULT,
-    "dpsub.game.Round": RESULT,
     "dpsub.models.Span": RESULT,
     "dpsub.opacus.Auditor": "made by audit_optimizer, which is tried",
     "dpsub.opacus.PrivacyStatement": RESULT,

@@ -1,6 +1,5 @@
-"""Calls of dpsub.figures, dpsub.explorer and dpsub.widgets."""
+"""Calls of dpsub.figures."""
 
-import ipywidgets
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -10,12 +9,9 @@ from matplotlib.artist import Artist
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from dpsub import estimators, explorer, figures, game, widgets
-from dpsub.figures.pages import Page
-from fuzz.accounting_calls import DELTAS
+from dpsub import estimators, figures
 from fuzz.call import OMIT, Call
 from fuzz.checkers import of
-from fuzz.estimators_calls import ROUND
 from fuzz.hostile import ANYTHING, LITTLE, among
 
 AXES = st.builds(lambda: Figure().add_subplot())
@@ -55,28 +51,12 @@ def panels_drawn(result, /, **_):
     result.draw_without_rendering()
 
 
-def three(result, /, **_):
-    assert 0 <= result["add_remove"] <= result["substitute"] * 1.001 + 1e-3
-    assert result["group"] >= result["substitute"] * 0.998 - 2e-3
-
-
 def styled(**arguments):
     with mpl.rc_context():
         return figures.use_style(**arguments)
 
 
 AX = {"ax": AXES}
-CANARIES = pd.DataFrame(
-    {"adjacency": ["add_remove", "substitute"], "training": [1.0, 2.0], "accountant": [2.0, 4.5]},
-    index=pd.MultiIndex.from_tuples([("add_remove", "mine"), ("substitute", "mine")]),
-)
-SPOILED_CANARIES = [
-    CANARIES[:0],
-    CANARIES.drop(columns="training"),
-    CANARIES.set_axis(["", "\ud800"]),
-    *(CANARIES.assign(adjacency=value) for value in ("both", None, 1.0)),
-    *(CANARIES.assign(**{name: value}) for name in ("training", "accountant") for value in (np.nan, np.inf, "a", -1.0)),
-]
 AUDITS = {"audited": AUDITED, "substitute": POINTS, "add_remove": POINTS, "ceiling": [OMIT, None, 2.0, 100.0]}
 MAPPING = {0.5: [1.0, 2.0], 1.0: [3.0]}
 
@@ -122,19 +102,6 @@ CALLS = [
         hostile={"audited": ANY_BOUNDS},
     ),
     Call(
-        "dpsub.figures.epsilon_bars",
-        figures.epsilon_bars,
-        {**AX, "values": [{"substitute": 1.0, "group": np.inf}, {"add_remove": 0}, {"mine": np.float32(2)}]},
-        drawn,
-    ),
-    Call(
-        "dpsub.figures.canary_panels",
-        figures.canary_panels,
-        {"table": [CANARIES, CANARIES[:1], CANARIES.set_axis(["a", "$b$"])], "source": NAMES},
-        panels_drawn,
-        hostile={"table": st.one_of(LITTLE, among(SPOILED_CANARIES))},
-    ),
-    Call(
         "dpsub.figures.epsilon_panels",
         figures.epsilon_panels,
         {"panels": [{"q = 1": PANEL}, {"a": PANEL, "b": PANEL}], "source": NAMES},
@@ -148,24 +115,6 @@ CALLS = [
         },
         names=tuple(PANEL),
     ),
-    Call(
-        "dpsub.figures.game",
-        figures.game,
-        {"left": AXES, "right": AXES, "audit": [ROUND, game.play(runs=50, mu=0)], "threshold": [0, 0.5, -1]},
-        drawn,
-    ),
-    Call(
-        "dpsub.figures.validity",
-        figures.validity,
-        {
-            "wrong": AXES,
-            "tight": AXES,
-            "runs": [[10, 100]],
-            "alpha": [0.05],
-            "measured": [{"a": ([0.1, 0.2], [0.5, 0.6], True)}, {"a": (np.zeros(2), np.ones(2), False)}],
-        },
-        drawn,
-    ),
     Call("dpsub.figures.looks", figures.looks, {"name": NAMES, "color": [OMIT, "red"]}, of(dict)),
     Call("dpsub.figures.name_source", figures.name_source, {"figure": st.builds(Figure), "source": NAMES}, drawn),
     Call("dpsub.figures.number", figures.number, {"value": [1e-5, 20000, -0.25], "digits": [OMIT, 1, 15]}, of(str)),
@@ -178,40 +127,4 @@ CALLS = [
     ),
     Call("dpsub.figures.use_style", styled, {}, of(type(None))),
     Call("dpsub.figures.what_it_rests_on", figures.what_it_rests_on, {"bound": BOUNDS}, of(str)),
-    Call(
-        "dpsub.explorer.numbers",
-        explorer.numbers,
-        {"noise_multiplier": [1.0, 20], "sample_rate": [1, 1.0], "steps": [1, 5], "delta": DELTAS},
-        three,
-    ),
-    Call(
-        "dpsub.explorer.page",
-        explorer.page,
-        {"noise_multiplier": [OMIT, 1.0, 20], "sample_rate": [1, 1.0], "steps": [1, 5], "delta": [OMIT, 1e-5, 1e-8]},
-        of(Page),
-    ),
-    Call(
-        "dpsub.explorer.attacker_page",
-        explorer.attacker_page,
-        {"epsilon": [OMIT, 1, 4.5], "delta": [OMIT, 1e-5, 0.1]},
-        of(Page),
-    ),
-    Call(
-        "dpsub.explorer.runs_page",
-        explorer.runs_page,
-        {"epsilon": [OMIT, 1, 4.5], "delta": [OMIT, 1e-5], "runs": [OMIT, 50, 2_500]},
-        of(Page),
-    ),
-    Call(
-        "dpsub.widgets.epsilon_explorer",
-        widgets.epsilon_explorer,
-        {"noise_multiplier": [20, 1.0], "sample_rate": [1, 1.0], "steps": [1, 5], "log10_delta": [OMIT, -5, -9]},
-        of(ipywidgets.VBox),
-    ),
-    Call(
-        "dpsub.widgets.audit_game",
-        widgets.audit_game,
-        {"runs": [125], "mu": [0.5, 2, 1.0], "delta": [OMIT, 1e-5, 0.1], "seed": [OMIT, None, 0, 5]},
-        of(ipywidgets.VBox),
-    ),
 ]

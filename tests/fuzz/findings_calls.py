@@ -5,9 +5,7 @@ import pandas as pd
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-import dpsub
 from dpsub import figures, findings
-from dpsub.figures.pages import Page
 from fuzz import cast
 from fuzz.accounting_calls import DELTAS
 from fuzz.call import OMIT, Call
@@ -18,11 +16,7 @@ from fuzz.hostile import LITTLE, among
 
 ONE, REPEATED = cast.audit(metrics=("accuracy",)), cast.audit(repeats=2)
 OTHER = cast.audit(scenario="S4")
-TWIN = cast.audit(canary=cast.GRADIENT.exchanged())
 WORST = cast.worst_case()
-STEPS = dpsub.audit_steps(
-    cast.FLAT, cast.LINEAR, cast.GRADIENT, cast.SPECS[1], trainings=100, device="cpu", progress=False
-)
 DISTANCES = cast.audit(metrics=("distance",))
 SPOILED_DISTANCES = [
     *(DISTANCES.assign_attrs(noise_multiplier=value) for value in (None, -1.0, "1", np.nan, [1.0], 10**400)),
@@ -32,19 +26,6 @@ SPOILED_DISTANCES = [
     DISTANCES.assign(distance=DISTANCES.distance.astype(str)),
     DISTANCES.isel(run=[]),
     DISTANCES.isel(step=0),
-]
-SPOILED_STEPS = [
-    ONE,
-    *(STEPS.drop_vars(name) for name in ("score", "bit")),
-    *(STEPS.assign_attrs(q_c=value) for value in (None, 0.5, "1", np.nan, [1.0])),
-    *(STEPS.assign_attrs(protocol=value) for value in (None, "coin", 1)),
-    *(STEPS.assign_attrs(sample_rate=value) for value in (None, 2.0, "a")),
-    *(STEPS.assign_attrs(steps=value) for value in (None, 0, 1.5, 10**400)),
-    STEPS.assign_attrs(adjacency="both"),
-    STEPS.assign_attrs({}).drop_attrs(),
-    STEPS.assign(score=STEPS.score * np.nan),
-    STEPS.assign(bit=STEPS.bit * 0),
-    STEPS.isel(observation=[]),
 ]
 
 
@@ -160,14 +141,6 @@ CALLS = [
         "dpsub.findings.promises", findings.promises, FINDINGS, promises, hostile={"result": ANY_AUDIT}, names=OF_AUDITS
     ),
     Call(
-        "dpsub.figures.drifting_scores",
-        figures.drifting_scores,
-        {"result": [ONE, OTHER], "delta": DELTAS, "bins": [OMIT, 8, 80], "alpha": ALPHAS},
-        of(Page),
-        hostile={"result": ANY_AUDIT},
-        names=OF_AUDITS,
-    ),
-    Call(
         "dpsub.findings.panel",
         findings.panel,
         {
@@ -197,13 +170,6 @@ CALLS = [
         names=OF_AUDITS,
     ),
     Call(
-        "dpsub.findings.separation",
-        findings.separation,
-        {"result": [ONE, OTHER], "exchanged": [TWIN], "delta": DELTAS},
-        table,
-        hostile={"result": ANY_AUDIT, "exchanged": ANY_AUDIT},
-    ),
-    Call(
         "dpsub.findings.d_prime",
         findings.d_prime,
         {
@@ -220,20 +186,6 @@ CALLS = [
         number(0),
         hostile={"result": st.one_of(LITTLE, among(SPOILED_DISTANCES), ANY_AUDIT)},
         names=OF_AUDITS,
-    ),
-    Call(
-        "dpsub.findings.step_bounds",
-        findings.step_bounds,
-        {"result": [STEPS], "delta": DELTAS, "alpha": ALPHAS},
-        table,
-        hostile={"result": st.one_of(LITTLE, among(SPOILED_STEPS))},
-    ),
-    Call(
-        "dpsub.findings.canary_steps",
-        findings.canary_steps,
-        {"audited": [{"one": STEPS}, {("substitute", "one"): STEPS}], "delta": DELTAS, "alpha": ALPHAS},
-        table,
-        hostile={"audited": st.one_of(LITTLE, among(SPOILED_STEPS).map(lambda one: {"one": one}))},
     ),
     Call(
         "dpsub.findings.accuracy",

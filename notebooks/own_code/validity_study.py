@@ -1,0 +1,281 @@
+"""How often bounds are wrong and how loose they are, where ε is known.
+
+In notebooks/, ``python -m own_code.validity_study FILE`` measures all that
+the book shows of runs, in about an hour on two cores. With ``steps`` behind
+the file, it measures what the book shows of steps. It resumes after an
+interruption.
+"""
+
+import json
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from scipy.special import ndtri
+from tqdm.auto import tqdm
+
+from dpsub import accounting, estimators
+from dpsub._core.random_streams import stream
+from dpsub.figures import PALETTES, number
+from own_code.known_truths import (
+    Drifting,
+    Gaussian,
+    RandomizedResponse,
+    SampledGaussian,
+    SortedByLuck,
+    strongest_scores,
+)
+from own_code.provenance import how_made
+
+DELTA = 1e-5
+RUNS = (256, 1_000, 5_000, 50_000)  # at which the study measures bounds
+OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a way to bound ε, and audits of a known truth.
+
+    Attributes:
+        method, threshold, delta, alpha: as in `epsilon_lower_bound`. The
+            threshold "fixed" is the choice of someone who knows the truth.
+        runs: of one audit.
+        truth: one of `known_truths`.
+        audits: how many are simulated.
+    """
+
+    method: str
+    threshold: str | float
+    runs: int
+    truth: object
+    delta: float = DELTA
+    audits: int = 400
+    alpha: float = 0.05
+
+    @property
+    def mechanism(self):
+        """The further arguments of method "pld"."""
+        if self.method != "pld":
+            return {}
+        law = {"sample_rate": 1.0, "steps": 1}
+        if isinstance(self.truth, SampledGaussian):
+            law = {name: getattr(self.truth, name) for name in law}
+        return law | {"adjacency": "substitute"}
+
+
+def measure(cell, seed=0):
+    """How many of a cell's audits were wrong, and how large bounds were.
+
+    Returns:
+        `wrong`, how many bounds exceeded the truth; `audits`; `mean` and
+        `spread`, the mean and the standard deviation of the bounds divided
+        by the truth; `truth`; `valid` and `assumes`, the attributes of the
+        bounds; and `mean_mu`, the mean bound on μ divided by the truth's,
+        where both are μ-GDP.
+    """
+    truth = cell.truth.epsilon(cell.delta)
+    if not truth > 0:
+        raise ValueError(
+            "cell must have a truth with an epsilon > 0 at delta = "
+            f"{cell.delta:g}, got {cell.truth}"
+        )
+    threshold = cell.threshold
+    if threshold == "fixed":  # where both rates are equal
+        fpr = np.linspace(0.0, 1.0, 100_001)
+        apart = np.abs(cell.truth.tradeoff(fpr) - fpr)
+        threshold = float(-ndtri(fpr[np.argmin(apart)]))
+    bounds = []
+    for audit in range(cell.audits):
+        rng = stream(seed, "validity", audit)
+        bits = rng.integers(0, 2, cell.runs)
+        bounds.append(
+            estimators.epsilon_lower_bound(
+                strongest_scores(cell.truth, bits, rng),
+                bits,
+                delta=cell.delta,
+                method=cell.method,
+                threshold=threshold,
+                alpha=cell.alpha,
+                **cell.mechanism,
+            )
+        )
+    epsilons = np.array([bound.epsilon for bound in bounds])
+    row = {
+        "wrong": int((epsilons > truth * (1 + 1e-9)).sum()),
+        "audits": cell.audits,
+        "mean": float(epsilons.mean() / truth),
+        "spread": float(epsilons.std() / truth),
+        "truth": truth,
+        "valid": bounds[0].valid,
+        "assumes": bounds[0].assumes,
+    }
+    if isinstance(cell.truth, Gaussian) and cell.method == "gdp":
+        mean = np.mean([bound.mu for bound in bounds])
+        row["mean_mu"] = float(mean / cell.truth.mu)
+    return row
+
+
+def cells_of_runs():
+    """Each method where its assumption holds, then where "gdp" fails."""
+    sampled = SampledGaussian(1.0, 0.0625, 500)
+    for mu in (0.5, 1.0, 2.0):
+        noise = accounting.noise_multiplier(
+            target_epsilon=accounting.gdp_epsilon(mu, DELTA),
+            sample_rate=sampled.sample_rate,
+            steps=sampled.steps,
+            delta=DELTA,
+            adjacency="substitute",
+        )
+        for method in estimators.METHODS:
+            truth = Gaussian(mu)
+            if method == "pld":
+                truth = replace(sampled, noise_multiplier=noise)
+            for threshold in ("ranks", "split", "fixed", "best"):
+                if threshold == "ranks" and method not in estimators.EXACT:
+                    continue
+                for runs in RUNS:
+                    slow = runs > 5_000 or method == "pld"
+                    audits = 400 if slow else 1_000
+                    yield Cell(
+                        method, threshold, runs, truth, audits=audits
+                    )
+    rare = SampledGaussian(0.6, 0.01, 50)
+    # A threshold whose false-positive rate is far below δ.
+    high = float(-ndtri(0.001))
+    for other, threshold, runs, delta in (
+        (RandomizedResponse(1.0), "ranks", 5_000, DELTA),
+        (SampledGaussian(1.0, 0.9, 1), "ranks", 5_000, DELTA),
+        (rare, "ranks", 5_000, DELTA),
+        (rare, high, 50_000, 0.05),
+    ):
+        for method in ("gdp", "dp", "pld"):
+            if method != "pld" or isinstance(other, SampledGaussian):
+                yield Cell(method, threshold, runs, other, delta=delta)
+
+
+def cells_of_steps():
+    """Claims and rules by ε, bets by μ, and what depends on the past."""
+    ways = (("gdp", "ranks"), ("gdp", "best"), ("dp", "ranks"))
+    ways += (("dp", "best"), ("gdp", "bets"))
+    for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0, 16.0):
+        truth = Gaussian(accounting.gdp_mu(epsilon, DELTA))
+        for method, threshold in ways:
+            for count in OBSERVATIONS:
+                slow = threshold == "bets" or count == OBSERVATIONS[-1]
+                audits = 100 if slow else 400
+                yield Cell(method, threshold, count, truth, audits=audits)
+    for mu in (0.5, 1.0, 2.0):
+        for threshold in ("bets", "ranks"):
+            for count in (1_000, 5_000, 20_000):
+                yield Cell(
+                    "gdp", threshold, count, Gaussian(mu), audits=100
+                )
+    for past in (Gaussian(0.1), Drifting(0.1), SortedByLuck(0.1)):
+        for threshold in ("ranks", "bets"):
+            yield Cell("gdp", threshold, 640, past, audits=1_000)
+
+
+STUDIES = {"runs": cells_of_runs, "steps": cells_of_steps}
+
+
+def key(cell):
+    """A cell as a file names it."""
+    kind = {"kind": type(cell.truth).__name__}
+    return {**asdict(cell), "truth": kind | asdict(cell.truth)}
+
+
+def stored(path):
+    """The contents of a file that `run` made.
+
+    That is, under `made`, where and when it was made, and under `rows` one
+    row for each cell.
+    """
+    if not Path(path).exists():
+        raise FileNotFoundError(
+            f"no measurements at {path}: make them with python -m "
+            f"own_code.validity_study {path}"
+        )
+    return json.loads(Path(path).read_text())
+
+
+def entries(rows):
+    """For a table: the share of wrong audits in %, and mean over truth."""
+    return [
+        f"{100 * share:.1f} / {mean:.2f}"
+        for share, mean in zip(rows["share"], rows["mean"], strict=True)
+    ]
+
+
+def draw(wrong, tight, runs, measured, *, alpha):
+    """How often bounds exceed the truth, and how near they come to it.
+
+    Args:
+        wrong, tight: axes, for the first and the second.
+        runs: (k,) runs of both worlds together.
+        measured: for each estimator, by its name in the legend: (k,) the
+            share of bounds that exceed the truth, (k,) the mean bound over
+            the truth, and whether it claims to be valid. Estimators that do
+            not are drawn hollow and dashed.
+        alpha: the share of bounds that may exceed the truth.
+    """
+    artists = {}
+    colors = {
+        valid: cycle(PALETTES["valid" if valid else "not valid"])
+        for valid in (True, False)
+    }
+    for (name, (share, mean, valid)), marker in zip(
+        measured.items(), cycle("osD^vP"), strict=False
+    ):
+        color = next(colors[valid])
+        look = {"color": color, "marker": marker, "markersize": 4}
+        if not valid:
+            look |= {"linestyle": "--", "mfc": "white"}
+        label = name if valid else f"{name} (not valid)"
+        shares = 100 * np.asarray(share)
+        (artists[name],) = wrong.plot(runs, shares, label=label, **look)
+        tight.plot(runs, mean, **look)
+    allowed = {"color": "black", "linestyle": ":", "linewidth": 0.9}
+    artists["alpha"] = wrong.axhline(100 * alpha, **allowed)
+    tight.axhline(1.0, **allowed)
+    wrong.set_ylabel("bounds above the truth (%)")
+    tight.set_ylabel("mean bound / truth")
+    for ax in (wrong, tight):
+        ax.set_xscale("log")
+        ax.set_xticks(runs, [number(count) for count in runs])
+        ax.minorticks_off()
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("runs, both worlds")
+    return artists
+
+
+def run(path, every=cells_of_runs):
+    """Measure the cells that a file does not hold yet.
+
+    The file is written after each cell.
+    """
+    before = stored(path) if path.exists() else {"rows": []}
+    rows = before["rows"]
+    known = [row["cell"] for row in rows]
+    left = [cell for cell in every() if key(cell) not in known]
+    left.sort(key=lambda cell: -cell.runs)
+    begin = time.monotonic() - before.get("made", {}).get("seconds", 0)
+    with ProcessPoolExecutor() as pool:
+        measured = tqdm(pool.map(measure, left), total=len(left))
+        for cell, row in zip(left, measured, strict=True):
+            rows.append({"cell": key(cell), **row})
+            found = {
+                "made": how_made(round(time.monotonic() - begin)),
+                "rows": rows,
+            }
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(found, separators=(",", ":")))
+            partial.replace(path)
+
+
+if __name__ == "__main__":
+    study = sys.argv[2] if len(sys.argv) > 2 else "runs"
+    run(Path(sys.argv[1]), STUDIES[study])
