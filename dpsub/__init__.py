@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         distinguishers,
         one_run_dataset,
     )
-    from dpsub.estimators import validity
+    from dpsub.estimators import bound, validity
     from dpsub.figures import explorer, findings, pictures, widgets
     from dpsub.figures import threshold_game as game
     from dpsub.worst_case import audit_worst_case
@@ -36,6 +36,7 @@ __all__ = [
     "audit_training",
     "audit_worst_case",
     "audits",
+    "bound",
     "crafters",
     "data",
     "distinguish",
@@ -66,6 +67,7 @@ _NAMES = {
     "distinguish": "audits",
     "one_run_dataset": "audits",
     "audit_worst_case": "worst_case",
+    "bound": "estimators",
 }
 _MODULES = {
     "distinguishers": "audits.distinguishers",

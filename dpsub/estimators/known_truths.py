@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.estimators.claims import Array
+from dpsub.estimators.numerics import Array
 
 NORMAL_SCORES = np.linspace(-9, 9, 20_001)
 MOST_GROUPS = 40  # of SortedByLuck; with more, a place's last digits would be lost in floating-point numbers

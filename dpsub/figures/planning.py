@@ -20,7 +20,8 @@ from tqdm.auto import tqdm
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators import max_certifiable_epsilon
-from dpsub.estimators.claims import GDP, ApproximateDP, Array, Claim, crossing
+from dpsub.estimators.claims import GDP, ApproximateDP, Claim
+from dpsub.estimators.numerics import Array, crossing
 from dpsub.estimators.rank_tests import fixed_ranks, p_value
 from dpsub.figures.pages import ASSETS
 

@@ -17,8 +17,8 @@ from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.estimators import LowerBound, epsilon_lower_bound
-from dpsub.estimators.claims import GDP, Array, crossing
-from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.claims import GDP
+from dpsub.estimators.numerics import Array, clopper_pearson_upper, crossing
 from dpsub.estimators.rank_tests import fixed_ranks, p_value
 from dpsub.figures.pages import Page, filled
 

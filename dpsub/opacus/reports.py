@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpsub.estimators import LowerBound
-from dpsub.estimators.lessons import FIRST
+from dpsub.estimators.betting import FIRST
 
 
 class Disturbance(NamedTuple):
