@@ -2,7 +2,6 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import binom, norm
 
 from dpsub import accounting
@@ -39,14 +38,12 @@ def test_several_numbers_of_guesses_are_as_one_after_the_other(centre):
     )
 
 
-def test_perfect_scores_are_all_guessed_right_and_turned_ones_all_wrong():
+def test_perfect_scores_are_all_guessed_right_around_their_centre_and_turned_ones_wrong():
     bits = np.array([0, 1] * 20)
     scores = 1.0 - 2 * bits
-    assert one_run_guesses(scores, bits, guesses=40).correct == 40
-    assert one_run_guesses(-scores, bits, guesses=40).correct == 0
-    assert one_run_guesses(scores + 9, bits, guesses=40).correct == 20
-    for centre in ("median", "sides"):
-        assert one_run_guesses(scores + 9, bits, guesses=40, centre=centre).correct == 40
+    assert [one_run_guesses(s, bits, guesses=40).correct for s in (scores, -scores, scores + 9)] == [40, 0, 20]
+    assert one_run_guesses(scores + 9, bits, guesses=40, centre="median").correct == 40
+    assert one_run_guesses(scores + 9, bits, guesses=40, centre="sides").correct == 40
 
 
 def test_models_are_guessed_together_each_around_its_own_median():
@@ -97,30 +94,18 @@ def test_normal_scores_are_guessed_as_often_as_theory_says():
     assert one_run_guesses(scores, bits, guesses=4_000).correct / 4_000 > norm.cdf(1)
 
 
-def test_datasets_lists_and_tensors_are_taken():
-    scores, bits = [3.0, -2.0, 0.5], [0, 1, 1]
-    expected = Guesses(2, 2, 3)
-    assert one_run_guesses(torch.tensor(scores), torch.tensor(bits), guesses=2) == expected
-    assert one_run_guesses(np.array(scores, np.float32), np.array(bits, bool), guesses=np.int64(2)) == expected
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"guesses": 5}, "guesses must be at most the number of pairs, 4, got 5"),
-        ({"guesses": 0}, "guesses must be >= 1, got 0"),
         ({"guesses": [2, 5]}, "guesses must be at most the number of pairs, 4, got 5"),
         ({"guesses": []}, "guesses must be a whole number, or a sequence of one or more, got none"),
-        ({"guesses": "2"}, "guesses must be a whole number"),
         ({"centre": "mean"}, "centre must be one of 'median', 'sides', got 'mean'"),
         ({"centre": np.nan}, "centre must be finite, got nan"),
         ({"scores": [1.0, 2.0, np.nan, 3.0]}, "scores must be finite, got 1 that are not"),
         ({"scores": [1.0, 2.0]}, r"bits must have the shape of scores, \(2,\), got \(4,\)"),
         ({"scores": 3.0}, r"scores must have shape \(pairs,\) or \(models, pairs\), neither of them 0, got \(\)"),
-        ({"scores": []}, r"scores must have shape \(pairs,\) or \(models, pairs\), neither of them 0, got \(0,\)"),
-        ({"scores": ["a"]}, "scores must be an array of numbers, got a list"),
         ({"bits": [0, 1, 2, 1]}, r"bits must be 0 \(z was in the slot\) or 1 \(z_prime\), got 2"),
-        ({"bits": [0, 1, -1, 1]}, "bits must be 0"),
         ({"bits": None}, "bits must be an array of numbers, got a NoneType"),
     ],
 )
@@ -408,20 +393,14 @@ def test_a_bound_of_0_says_why(counts, options, message):
     ("counts", "options", "message"),
     [
         ((11, 10, 100), {}, "correct must be <= guesses = 10, got 11"),
-        ((-1, 10, 100), {}, "correct must be >= 0, got -1"),
         ((1.5, 10, 100), {}, "correct must be a whole number >= 0, got 1.5"),
-        ((True, 10, 100), {}, "correct must be a whole number, or a sequence of them"),
         (("9", 10, 100), {}, "correct must be a whole number, or a sequence of them"),
-        (([9, [1]], 10, 100), {}, "correct must be a whole number, or a sequence of them"),
         ((np.ma.masked_array([9], [True]), 10, 100), {}, "correct must not be masked"),
-        ((9, 0, 100), {}, "guesses must be >= 1, got 0"),
         ((9, 101, 100), {}, "guesses must be <= pairs = 100, got 101: guess each pair at most once"),
         (([], [], 100), {}, "guesses must be a whole number, or a sequence of them, one or more"),
         (([9, 9], [10], 100), {}, "correct must be as many numbers as guesses.*got 2 and 1"),
         ((9, 10, 10**7), {}, "pairs must be >= 1 and <= 1000000"),
         ((9, 10, 100), {"method": "katz"}, "method must be one of 'gdp', 'pld', 'dp', 'product', got 'katz'"),
-        ((9, 10, 100), {"delta": 0}, "delta must be > 0 and < 1"),
-        ((9, 10, 100), {"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5"),
         ((9, 10, 100), {"method": "product"}, "guesses must be as many as pairs, 100, for method 'product', got 10"),
         ((9, 10, 100), {"steps": 3}, "steps must be given for method 'pld' only, got method 'gdp'"),
         ((90, 100, 100), {"method": "product", "steps": 3}, "for method 'pld' only, got method 'product'"),
