@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -77,6 +77,16 @@ class LowerBound:
         if name in DETAILS:
             return self.details.get(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def with_details(self, **details: Any) -> LowerBound:
+        """The bound with other details, such as `with_details(mu=bound.mu / 2)`.
+
+        Raises:
+            ValueError: if a name is not that of a detail.
+        """
+        if unknown := sorted(details.keys() - set(DETAILS)):
+            raise ValueError(f"details must be among {', '.join(DETAILS)}, got {', '.join(unknown)}")
+        return replace(self, details={**self.details, **details})
 
     def __str__(self) -> str:
         delta = "" if self.delta is None else f" at δ = {self.delta:g}"

@@ -75,7 +75,7 @@ def step_bounds(result: xr.Dataset, *, delta: float, alpha: float = 0.05) -> pd.
         )
         assert isinstance(step, LowerBound)
         mu = step.mu if step.mu is not None else accounting.gdp_mu(step.epsilon, delta) if step.epsilon else 0.0
-        training = estimators.step_to_training(replace(step, details={"mu": mu}, method="gdp"), delta=delta, **of.law)
+        training = estimators.step_to_training(replace(step, method="gdp").with_details(mu=mu), delta=delta, **of.law)
         rows[name] = {"step": step.epsilon, "training": training.epsilon, "valid": step.valid}
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -200,8 +200,7 @@ class Auditor:
         if bound.epsilon <= epsilon:
             return bound
         note = "lowered to the claim, which is not refuted"
-        details = {**bound.details, **self._claim.details(claimed_step)}
-        return replace(bound, epsilon=epsilon, note=note, details=details)
+        return replace(bound, epsilon=epsilon, note=note).with_details(**self._claim.details(claimed_step))
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(

@@ -355,11 +355,11 @@ def test_a_bound_says_itself_in_one_line():
 
 def test_details_of_a_bound_are_attributes():
     assert (STEP.mu, STEP.observations, STEP.noise_multiplier) == (0.9, 500, None)
-    assert copied(STEP) == STEP
-    assert hash(STEP) == hash(copied(STEP))
+    halved = STEP.with_details(mu=0.45)
+    assert (halved.mu, halved.observations, halved.epsilon) == (0.45, 500, 3.9)
+    assert copy.deepcopy(STEP) == STEP
+    assert hash(copy.deepcopy(STEP)) == hash(STEP)
+    with pytest.raises(ValueError, match="details must be among mu, .*, got sigma"):
+        STEP.with_details(sigma=1.0)
     with pytest.raises(AttributeError, match="'LowerBound' object has no attribute 'sigma'"):
         STEP.sigma  # noqa: B018
-
-
-def copied(one):
-    return copy.deepcopy(one)

@@ -131,6 +131,7 @@ CALLS = [
         )
         for room in ("", ".estimators")
     ),
+    Call("dpsub.estimators.LowerBound.with_details", STEP.with_details, {"mu": [0.5, 1]}, of(estimators.LowerBound)),
     Call(
         "dpsub.estimators.epsilon_lower_bound by objects",
         estimators.epsilon_lower_bound,
