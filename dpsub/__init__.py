@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         distinguishers,
         one_run_dataset,
     )
+    from dpsub.estimators import bound
     from dpsub.figures import findings, pictures
     from dpsub.worst_case import audit_worst_case
 
@@ -34,6 +35,7 @@ __all__ = [
     "audit_training",
     "audit_worst_case",
     "audits",
+    "bound",
     "crafters",
     "data",
     "distinguish",
@@ -60,6 +62,7 @@ _NAMES = {
     "distinguish": "audits",
     "one_run_dataset": "audits",
     "audit_worst_case": "worst_case",
+    "bound": "estimators",
 }
 _MODULES = {
     "distinguishers": "audits.distinguishers",

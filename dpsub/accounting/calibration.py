@@ -11,8 +11,15 @@ from scipy.optimize import brentq
 from dpsub._core import checks
 from dpsub.accounting.engines import TOLERANCE, epsilons, rough_epsilon
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.accounting.phases import LEAST_NOISE, MOST_NOISE, MOST_STEPS, Training, distance
-from dpsub.accounting.samplings import check_adjacency, epochs
+from dpsub.accounting.phases import (
+    LEAST_NOISE,
+    MOST_NOISE,
+    MOST_STEPS,
+    Training,
+    check_adjacency,
+    distance,
+    epochs,
+)
 
 
 def noise_multiplier(

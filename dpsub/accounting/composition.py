@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.optimize import minimize_scalar
 
+from dpsub.accounting.discretisation import Step
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.one_step_grid import Step
 
 OUTSIDE = 45.0  # e^-OUTSIDE is the tilted mass left outside a composition's window, on either side
 EPS = float(np.finfo(float).eps)

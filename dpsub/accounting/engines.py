@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpsub.accounting import grid_engine
+from dpsub.accounting.discretisation import REACH, deviations
 from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.gaussian import GaussianCurve
-from dpsub.accounting.one_step_grid import REACH, deviations
+from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training, distance
-from dpsub.accounting.revealed_batches import RevealedCurve
 
 NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger

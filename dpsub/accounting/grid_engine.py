@@ -1,20 +1,27 @@
-"""dpsub's own engine: the curves of a training, from compositions on grids of losses."""
+r"""dpsub's own engine: the curves of a training, from compositions on grids of losses.
+
+`RevealedCurve` is its last resort for when no grid helps: an upper bound in closed form.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
 
 from dpsub.accounting.composition import Composition, TooWide
-from dpsub.accounting.delta_to_tradeoff import tradeoff
+from dpsub.accounting.discretisation import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
 from dpsub.accounting.dominating_pairs import Array, Mechanisms, pairs
-from dpsub.accounting.one_step_grid import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
+from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import Training
 
 ENDS = (merge_outcomes, split_outcomes)
+ROUNDING = 1e-15  # the error of a difference of two rates
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +55,7 @@ class GridCurve:
         worst = np.max([np.pad(delta, (0, most - len(delta)), mode="edge") for delta in deltas], axis=0)
         epsilon = np.arange(float(most)) * self.directions[0][0].mesh
         slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ decreases by less than ε increases
-        return tradeoff(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
+        return tradeoff_of_curve(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
 
 def scale(adjacency: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
@@ -90,3 +97,72 @@ def aligned(mesh: float, training: Training) -> float:
     most = max(end * count for end, count in ends)
     end = min(end for end, count in ends if end * count > 0.01 * most)  # the other phases hardly matter
     return end / (max(math.floor(end / mesh), 1) + 0.3)
+
+
+def tradeoff_of_curve(fpr: Array, epsilon: Array, delta: Array) -> Array:
+    r"""The trade-off function that δ at these ε implies. Exchanging the two worlds does not change it.
+
+    .. math:: f(u) = \max_\varepsilon \max\{0,\; 1-\delta-e^{\varepsilon}u,\; e^{-\varepsilon}(1-\delta-u)\}
+
+    Every line bounds f from below. In each family, the highest line at u is found from its intersections with its
+    neighbours. `epsilon` must increase from 0, and `delta` must not increase.
+
+    Source: Dong, Roth and Su (2022), Proposition 2.12.
+    """
+    # Neighbouring lines of the first family meet at fpr = `meet`. The second family is its mirror image.
+    with np.errstate(over="ignore", invalid="ignore"):
+        meet = (delta[:-1] - delta[1:]) / (np.exp(epsilon[:-1]) * np.expm1(np.diff(epsilon)))
+    meet = np.minimum.accumulate(np.nan_to_num(meet))
+    steep = np.searchsorted(-meet, -fpr, side="left")
+    fnr = 1 - delta[1:] - np.exp(np.minimum(epsilon[1:], 700.0)) * meet
+    shallow = np.searchsorted(np.maximum.accumulate(fnr), fpr, side="left")
+    with np.errstate(over="ignore"):
+        falling = 1 - delta[steep] - np.exp(epsilon[steep] + np.log(np.maximum(fpr, 1e-300))) * (fpr > 0)
+    flat = np.exp(-epsilon[shallow]) * (1 - delta[shallow] - fpr)
+    return np.asarray(np.clip(np.maximum(falling, flat) - ROUNDING, 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class RevealedCurve:
+    """δ(ε) against an adversary who is also told which batches the record was in: an upper bound in closed form.
+
+    The number of these batches has a binomial law. Given that number, the training is one Gaussian mechanism.
+    """
+
+    distance: float
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+    def epsilon(self, delta: float) -> tuple[float, float]:
+        if self._delta(0.0) <= delta:
+            return 0.0, 0.0
+        enough = gdp_epsilon(self.distance * math.sqrt(self.steps) / self.noise_multiplier, delta)
+        while self._delta(enough) > delta:
+            enough = 1.001 * enough + 1e-6
+        root = float(brentq(lambda epsilon: self._delta(epsilon) - delta, 0.0, enough, xtol=1e-9))
+        return 0.0, min(root + 2e-9, enough)
+
+    def delta(self, epsilon: float) -> tuple[float, float]:
+        return 0.0, self._delta(epsilon)
+
+    def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
+        epsilon = np.linspace(0, self.epsilon(1e-12)[1], 1000)
+        return tradeoff_of_curve(fpr, epsilon, np.array([self._delta(e) for e in epsilon])), np.ones_like(fpr)
+
+    def _delta(self, epsilon: float) -> float:
+        counts, weights, rest = self._batches
+        mu = self.distance * np.sqrt(counts) / self.noise_multiplier
+        log_p, log_q = log_ndtr(mu / 2 - epsilon / mu), log_ndtr(-mu / 2 - epsilon / mu)
+        return float(np.exp(weights + log_p) @ -np.expm1(np.minimum(epsilon + log_q - log_p, 0.0))) + rest
+
+    @cached_property
+    def _batches(self) -> tuple[Array, Array, float]:
+        """The numbers of batches, from 1; their log-probabilities; and the probability of numbers that are left out."""
+        from scipy.stats import binom  # its import takes as long as the rest of this room
+
+        law = binom(self.steps, self.sample_rate)
+        spread = 40 * law.std() + 1000
+        least, most = max(math.floor(law.mean() - spread), 0), min(math.ceil(law.mean() + spread), self.steps)
+        counts = np.arange(max(least, 1), most + 1.0)
+        return counts, law.logpmf(counts), float(law.cdf(least - 1) + law.sf(most))

@@ -2,7 +2,7 @@ r"""Privacy loss distributions from dp-accounting.
 
 The upper end is dp-accounting's "connect the dots" discretisation. Its optimistic discretisation rounds every loss
 down, which costs steps * mesh / 2. The lower end is therefore `merge_outcomes` of
-`dpsub.accounting.one_step_grid`. Both ends are composed by dp-accounting.
+`dpsub.accounting.discretisation`. Both ends are composed by dp-accounting.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dp_accounting import privacy_accountant
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as plds
 
+from dpsub.accounting.discretisation import merge_outcomes
 from dpsub.accounting.dominating_pairs import Mechanisms, pairs
-from dpsub.accounting.one_step_grid import merge_outcomes
 
 ROUNDING = 1e-11  # bounds the error of δ(ε) from floating-point FFTs of the sizes used here, with truncated tails
 

@@ -7,14 +7,12 @@ for z: a run is called "z" if its score is above the threshold. The false-positi
 and the false-negative rate is P(score ≤ threshold | z).
 """
 
-from dpsub.estimators.coin_guesses import Guesses, one_run_guesses
-from dpsub.estimators.from_one_step import step_to_training
-from dpsub.estimators.how_many_runs import runs_needed
+from dpsub.estimators.audit_bounds import OverRepeats, bound, over_repeats, step_to_training
+from dpsub.estimators.catalogue import EXACT, METHODS
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.methods import EXACT, METHODS
-from dpsub.estimators.one_run_bounds import one_run_epsilon_lower_bound
-from dpsub.estimators.repeated_audits import OverRepeats, over_repeats
-from dpsub.estimators.wealth_paths import wealth_of_bets
+from dpsub.estimators.one_run import Guesses, one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators.power import runs_needed
+from dpsub.estimators.wealth import wealth_of_bets
 
 __all__ = [
     "EXACT",
@@ -22,6 +20,7 @@ __all__ = [
     "Guesses",
     "LowerBound",
     "OverRepeats",
+    "bound",
     "epsilon_lower_bound",
     "max_certifiable_epsilon",
     "one_run_epsilon_lower_bound",

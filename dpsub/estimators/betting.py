@@ -21,15 +21,22 @@ Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights;
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsub.estimators.claims import Array, Claim
-from dpsub.estimators.lessons import QUANTILES, Lesson, Stretch, stretches
+from dpsub.estimators.claims import Claim
+from dpsub.estimators.numerics import Array
+from dpsub.estimators.scores import Marks, Of
+from dpsub.estimators.threshold_rules import Decision, ThresholdRule
 
+FIRST = 64  # observations to learn from before the first bet
+GROWTH = 1.15  # the bettor learns anew when the past has grown by this factor
+QUANTILES = np.array([0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99])  # of the past's scores, symmetric
 SLOPES = 21  # per claim
 STEEPEST = 1e-4  # slopes reach to the ε at which the claim's δ is this
 CASH = 0.5  # the share that does not bet, before learning
@@ -38,6 +45,62 @@ STAKE = 0.99  # of the largest λ: a loss leaves something
 SMALLEST, RATIO = 0.05, 1.1  # the claims with bets of their own: a geometric sequence
 LEAST, HALVINGS = 1e-3, 11  # the smallest claim that is tested, and how exactly a bound is found between two
 TOGETHER = 8  # claims that are followed at a time
+MOST_OBSERVATIONS = 10**6  # of a ceiling, which follows each of them
+UNFAIR = 1e-9  # a fair coin is taken for an unfair one with this probability
+
+
+class Past(NamedTuple):
+    """What earlier observations show.
+
+    Attributes:
+        cuts: the different thresholds, in increasing order.
+        counts: (2, cells) how many observations of each world fell into each cell.
+        above, below: (thresholds, cells) which cells are above and below each threshold.
+    """
+
+    cuts: Array
+    counts: Array
+    above: Array
+    below: Array
+
+    @classmethod
+    def of(cls, scores: Array, worlds: NDArray[np.int64]) -> Past:
+        thresholds = np.quantile(scores, QUANTILES, method="inverted_cdf")
+        cells = 2 * len(QUANTILES) + 1
+        own = 2 * np.searchsorted(cuts := np.unique(thresholds), thresholds)[:, None] + 1
+        above, below = (np.arange(cells) > own).astype(np.float64), (np.arange(cells) < own).astype(np.float64)
+        past = cls(cuts, np.empty(0), above, below)
+        counts = np.bincount(worlds * cells + past.cells(scores), minlength=2 * cells).reshape(2, cells)
+        return past._replace(counts=counts.astype(np.float64))
+
+    def cells(self, scores: Array | float) -> NDArray[np.int64]:
+        """Cell 2i + 1 holds the scores that equal cut i, the cells beside it those between two cuts."""
+        return np.asarray(np.searchsorted(self.cuts, scores, "left") + np.searchsorted(self.cuts, scores, "right"))
+
+
+class Stretch(NamedTuple):
+    """Observations between which the bettor does not learn: their worlds, cells, number before, and what was known."""
+
+    past: Past
+    worlds: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    start: int
+
+
+def until(start: int) -> int:
+    """The number of observations at which the bettor learns anew."""
+    return math.ceil(start * GROWTH)
+
+
+def stretches(scores: Array, in_z: NDArray[np.bool_]) -> Iterator[Stretch]:
+    """The observations after the first `FIRST`, with what was known before each stretch of them."""
+    worlds = np.where(in_z, 0, 1)
+    start = FIRST
+    while start < len(scores):
+        end = min(len(scores), until(start))
+        past = Past.of(scores[:start], worlds[:start])
+        yield Stretch(past, worlds[start:end], past.cells(scores[start:end]), start)
+        start = end
 
 
 class Manner(NamedTuple):
@@ -85,17 +148,17 @@ class Side(NamedTuple):
     place: NDArray[np.int64]
 
 
-def portfolio(learnt: Stretch | Lesson, slopes: Array, deltas: Array, manner: Manner = CAUTIOUS) -> Portfolio:
-    """The bets of a stretch, from its past alone. Slopes and their δ are (claims, slopes)."""
-    of_z, of_z_prime = learnt.past
-    high = _side(learnt.above, of_z, of_z_prime, slopes, deltas)
-    low = _side(learnt.below[::-1], of_z_prime, of_z, slopes, deltas)
+def portfolio(past: Past, slopes: Array, deltas: Array, manner: Manner = CAUTIOUS) -> Portfolio:
+    """The bets that follow from the past. Slopes and their δ are (claims, slopes)."""
+    of_z, of_z_prime = past.counts
+    high = _side(past.above, of_z, of_z_prime, slopes, deltas)
+    low = _side(past.below[::-1], of_z_prime, of_z, slopes, deltas)
     on_z, on_z_prime = np.stack((high.win, high.lose), axis=2), np.stack((low.lose, low.win), axis=2)
     payoff = np.concatenate((on_z + on_z_prime, on_z, on_z_prime), axis=1)
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
     scale = STAKE / (delta - payoff.min(axis=(2, 3)))
     growth = 1 + scale[:, :, None, None] * (payoff - delta[:, :, None, None])
-    staked = _weights(growth, learnt.past, manner) * scale
+    staked = _weights(growth, past.counts, manner) * scale
     both, high_alone, low_alone = np.split(staked, 3, axis=1)
     charge, rows = np.zeros_like(slopes), np.arange(len(slopes))[:, None]
     np.add.at(charge, (rows, high.place), (both + high_alone) * high.stake)
@@ -113,21 +176,21 @@ def _side(inside: Array, backed: Array, other: Array, slopes: Array, deltas: Arr
     return Side(2 * stake[:, :, None] * inside, -2 * (odds * stake)[:, :, None] * inside, stake, stake * delta, place)
 
 
-def _weights(growth: Array, past: Array, manner: Manner) -> Array:
+def _weights(growth: Array, counts: Array, manner: Manner) -> Array:
     """The shares of wealth (claims, assets) that would have made most of the past. What is left is cash.
 
     Source: Cover (1984), the multiplicative update.
     """
     claims, assets = growth.shape[:2]
-    seen = past > 0
-    rates, growth = past[seen] / past.sum(), growth[:, :, seen]
+    seen = counts > 0
+    rates, growth = counts[seen] / counts.sum(), growth[:, :, seen]
     weights = np.full((claims, assets), SINGLE / (2 * len(QUANTILES)))
     weights[:, : len(QUANTILES)] = (1 - CASH - SINGLE) / len(QUANTILES)
     cash = np.full((claims, 1), CASH)
     for _ in range(manner.rounds):
         per_wealth = rates / (cash + np.matmul(weights[:, None], growth)[:, 0])
         weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0] ** manner.haste
-        cash = cash * per_wealth.sum(axis=1, keepdims=True) ** manner.haste + manner.restraint / past.sum()
+        cash = cash * per_wealth.sum(axis=1, keepdims=True) ** manner.haste + manner.restraint / counts.sum()
         total = cash + weights.sum(axis=1, keepdims=True)
         weights, cash = weights / total, cash / total
     return weights
@@ -143,7 +206,7 @@ def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -
     """The logarithm of the wealth against one claim after each observation that follows the first `FIRST`."""
     paths, wealth = [np.zeros(0)], np.zeros(1)
     for stretch in stretches(scores, in_z):
-        [found] = log_wealth(stretch, portfolio(stretch, slopes[None], deltas[None]), deltas[None], wealth)
+        [found] = log_wealth(stretch, portfolio(stretch.past, slopes[None], deltas[None]), deltas[None], wealth)
         paths.append(found)
         wealth = found[-1:]
     return np.concatenate(paths)
@@ -156,14 +219,14 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
     bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given true claim is
     refuted, that of the truth or the next of the sequence, and the second implies the first.
     """
-    lessons, goal = list(stretches(scores, in_z)), -math.log(alpha)
+    learnt, goal = list(stretches(scores, in_z)), -math.log(alpha)
     refuted, latest, first = 0.0, 0, 0
-    while lessons and refuted < claim.most:
+    while learnt and refuted < claim.most:
         tested, slopes, deltas = _curves(claim, first)
-        reached = _first_reached(lessons, slopes, deltas, goal)
+        reached = _first_reached(learnt, slopes, deltas, goal)
         for parameter, after, *curve in zip(tested, reached.tolist(), slopes, deltas, strict=True):
             if not after:
-                return _between(lessons, claim, (refuted, parameter), curve, goal, latest)
+                return _between(learnt, claim, (refuted, parameter), curve, goal, latest)
             refuted, latest = parameter, max(latest, after)
         first += TOGETHER
     return refuted, latest or None
@@ -177,35 +240,35 @@ def _curves(claim: Claim, first: int) -> tuple[list[float], Array, Array]:
     return tested, slopes, np.stack([claim.deltas(*each) for each in zip(slopes, tested, strict=True)])
 
 
-def _first_reached(lessons: list[Stretch], slopes: Array, deltas: Array, goal: float) -> NDArray[np.int64]:
+def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: float) -> NDArray[np.int64]:
     """After how many observations the wealth first reached its goal, for each claim; 0 if it did not."""
     reached, wealth = np.zeros(len(slopes), dtype=np.int64), np.zeros(len(slopes))
-    for lesson in lessons:
+    for stretch in learnt:
         [left] = np.nonzero(reached == 0)
         if not len(left):
             break
-        bets = portfolio(lesson, slopes[left], deltas[left])
-        path = log_wealth(lesson, bets, deltas[left], wealth[left])
+        bets = portfolio(stretch.past, slopes[left], deltas[left])
+        path = log_wealth(stretch, bets, deltas[left], wealth[left])
         wealth[left], there = path[:, -1], path >= goal
-        reached[left] = np.where(there.any(axis=1), lesson.start + there.argmax(axis=1) + 1, 0)
+        reached[left] = np.where(there.any(axis=1), stretch.start + there.argmax(axis=1) + 1, 0)
     return reached
 
 
 def _between(
-    lessons: list[Stretch], claim: Claim, ends: tuple[float, float], curve: list[Array], goal: float, latest: int
+    learnt: list[Stretch], claim: Claim, ends: tuple[float, float], curve: list[Array], goal: float, latest: int
 ) -> tuple[float, int | None]:
     """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more."""
     slopes, own = curve
-    bets = [portfolio(lesson, slopes[None], own[None]) for lesson in lessons]
+    bets = [portfolio(stretch.past, slopes[None], own[None]) for stretch in learnt]
     used = sum(portfolios.charge[0] for portfolios in bets) > 0
 
     def reached(parameter: float) -> int:
         deltas, wealth = own[None].copy(), np.zeros(1)
         deltas[0, used] = np.minimum(claim.deltas(slopes[used], parameter), own[used])
-        for lesson, portfolios in zip(lessons, bets, strict=True):
-            [path] = log_wealth(lesson, portfolios, deltas, wealth)
+        for stretch, portfolios in zip(learnt, bets, strict=True):
+            [path] = log_wealth(stretch, portfolios, deltas, wealth)
             if (path >= goal).any():
-                return lesson.start + int((path >= goal).argmax()) + 1
+                return stretch.start + int((path >= goal).argmax()) + 1
             wealth = path[-1:]
         return 0
 
@@ -220,3 +283,57 @@ def _between(
         else:
             upper = middle
     return low, max(after, latest)
+
+
+@dataclass(frozen=True)
+class Bets(ThresholdRule):
+    """Bets against each claim, in the order of the observations."""
+
+    name: ClassVar[str] = "bets"
+    valid: ClassVar[bool] = True
+    for_past: ClassVar[bool] = True
+    for_folds: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
+    of: ClassVar[Of | None] = "step"
+    note: ClassVar[str] = (
+        "holds though observations depend on the past, and whenever one stops, if each row is one observation with a "
+        "fair coin of its own, and the rows are in the order in which they were made"
+    )
+
+    def decide(self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> Decision:
+        of_z, count = int(in_z.sum()), len(scores)
+        if abs(of_z - count / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):  # Hoeffding's inequality
+            raise ValueError(
+                f"bits must be those of a fair coin for threshold 'bets', got {of_z:,} of {count:,} observations with "
+                "bit 0: toss a fair coin for each, or give 'ranks' if the observations are independent"
+            )
+        changes = int((in_z[1:] != in_z[:-1]).sum())  # a fair coin's changes are a fair coin's, too
+        if abs(changes - (count - 1) / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):
+            raise ValueError(
+                f"bits must be tossed anew for each observation for threshold 'bets', got {changes:,} changes in "
+                f"{count:,} observations: give them in the order in which they were made, or give 'ranks' if the "
+                "observations are independent"
+            )
+        parameter, reached = largest_refuted(scores, in_z, claim, alpha)
+        return Decision(parameter, {"observations": count, **({"reached": reached} if reached else {})})
+
+    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
+        """What bets make of scores without errors, if the coin falls on z, z, z′, z′, and so on."""
+        if runs > MOST_OBSERVATIONS:
+            raise ValueError(
+                f"runs must be at most {MOST_OBSERVATIONS:g} for threshold 'bets', got {runs}: give 'ranks'"
+            )
+        in_z = np.arange(runs) // 2 % 2 == 0
+        return self.decide(in_z.astype(np.float64), in_z, claim, alpha).parameter
+
+    def too_few(self, positives: int, negatives: int) -> str:
+        count = positives + negatives
+        return "" if count > FIRST else f"bets need more than {FIRST} observations, which they learn from, got {count}"
+
+    def fitted(self, marks: Marks) -> Bets:
+        if marks.same_world:
+            raise ValueError(
+                "scores must be of worlds tossed anew at each step for threshold 'bets', got those of trainings with "
+                "one world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"
+            )
+        return self

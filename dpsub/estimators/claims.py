@@ -1,75 +1,150 @@
-r"""What an audit can refute: a family of privacy claims, each with the trade-off function it implies.
+r"""What an audit can refute: families of privacy claims, each with the trade-off function it implies.
 
 A claim says that at false-positive rate u no adversary's false-negative rate is below f(u). A larger parameter claims
 less. Every f here is its own inverse, so exchanging the worlds changes nothing.
+
+A new claim is one class: a frozen dataclass derived from `Claim`. `epsilon_lower_bound(claim=MyClaim(delta))` takes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpsub.accounting.gaussian import gdp_epsilon
+from dpsub.estimators.guess_tests import Seen, of_independent, of_odds, of_tradeoff, taken_by_delta
+from dpsub.estimators.numerics import Array, Counts, clopper_pearson_upper
 
-Array = NDArray[np.float64]
+Assumption = Literal["none", "gdp", "mechanism", "product"]
+MUCH = 1 / 3  # of what shows if all guesses are right; if δ takes more, the bound says so
 
 
-class Claim(Protocol):
-    @property
-    def delta(self) -> float: ...
+class Errors(NamedTuple):
+    """False positives among the runs of z′, false negatives among those of z: at one threshold or at many.
 
-    @property
-    def assumes(self) -> Literal["none", "gdp", "mechanism"]: ...
+    Thresholds increase, so false positives decrease and false negatives increase along them.
+    """
+
+    false_positives: Counts
+    negatives: int
+    false_negatives: Counts
+    positives: int
+
+    def at(self, place: int | Counts) -> Errors:
+        places = np.atleast_1d(place)
+        return self._replace(false_positives=self.false_positives[places], false_negatives=self.false_negatives[places])
+
+    def rates_upper(self, alpha: float) -> tuple[Array, Array]:
+        """Clopper–Pearson bounds on FPR and FNR, at alpha/2 each."""
+        return (
+            clopper_pearson_upper(self.false_positives, self.negatives, alpha / 2),
+            clopper_pearson_upper(self.false_negatives, self.positives, alpha / 2),
+        )
+
+
+class Claim(ABC):
+    """A family of claims at one δ, and how the errors at a threshold or the guesses of coins refute them.
+
+    Attributes:
+        delta: the δ at which ε is stated.
+        name: the string that users pass, and the `method` of a bound.
+        assumes: what must hold for a bound to have a meaning: see `LowerBound`.
+        exact: whether bounds can hold with probability 1 − alpha.
+        monotone: whether fewer errors always refute more.
+        costly: whether to compute the ceiling of this claim takes long.
+        silent: why nothing may be refuted, if that has a reason of its own.
+        beyond: what is wrong if even `most` is refuted.
+    """
+
+    delta: float
+    name: ClassVar[str]
+    assumes: ClassVar[Assumption]
+    exact: ClassVar[bool] = True
+    monotone: ClassVar[bool] = True
+    costly: ClassVar[bool] = False
+    silent: ClassVar[str] = ""
+    beyond: ClassVar[str] = "refuted up to the largest claim that can be tested: check the scores"
+
+    @classmethod
+    def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
+        """One family for each column of scores, from the options that users give for it."""
+        if options:
+            raise ValueError(
+                f"{', '.join(options)} must be given for method 'pld' only, got method {cls.name!r}: leave them out"
+            )
+        return [cls(delta)] * columns  # type: ignore[call-arg]
 
     @property
     def most(self) -> float:
         """The largest parameter that can be tested."""
-        ...
+        return math.inf
 
-    def __hash__(self) -> int: ...
-
+    @abstractmethod
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         """f(u) of the claim with this parameter."""
-        ...
 
     def kinks(self, parameter: float) -> tuple[float, ...]:
         """Where f is not smooth."""
-        ...
+        return ()
 
+    @abstractmethod
     def parameter(self, fpr: float, fnr: float) -> float:
         """The smallest parameter whose claim the rates (fpr, fnr) do not refute, at least 0."""
-        ...
 
+    @abstractmethod
     def strongest(self, fpr: Array, fnr: Array) -> int:
         """The index of the pair of rates with the largest parameter."""
-        ...
 
-    def epsilon(self, parameter: float) -> float: ...
+    @abstractmethod
+    def epsilon(self, parameter: float) -> float:
+        """The ε of this parameter at δ."""
 
+    @abstractmethod
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         """The privacy curve δ(ε), or an upper bound on it, for ε ≥ 0. It increases with the parameter."""
-        ...
 
+    @abstractmethod
     def steepest(self, delta: float, parameter: float) -> float:
         """The ε at which the privacy curve is about `delta`, or beyond which it says nothing new."""
-        ...
 
+    def details(self, parameter: float) -> dict[str, Any]:
+        """What a bound at this parameter says beside ε."""
+        return {}
 
-def crossing(excess: Callable[[float], float], start: float, most: float) -> float:
-    """Where an increasing function that is negative at `start` reaches 0; `most` if it does not do so before."""
-    high = min(start + 1.0, most)
-    while excess(high) < 0:
-        if high >= most:
-            return most
-        start, high = high, min(2 * high, most)
-    return float(brentq(excess, start, high, xtol=1e-9))
+    def refuted_by_errors(self, errors: Errors, alpha: float) -> float:
+        """The largest parameter that the errors at one threshold refute, at least 0: see `LowerBound.fpr_upper`.
+
+        Source: *Tight Auditing*, section 4.1; *Beyond Membership*, equation 5.
+        """
+        fpr, fnr = errors.rates_upper(alpha)
+        return self.parameter(float(fpr[0]), float(fnr[0]))
+
+    def strongest_errors(self, errors: Errors, alpha: float) -> int:
+        """The index of the threshold at which the parameter is largest: the papers' rule."""
+        return self.strongest(*errors.rates_upper(alpha))
+
+    @classmethod
+    def guesses(cls, pairs: int) -> int:
+        """How many of so many pairs are guessed by default: what shows most of Gaussian mechanisms of any strength."""
+        return min(pairs, int(np.rint(2 * pairs ** (2 / 3))))
+
+    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
+        """Why these numbers of guesses cannot show anything of this claim; "" if they can."""
+        return ""
+
+    def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
+        """The largest parameter that right guesses refute, at least 0."""
+        return of_tradeoff(self, seen, alpha)
+
+    def note_of_guesses(self, seen: Seen, alpha: float) -> str:
+        """What a bound from these guesses rests on, or loses."""
+        return ""
 
 
 def gdp_deltas(epsilons: Array, mu: float) -> Array:
@@ -78,18 +153,15 @@ def gdp_deltas(epsilons: Array, mu: float) -> Array:
 
 
 @dataclass(frozen=True)
-class GDP:
+class GDP(Claim):
     r"""μ-GDP: :math:`f(u) = \Phi(\Phi^{-1}(1-u) - \mu)` (Dong, Roth and Su, 2022); the parameter is μ."""
 
     delta: float
-    assumes: Literal["gdp"] = "gdp"
-    most: float = math.inf
+    name: ClassVar[str] = "gdp"
+    assumes: ClassVar[Assumption] = "gdp"
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - parameter))
-
-    def kinks(self, parameter: float) -> tuple[float, ...]:
-        return ()
 
     def parameter(self, fpr: float, fnr: float) -> float:
         return float(self._parameters(np.float64(fpr), np.float64(fnr)))
@@ -111,17 +183,51 @@ class GDP:
     def steepest(self, delta: float, parameter: float) -> float:
         return gdp_epsilon(parameter, delta)
 
+    def details(self, parameter: float) -> dict[str, Any]:
+        return {"mu": parameter}
+
 
 @dataclass(frozen=True)
-class ApproximateDP:
+class Product(GDP):
+    """μ-GDP for the guesses of one run, as if they were independent of each other."""
+
+    name: ClassVar[str] = "product"
+    assumes: ClassVar[Assumption] = "product"
+
+    @classmethod
+    def guesses(cls, pairs: int) -> int:
+        return pairs
+
+    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
+        pairs, fewest = seen[0][2], min(guesses for _, guesses, _ in seen)
+        if fewest == pairs:
+            return ""
+        return (
+            f"guesses must be as many as pairs, {pairs}, for method 'product', got {fewest}: guess every pair, or give "
+            "method 'gdp'"
+        )
+
+    def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
+        return of_independent(self, seen, alpha)
+
+    def note_of_guesses(self, seen: Seen, alpha: float) -> str:
+        return "assumes independent guesses, which one run does not give by itself, and a Gaussian mechanism's curve"
+
+
+@dataclass(frozen=True)
+class ApproximateDP(Claim):
     r"""(ε, δ)-DP: :math:`f(u) = \max(0, 1-\delta-e^{\varepsilon}u, e^{-\varepsilon}(1-\delta-u))`, parameter ε.
 
     Source: Kairouz, Oh and Viswanath (2015).
     """
 
     delta: float
-    assumes: Literal["none"] = "none"
-    most: float = 700.0  # its exponential is finite
+    name: ClassVar[str] = "dp"
+    assumes: ClassVar[Assumption] = "none"
+
+    @property
+    def most(self) -> float:
+        return 700.0  # its exponential is finite
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         steep = 1 - self.delta - np.exp(parameter) * fpr
@@ -153,3 +259,26 @@ class ApproximateDP:
 
     def steepest(self, delta: float, parameter: float) -> float:
         return parameter
+
+    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
+        if min(taken_by_delta(self.delta, guesses, pairs, alpha) for _, guesses, pairs in seen) < 1:
+            return ""
+        _, guesses, pairs = seen[0]
+        return (
+            f"delta must be far smaller for method 'dp' with {guesses} guesses of {pairs} pairs, got {self.delta:g}, "
+            f"so 2 * pairs * delta = {2 * pairs * self.delta:.2g}: even if all guesses are right, they refute "
+            "nothing; give method 'gdp' or 'pld', fewer pairs, more guesses, or a larger alpha"
+        )
+
+    def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
+        return of_odds(self.delta, seen, alpha)
+
+    def note_of_guesses(self, seen: Seen, alpha: float) -> str:
+        _, guesses, pairs = seen
+        taken = taken_by_delta(self.delta, guesses, pairs, alpha)
+        if taken <= MUCH:
+            return ""
+        return (
+            f"delta takes {taken:.0%} of what {guesses} guesses could show, since 2 * pairs * delta = "
+            f"{2 * pairs * self.delta:.2g}: methods 'gdp' and 'pld' do not lose this"
+        )

@@ -3,17 +3,20 @@ r"""Claims about the noise of DP-SGD itself: method "pld"."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpsub import accounting
+from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_epsilon
-from dpsub.accounting.phases import MOST_NOISE, distance
-from dpsub.estimators.claims import Array, crossing, gdp_deltas
+from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, StepCounts, distance
+from dpsub.estimators.claims import Assumption, Claim, gdp_deltas
+from dpsub.estimators.numerics import Array, crossing
 
 LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
@@ -21,8 +24,16 @@ SCORES = np.linspace(-8, 8, 4001)  # normal scores of the rates at which curves 
 INTERPOLATION = 2.5e-5  # interpolation added at most 1.7e-5 to f, measured at 48 settings half-way between curves
 
 
+class Sampling(TypedDict, total=False):
+    """What method "pld" must know about the training."""
+
+    sample_rate: float
+    steps: int | StepCounts
+    adjacency: str
+
+
 @dataclass(frozen=True)
-class MechanismDP:
+class MechanismDP(Claim):
     r"""The trade-off function of DP-SGD at this sample rate and number of steps, for any noise multiplier.
 
     The parameter is :math:`d\sqrt{T}/\sigma`, where d is the distance of the two worlds: 2 under substitution, 1
@@ -35,7 +46,33 @@ class MechanismDP:
     sample_rate: float
     steps: int
     adjacency: str
-    assumes: Literal["mechanism"] = "mechanism"
+    name: ClassVar[str] = "pld"
+    assumes: ClassVar[Assumption] = "mechanism"
+    costly: ClassVar[bool] = True
+    beyond: ClassVar[str] = (
+        f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
+    )
+
+    @classmethod
+    def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
+        needed = set(Sampling.__annotations__)
+        unknown, missing = sorted(set(options) - needed), sorted(needed - set(options))
+        if unknown or missing:
+            what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
+            raise ValueError(
+                f"method 'pld' needs sample_rate, steps and adjacency, and nothing else, got them {what}"
+                + (": the noise is what it bounds" if "noise_multiplier" in unknown else "")
+            )
+        q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
+        adjacency = checks.adjacency(options["adjacency"])
+        checks.no_mask("steps", options["steps"])
+        try:
+            steps = np.atleast_1d(np.asarray(options["steps"])).tolist()
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"steps must be whole numbers, got {options['steps']!r}") from None
+        if len(steps) != columns:
+            raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
+        return [cls(delta, q, checks.whole("steps", count, at_most=MOST_STEPS), adjacency) for count in steps]
 
     @property
     def most(self) -> float:
@@ -63,9 +100,6 @@ class MechanismDP:
     def _curve(self, place: int) -> Array:
         sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
         return _lowest_fnr(sigma, self.sample_rate, self.steps, self.adjacency)
-
-    def kinks(self, parameter: float) -> tuple[float, ...]:
-        return ()
 
     def parameter(self, fpr: float, fnr: float) -> float:
         def excess(parameter: float) -> float:
@@ -112,6 +146,9 @@ class MechanismDP:
 
     def steepest(self, delta: float, parameter: float) -> float:
         return replace(self, delta=delta).epsilon(parameter)
+
+    def details(self, parameter: float) -> dict[str, Any]:
+        return {"noise_multiplier": self.noise_multiplier(parameter)}
 
 
 @lru_cache(maxsize=1024)

@@ -19,73 +19,71 @@ Xiang et al. (2025) for `of_independent`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, logit
 
-from dpsub.estimators.claims import Array, Claim, crossing
-from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.numerics import Array, clopper_pearson_upper, crossing
+
+if TYPE_CHECKING:
+    from dpsub.estimators.claims import Claim
 
 SCANNED = 65  # values of ε: it is not known that p-values increase with it
+Seen = tuple[int, int, int]  # how many guesses were right, how many were made, and of how many pairs
 
 
-class Guesses(NamedTuple):
-    """How many of the guesses were right, how many were made, and of how many pairs."""
-
-    correct: int
-    guesses: int
-    pairs: int
-
-
-def of_tradeoff(claim: Claim, seen: Guesses, alpha: float) -> float:
+def of_tradeoff(claim: Claim, seen: Seen, alpha: float) -> float:
     """The largest parameter whose trade-off function the guesses refute; 0 if they refute none."""
 
     def excess(parameter: float) -> float:
         return _room(claim, parameter, seen, alpha)
 
-    return crossing(excess, 0.0, claim.most) if seen.correct and excess(0.0) < 0 else 0.0
+    return crossing(excess, 0.0, claim.most) if seen[0] and excess(0.0) < 0 else 0.0
 
 
-def _room(claim: Claim, parameter: float, seen: Guesses, alpha: float) -> float:
+def _room(claim: Claim, parameter: float, seen: Seen, alpha: float) -> float:
     """What R + H leave of r/m; negative if the claim is refuted."""
-    right = alpha * seen.correct / seen.pairs
-    wrong = alpha * (seen.guesses - seen.correct) / seen.pairs
-    room = seen.guesses / seen.pairs - right - wrong
-    for count in range(seen.correct - 1, -1, -1):
+    correct, guesses, pairs = seen
+    right = alpha * correct / pairs
+    wrong = alpha * (guesses - correct) / pairs
+    room = guesses / pairs - right - wrong
+    for count in range(correct - 1, -1, -1):
         more = float(claim.tradeoff(np.array(1 - min(right, 1.0)), parameter)) - wrong
         if more <= 0 or room < 0:  # nothing changes any more, or the claim is refuted already
             break
-        added = count / (seen.guesses - count) * more
+        added = count / (guesses - count) * more
         right, wrong, room = right + added, wrong + more, room - more - added
     return room
 
 
-def of_odds(claim: Claim, seen: Guesses, alpha: float) -> float:
+def of_odds(delta: float, seen: Seen, alpha: float) -> float:
     """The largest ε whose (ε, δ)-DP the guesses refute; 0 if they refute none.
 
     It exceeds the true ε with probability at most alpha even if `p_values` should fall somewhere. Let v be the fewest
     right guesses that refute some ε above the truth. The mechanism has this larger ε, too, so its p-value bounds the
     probability of v or more right guesses.
     """
-    if not seen.correct:
+    correct, guesses, _ = seen
+    if not correct:
         return 0.0
-    most = float(logit(betaincinv(seen.correct, seen.guesses - seen.correct + 1.0, alpha)))
+    most = float(logit(betaincinv(correct, guesses - correct + 1.0, alpha)))
     if most <= 0:
         return 0.0
 
     def excess(epsilon: float) -> float:
-        return float(p_values(np.array([epsilon]), claim.delta, seen)[0]) - alpha
+        return float(p_values(np.array([epsilon]), delta, seen)[0]) - alpha
 
     grid = np.linspace(0.0, most, SCANNED)
-    [refuted] = np.nonzero(p_values(grid, claim.delta, seen) < alpha)
+    [refuted] = np.nonzero(p_values(grid, delta, seen) < alpha)
     if not len(refuted):
         return 0.0
     last = int(refuted[-1])
     return crossing(excess, float(grid[last]), float(grid[min(last + 1, SCANNED - 1)]))
 
 
-def p_values(epsilons: Array, delta: float, seen: Guesses) -> Array:
+def p_values(epsilons: Array, delta: float, seen: Seen) -> Array:
     r"""Bounds on the probability of so many right guesses under (ε, δ)-DP, for each ε.
 
     They are :math:`P(B \ge v) + 2m\delta \max_{1\le i\le v} P(v > B \ge v-i)/i` with B ~ Binomial(r, e^ε/(1 + e^ε)).
@@ -110,7 +108,16 @@ def p_values(epsilons: Array, delta: float, seen: Guesses) -> Array:
     return np.asarray(np.minimum(tail + 2 * pairs * delta * mean(low), 1.0))
 
 
-def of_independent(claim: Claim, seen: Guesses, alpha: float) -> float:
+@lru_cache(maxsize=128)
+def taken_by_delta(delta: float, guesses: int, pairs: int, alpha: float) -> float:
+    """How much δ takes of what `of_odds` shows if all guesses are right: 1 for all of it."""
+    perfect = (guesses, guesses, pairs)
+    without = of_odds(0.0, perfect, alpha)
+    return 1 - of_odds(delta, perfect, alpha) / without if without > 0 else 0.0
+
+
+def of_independent(claim: Claim, seen: Seen, alpha: float) -> float:
     """The largest parameter refuted if all coins are guessed, and the guesses are independent."""
-    [wrong] = clopper_pearson_upper(np.array([seen.guesses - seen.correct]), seen.guesses, alpha).tolist()
+    correct, guesses, _ = seen
+    [wrong] = clopper_pearson_upper(np.array([guesses - correct]), guesses, alpha).tolist()
     return claim.parameter(wrong, wrong)

@@ -2,67 +2,101 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, Unpack
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.estimators.claims import Array, Claim
-from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.explanations import against, note
-from dpsub.estimators.fold_rule import MOST_RUNS as MOST_IN_FOLDS
-from dpsub.estimators.fold_rule import Folds
-from dpsub.estimators.marks import Of, marks_of, no_pairs
-from dpsub.estimators.methods import EXACT, METHODS, Method, Sampling
-from dpsub.estimators.scores import scores_and_bits
-from dpsub.estimators.threshold_rules import RULES, Bets, Fixed, ThresholdRule
+from dpsub.estimators.catalogue import ClaimLike, RuleLike, check_goes, claims_of, rule_of
+from dpsub.estimators.claims import Assumption, Claim
+from dpsub.estimators.dpsgd_claim import Sampling
+from dpsub.estimators.numerics import Array
+from dpsub.estimators.scores import Marks, Of, marks_of, no_pairs, scores_and_bits
+from dpsub.estimators.threshold_rules import ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
 SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far below this
+DETAILS = (
+    "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "step",
+)  # fmt: skip
+ASSUMED = {
+    "none": "nothing",
+    "gdp": "a Gaussian mechanism's curve",
+    "mechanism": "DP-SGD's curve",
+    "product": "a Gaussian mechanism's curve and independent guesses",
+}
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A lower bound on ε, and how it was obtained.
+    """A lower bound on ε, and how it was obtained. `str` says it in one line.
 
     Attributes:
         epsilon: the bound, at least 0.
-        mu: the bound on μ that gives epsilon, if the claims are of μ-GDP; otherwise None.
-        threshold: the score that decided; None if the rank test refuted nothing, and for bets and several folds, which
-            use many.
-        fpr_upper, fnr_upper: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2 each; None
-            for the rank test, which bounds them jointly, and for bets.
         method: the family of claims that was tested.
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
             mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps) or "product" (many pairs'
             guesses are independent, and "gdp").
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, if the scores' marks speak
             against it: `note` says which.
-        noise_multiplier: the largest noise multiplier that was not refuted, for method "pld"; otherwise None.
         note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
-        observations: how many rows there were, for bets; otherwise None.
-        reached: after how many of them the bound was reached, for bets that refuted a claim; otherwise None.
-        guesses: how many guesses decided, for a bound from one run; otherwise None.
         of: what has this ε: "step", one step of a training, or "training", a whole training. None if the scores did
             not say it, as arrays without names.
+        rule: how the threshold was chosen: the rule's name, or "guesses" for a bound from one run.
+        delta: the δ at which ε is stated.
+        alpha: one minus the confidence.
+        details: what else is known, by name. Each of these is also an attribute, None where it is not known:
+
+            - `mu`: the bound on μ that gives epsilon, if the claims are of μ-GDP.
+            - `noise_multiplier`: the largest noise multiplier that was not refuted, for method "pld".
+            - `threshold`: the score that decided. Missing if the rank test refuted nothing, and for bets and several
+              folds, which use many.
+            - `fpr_upper`, `fnr_upper`: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2
+              each. Missing for the rank test, which bounds them jointly, and for bets.
+            - `observations`: how many rows there were, for bets.
+            - `reached`: after how many of them the bound was reached, for bets that refuted a claim.
+            - `guesses`: how many guesses decided, for a bound from one run.
+            - `step`: the bound of one step that a training's bound comes from.
     """
 
     epsilon: float
-    mu: float | None
-    threshold: float | None
-    fpr_upper: float | None
-    fnr_upper: float | None
     method: str
-    assumes: Literal["none", "gdp", "mechanism", "product"]
+    assumes: Assumption
     valid: bool
-    noise_multiplier: float | None = None
     note: str = ""
-    observations: int | None = None
-    reached: int | None = None
-    guesses: int | None = None
     of: Of | None = None
+    rule: str = ""
+    delta: float | None = None
+    alpha: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in DETAILS:
+            return self.details.get(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def with_details(self, **details: Any) -> LowerBound:
+        """The bound with other details, such as `with_details(mu=bound.mu / 2)`.
+
+        Raises:
+            ValueError: if a name is not that of a detail.
+        """
+        if unknown := sorted(details.keys() - set(DETAILS)):
+            raise ValueError(f"details must be among {', '.join(DETAILS)}, got {', '.join(unknown)}")
+        return replace(self, details={**self.details, **details})
+
+    def __str__(self) -> str:
+        delta = "" if self.delta is None else f" at δ = {self.delta:g}"
+        confidence = "" if self.alpha is None else f", {100 * (1 - self.alpha):.4g} % confidence"
+        whose = {"step": ", of one step", "training": ", of a training", None: ""}[self.of]
+        by = f" by {self.rule}" if self.rule else ""
+        held = "valid" if self.valid else "not valid"
+        doubt = f": {self.note}" if self.note and not (self.valid and self.epsilon) else ""
+        how = f"{self.method}{by}; assumes {ASSUMED[self.assumes]}; {held}{doubt}"
+        return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
 
 
 def epsilon_lower_bound(
@@ -71,10 +105,12 @@ def epsilon_lower_bound(
     *,
     delta: float,
     method: str = "gdp",
-    threshold: str | float | ThresholdRule = "auto",
+    threshold: RuleLike = "auto",
     alpha: float = 0.05,
     simultaneous: bool = False,
     folds: ArrayLike | None = None,
+    claim: ClaimLike | None = None,
+    rule: RuleLike | None = None,
     **mechanism: Unpack[Sampling],
 ) -> LowerBound | list[LowerBound]:
     r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
@@ -126,6 +162,9 @@ def epsilon_lower_bound(
             - "best": the papers' rule, the best of all thresholds on the runs it is judged on. Not valid: for
               comparison only.
             - a `ThresholdRule` of your own.
+        claim: in place of `method`: its name, or a `Claim` at this delta, such as `METHODS["gdp"](1e-5)` or one of your
+            own. For scores (runs, steps) it may be a sequence, with one for each column.
+        rule: in place of `threshold`: its name, a number, or a `ThresholdRule`.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
         simultaneous: for scores of several steps, divide alpha among the steps, so that all bounds hold together and
             their maximum may be reported.
@@ -157,31 +196,15 @@ def epsilon_lower_bound(
     columns, in_z, several = scores_and_bits(scores, bits)
     simultaneous = checks.flag("simultaneous", simultaneous)
     marks = marks_of(scores, bits, folds, len(columns))
-    if isinstance(threshold, str) and threshold == "auto":
-        tossed = marks.of == "step" and not marks.same_world
-        threshold = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
-    if folds is not None and not (isinstance(threshold, str) and threshold == "folds"):
-        raise ValueError(f"folds must be given for threshold 'folds' only, got threshold {threshold!r}: leave them out")
-    how, rule = _chosen(method, threshold, marks.folds)
-    if isinstance(rule, Bets) and marks.same_world:
-        raise ValueError(
-            "scores must be of worlds tossed anew at each step for threshold 'bets', got those of trainings with one "
-            "world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"
-        )
-    alpha = _alpha(alpha)
-    claims = how.claims(checks.probability("delta", delta), mechanism, columns.shape[1])
+    by = _chosen(threshold, rule, marks)
+    if folds is not None and not by.takes_folds:
+        raise ValueError(f"folds must be given for threshold 'folds' only, got threshold {by.name!r}: leave them out")
+    by = by.fitted(marks)
+    alpha = checked_alpha(alpha)
+    claims = claims_of(method, claim, checks.probability("delta", delta), mechanism, columns.shape[1])
+    check_goes(by, claims)
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(*each, in_z, how, rule, level) for each in zip(columns.T, claims, strict=True)]
-    reasons = against(marks, rule)
-    bounds = [
-        replace(
-            bound,
-            of=marks.of or ("step" if isinstance(rule, Bets) else None),
-            note="; ".join(filter(None, (bound.note, *reasons))),
-            valid=bound.valid and not reasons,
-        )
-        for bound in bounds
-    ]
+    bounds = [_bound(*each, in_z, by, marks, level) for each in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
@@ -190,9 +213,11 @@ def max_certifiable_epsilon(
     *,
     delta: float,
     method: str = "gdp",
-    threshold: str | float | ThresholdRule = "ranks",
+    threshold: RuleLike = "ranks",
     alpha: float = 0.05,
     folds: int = 5,
+    claim: ClaimLike | None = None,
+    rule: RuleLike | None = None,
     **mechanism: Unpack[Sampling],
 ) -> float:
     """The ceiling: the largest ε that this many runs, half in each world, can show, however good the attack.
@@ -202,70 +227,83 @@ def max_certifiable_epsilon(
             For "bets", at most 1e6; then it is what scores without an error show. Bets learn more from scores with a
             few errors, and can show more. For "folds", at most 200,000, in so many `folds` of one size.
         folds: ≥ 1; the number of folds that are judged, for threshold "folds"; at most half of the runs.
-        delta, method, threshold, alpha, mechanism: as in `epsilon_lower_bound`.
+        delta, method, threshold, alpha, claim, rule, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
     22.835
     """
     runs = checks.whole("runs", checks.whole("runs", runs, at_least=4), at_least=4, at_most=MOST_RUNS)
     count = checks.whole("folds", folds)
-    if isinstance(threshold, str) and threshold == Folds.name:
-        checks.whole("folds", count, at_most=min(runs, MOST_IN_FOLDS) // 2)
-    how, rule = _chosen(method, threshold, np.arange(min(count, runs, MOST_IN_FOLDS)))
-    alpha = _alpha(alpha)
-    [claim] = how.claims(checks.probability("delta", delta), mechanism, 1)
-    return claim.epsilon(rule.ceiling(runs, claim, how.test(claim), alpha))
+    by = rule_of(threshold, rule, default="ranks")
+    alpha = checked_alpha(alpha)
+    [of] = claims_of(method, claim, checks.probability("delta", delta), mechanism)
+    check_goes(by, [of])
+    return of.epsilon(by.ceiling(runs, of, alpha, count))
 
 
-def _alpha(alpha: float) -> float:
+def checked_alpha(alpha: float) -> float:
     return checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
 
 
-def _chosen(
-    method: str, threshold: str | float | ThresholdRule, numbers: NDArray[np.int64] | None
-) -> tuple[Method, ThresholdRule]:
-    """The method and the threshold rule that the arguments name."""
-    how = METHODS[checks.choice("method", method, tuple(METHODS))]
-    if isinstance(threshold, ThresholdRule):
-        rule = threshold
-    elif not isinstance(threshold, str):
-        rule = Fixed(checks.real("threshold", threshold))
-    elif threshold in RULES:
-        rule = RULES[threshold]
-    elif threshold == Folds.name:
-        if numbers is None:
-            raise ValueError(
-                "folds must be given for threshold 'folds', one whole number for each run, or be the coordinate 'fold' "
-                "of scores"
-            )
-        rule = Folds(numbers)
-    else:
-        listed = ", ".join(map(repr, (*RULES, Folds.name)))
-        raise ValueError(f"threshold must be one of {listed} or a number, got {threshold!r}")
-    if not (rule.one_threshold or how.exact):
-        raise ValueError(
-            f"threshold {rule.name!r} goes with the methods {', '.join(map(repr, EXACT))}, got {method!r}: "
-            "give 'split', 'best' or a number"
-        )
-    return how, rule
+def _chosen(threshold: RuleLike, rule: RuleLike | None, marks: Marks) -> ThresholdRule:
+    """The rule that the arguments name; by default the one for scores with these marks."""
+    asked = threshold if rule is None else rule
+    if not (isinstance(asked, str) and asked == "auto"):
+        return rule_of(threshold, rule)
+    if marks.folds is not None:
+        return rule_of("folds")
+    return rule_of("bets" if marks.of == "step" and not marks.same_world else "ranks")
 
 
 def _bound(
-    scores: Array, claim: Claim, in_z: NDArray[np.bool_], method: Method, rule: ThresholdRule, alpha: float
+    scores: Array, claim: Claim, in_z: NDArray[np.bool_], rule: ThresholdRule, marks: Marks, alpha: float
 ) -> LowerBound:
-    found = rule.decide(scores, in_z, claim, method.test(claim), alpha)
+    found = rule.decide(scores, in_z, claim, alpha)
     epsilon = claim.epsilon(found.parameter)
+    reasons = rule.against(marks)
+    why = _note(scores, in_z, claim, rule, found.parameter, epsilon, alpha)
     return LowerBound(
         epsilon=epsilon,
-        mu=found.parameter if claim.assumes == "gdp" else None,
-        threshold=found.threshold,
-        fpr_upper=found.fpr_upper,
-        fnr_upper=found.fnr_upper,
-        method=method.name,
+        method=claim.name,
         assumes=claim.assumes,
-        valid=method.exact and rule.valid,
-        noise_multiplier=claim.noise_multiplier(found.parameter) if isinstance(claim, MechanismDP) else None,
-        note=note(scores, in_z, claim, method, rule, found.parameter, epsilon, alpha),
-        observations=len(scores) if isinstance(rule, Bets) else None,
-        reached=found.reached,
+        valid=claim.exact and rule.valid and not reasons,
+        note="; ".join(filter(None, (why, *reasons))),
+        of=marks.of or rule.of,
+        rule=rule.name,
+        delta=claim.delta,
+        alpha=alpha,
+        details={**claim.details(found.parameter), **found.details},
     )
+
+
+def _note(
+    scores: Array,
+    in_z: NDArray[np.bool_],
+    claim: Claim,
+    rule: ThresholdRule,
+    parameter: float,
+    epsilon: float,
+    alpha: float,
+) -> str:
+    """Why the bound is 0 or should be doubted."""
+    if parameter >= claim.most:
+        return claim.beyond
+    if epsilon > 0:
+        return rule.note
+    if scores.min() == scores.max():
+        return "all scores are equal: no threshold separates the worlds"
+    if too_few := rule.too_few(int(in_z.sum()), int((~in_z).sum())):
+        return too_few
+    if parameter > 0:
+        return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
+    if rule.decide(scores, ~in_z, claim, alpha).parameter > 0:
+        return (
+            "the scores seem to speak the other way round: bit 0 is z, and higher scores must speak for z; if theory "
+            "says that yours do not, negate them"
+        )
+    if claim.silent:
+        return claim.silent
+    costly = claim.costly or rule.costly
+    if not costly and claim.epsilon(rule.ceiling(len(scores), claim, alpha)) == 0:
+        return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
+    return "the scores refute no claim: the attack is too weak, or the runs are too few"

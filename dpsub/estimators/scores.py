@@ -1,16 +1,98 @@
-"""Checks of scores and bits."""
+"""Scores and bits: checks of them, and what they say of how they were made, which decides which bounds hold for them.
+
+The marks are the names of dimensions, and coordinates. So they stay with the scores through selections, arithmetic and
+files, and xarray refuses to concatenate scores that have a coordinate with scores that do not.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.estimators.claims import Array
+from dpsub.estimators.numerics import Array
 
+Of = Literal["step", "training"]
+KINDS: dict[str, Of] = {"observation": "step", "run": "training", "model": "training"}  # by the rows' dimension
 LARGEST_EXACT = 2.0**53  # integers up to here are exact in float64
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """How scores were made, as far as they or their bits say it.
+
+    Attributes:
+        of: what a row is an observation of: one step, or a whole training. None for arrays without names.
+        in_sample: whether the judged models were learned from.
+        same_world: whether the world is the same at all steps of a training, and not tossed anew.
+        folds: (runs,) each run's fold, if each fold has a scorer of its own.
+    """
+
+    of: Of | None
+    in_sample: bool
+    same_world: bool
+    folds: NDArray[np.int64] | None
+
+
+def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Marks:
+    """The marks of scores and bits. `folds` are those that a user gives beside them."""
+    names, along = _named(scores, bits)
+    return Marks(
+        of=next((KINDS[name] for name in names if name in KINDS), None),
+        in_sample=_any(along, "in_sample"),
+        same_world=_any(along, "same_world"),
+        folds=_folds(along["fold"].values if folds is None and "fold" in along else folds, runs),
+    )
+
+
+def no_pairs(scores: Any, bits: Any) -> None:
+    """Refuse the scores of many pairs in one model, which are not independent as those of many models are."""
+    names, along = _named(scores, bits)
+    if "pair" in names or {"pair", "slot"} & along.keys():
+        raise ValueError(
+            "scores must be one for each model, got scores of many pairs in one model: guess the pairs by "
+            "one_run_guesses, and give the guesses to one_run_epsilon_lower_bound"
+        )
+
+
+def _named(scores: Any, bits: Any) -> tuple[list[str], dict[str, Any]]:
+    """The dimensions of scores and bits, and the coordinates that have a dimension."""
+    named = [values for values in (scores, bits) if isinstance(getattr(values, "dims", None), tuple)]
+    names = [str(dim) for values in named for dim in values.dims]
+    return names, {str(name): of for values in named for name, of in values.coords.items() if of.ndim}
+
+
+def _any(along: dict[str, Any], name: str) -> bool:
+    """Whether some row has the mark. A mark that was lost, NaN, counts as one."""
+    return name in along and bool((along[name] != 0).any())
+
+
+def _folds(folds: ArrayLike | None, runs: int) -> NDArray[np.int64] | None:
+    if folds is None:
+        return None
+    expected = f"folds must be whole numbers, one for each of the {runs} runs"
+    checks.no_mask("folds", folds)
+    given = real_array(expected, folds)
+    with np.errstate(invalid="ignore"):
+        numbers = given.astype(np.int64)
+    whole = bool((numbers == given).all())
+    if not whole or numbers.shape != (runs,):
+        raise ValueError(f"{expected}, got {'fractions' if not whole else f'shape {numbers.shape}'}")
+    return numbers
+
+
+def real_array(expected: str, values: Any, kinds: str = "iuf") -> NDArray[Any]:
+    """The values as an array of numbers. `expected` begins the sentence that refuses others."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in kinds:
+            return array
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
+        pass
+    raise ValueError(f"{expected}, got a {type(values).__name__}")
 
 
 def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:
@@ -39,16 +121,10 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
                 "bit -1: finish the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
             )
         raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
-    try:
-        worlds = np.asarray(bits)
-        if worlds.dtype.kind not in "biuf":
-            raise TypeError
-        known = bool(np.isin(worlds, (0, 1)).all())
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError("bits must be 0 (trained with z) or 1 (with z_prime), one for each run") from None
+    worlds = real_array("bits must be 0 (trained with z) or 1 (with z_prime), one for each run", bits, "biuf")
     if worlds.shape != columns.shape[:1]:
         raise ValueError(f"bits must have shape {columns.shape[:1]}, one for each run, got {worlds.shape}")
-    if not known:
+    if not np.isin(worlds, (0, 1)).all():
         raise ValueError(
             f"bits must be 0 (trained with z) or 1 (with z_prime), got {list(dict.fromkeys(worlds.tolist()))[:5]}"
         )
@@ -73,11 +149,8 @@ def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[
 
 def _untrained(columns: NDArray[Any], bits: Any) -> int:
     """How many runs a store that is not finished has no model of yet: it has NaN for them, and -1 for their bits."""
-    try:
-        worlds = np.asarray(bits)
-    except (TypeError, ValueError, RuntimeError):
-        return 0
-    if worlds.dtype.kind not in "if" or worlds.shape != columns.shape[:1]:
+    worlds = real_array("bits must be numbers", bits, "biuf")
+    if worlds.shape != columns.shape[:1]:
         return 0
     return int(((worlds == -1) & np.isnan(columns).reshape(len(columns), -1).all(axis=1)).sum())
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpsub import accounting, estimators
 from dpsub._core import checks
-from dpsub.estimators import LowerBound
+from dpsub.estimators import LowerBound, audit_bounds
 from dpsub.estimators.scores import scores_and_bits
 from dpsub.figures import inputs
 
@@ -41,22 +41,15 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
     given = inputs.whole("result", given)
-    options = _sampling(result, options) | options
-    found = []
-    for repeat in range(given.sizes["repeat"]):
-        one = given.isel(repeat=repeat)
-        answer = estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options)
-        found.append([answer] if isinstance(answer, LowerBound) else answer)
-    return found
+    options = _sampling(given, options) | options
+    repeats = (given.isel(repeat=repeat) for repeat in range(given.sizes["repeat"]))
+    found = [estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options) for one in repeats]
+    return [[one] if isinstance(one, LowerBound) else one for one in found]
 
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
     """What method "pld" must know, as far as the audit says it."""
-    method = options.get("method")
-    if not isinstance(method, str) or method != "pld":
-        return {}
-    known = {name: result.attrs[name] for name in ("sample_rate", "adjacency") if name in result.attrs}
-    return known | ({"steps": inputs.steps("result", result).tolist()} if "step" in result.coords else {})
+    return audit_bounds.known_sampling(result, options.get("method", options.get("claim")))
 
 
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from opacus.optimizers import DPOptimizer
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.accounting.samplings import SAMPLINGS
+from dpsub.accounting.phases import SAMPLINGS
 from dpsub.opacus.batch_sizes import BatchSizes
 
 

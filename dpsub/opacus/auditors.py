@@ -18,7 +18,7 @@ from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.one_claim import Bettor, Expected, fewest
+from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
 from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
@@ -186,7 +186,7 @@ class Auditor:
     def _step_bound(self, claimed_step: float) -> LowerBound:
         if len(set(self._bits)) < 2:
             note = f"all {len(self._bits)} observations are of one world"
-            return LowerBound(0.0, 0.0, None, None, None, "gdp", "gdp", True, note=note, observations=len(self._bits))
+            return LowerBound(0.0, "gdp", "gdp", True, note, details={"mu": 0.0, "observations": len(self._bits)})
         sampling: dict[str, Any] = {}
         if self._asked.canary_rate < 1:
             sampling = {"sample_rate": self._asked.canary_rate, "steps": 1, "adjacency": self._asked.adjacency}
@@ -208,11 +208,7 @@ class Auditor:
         if bound.epsilon <= epsilon:
             return bound
         note = "lowered to the claim, which is not refuted"
-        if bound.mu is not None:
-            return replace(bound, epsilon=epsilon, mu=claimed_step, note=note)
-        return replace(
-            bound, epsilon=epsilon, noise_multiplier=distance(self._asked.adjacency) / claimed_step, note=note
-        )
+        return replace(bound, epsilon=epsilon, note=note).with_details(**self._claim.details(claimed_step))
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(

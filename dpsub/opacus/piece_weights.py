@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsub.estimators.lessons import FIRST
+from dpsub.estimators.betting import FIRST
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
 

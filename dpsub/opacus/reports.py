@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from dpsub.estimators import LowerBound
-from dpsub.estimators.lessons import FIRST
+from dpsub.estimators.betting import FIRST
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from opacus.accountants import IAccountant
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting import History
-from dpsub.accounting.samplings import SAMPLINGS
+from dpsub.accounting.phases import SAMPLINGS
 from dpsub.opacus.accountant import SubstitutePRVAccountant
 from dpsub.opacus.data_loaders import Loader, sampling_of
 

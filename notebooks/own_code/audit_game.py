@@ -16,7 +16,7 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import LowerBound, epsilon_lower_bound
 from dpsub.estimators.claims import GDP
-from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.numerics import clopper_pearson_upper
 from dpsub.estimators.rank_tests import fixed_ranks
 from dpsub.figures import PALETTES
 from own_code.explorers import filled

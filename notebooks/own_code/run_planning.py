@@ -19,7 +19,8 @@ from tqdm.auto import tqdm
 from dpsub._core.random_streams import stream
 from dpsub.accounting import gdp_mu
 from dpsub.estimators import max_certifiable_epsilon
-from dpsub.estimators.claims import GDP, ApproximateDP, crossing
+from dpsub.estimators.claims import GDP, ApproximateDP
+from dpsub.estimators.numerics import crossing
 from dpsub.estimators.rank_tests import fixed_ranks, p_value
 
 FILE = Path(__file__).with_name("assets") / "run_planning.json"

@@ -83,7 +83,7 @@ def step_bounds(result, *, delta, alpha=0.05):
         if mu is None:
             some = step.epsilon > 0
             mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
-        gaussian = replace(step, mu=mu, method="gdp")
+        gaussian = replace(step, method="gdp").with_details(mu=mu)
         training = step_to_training(gaussian, delta=delta, **law)
         rows[name] = {
             "step": step.epsilon,

@@ -15,7 +15,7 @@ import torch
 
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.one_claim import Bettor, Expected
+from dpsub.estimators.wealth import Bettor, Expected
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 from own_code import zoo
 from own_code.zoo_training import (

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsub.accounting.composition import Composition
+from dpsub.accounting.discretisation import Step, merge_outcomes, split_outcomes, spread
 from dpsub.accounting.dominating_pairs import Pair
-from dpsub.accounting.one_step_grid import Step, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 

@@ -1,5 +1,6 @@
 """Three accountants that share no discretisation of the pair, held against each other and against closed forms."""
 
+import itertools
 import math
 import warnings
 
@@ -11,9 +12,9 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
 from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, grid_engine
 from dpsub.accounting.engines import answers
-from dpsub.accounting.epsilon_delta import ENGINES
+from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training
-from dpsub.accounting.revealed_batches import RevealedCurve
+from dpsub.accounting.questions import ENGINES
 
 ADJACENCIES = ("substitute", "add_remove")
 
@@ -179,3 +180,16 @@ def test_no_grid_is_computed_twice(monkeypatch):
     monkeypatch.setattr(grid_engine, "curves", curves)
     epsilon_interval(noise_multiplier=0.24, sample_rate=3e-5, steps=177, delta=1e-5, adjacency="add_remove")
     assert len(set(computed)) == len(computed)
+
+
+def test_dp_accountings_error_is_quadratic_in_the_mesh_above_and_linear_below(by_dp_accounting):
+    sigma, steps, delta = 25.0, 400, 1e-5
+    exact = gdp_epsilon(2 * math.sqrt(steps) / sigma, delta)
+    meshes = (4e-2, 2e-2, 1e-2)
+    ends = [by_dp_accounting(sigma, 1.0, steps, delta, "substitute", mesh) for mesh in meshes]
+    above = [pessimistic - exact for _, pessimistic in ends]
+    below = [exact - optimistic for optimistic, _ in ends]
+    assert all(3.5 < coarse / fine < 4.5 for coarse, fine in itertools.pairwise(above))
+    assert all(0.2 < error / (steps * mesh**2) < 0.5 for error, mesh in zip(above, meshes, strict=True))
+    assert all(1.7 < coarse / fine < 2.3 for coarse, fine in itertools.pairwise(below))
+    assert all(0.3 < error / (steps * mesh / 2) < 1.5 for error, mesh in zip(below, meshes, strict=True))

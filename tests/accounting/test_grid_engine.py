@@ -1,12 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
 
-from dpsub.accounting import gdp_delta, gdp_epsilon
-from dpsub.accounting.grid_engine import curves, scale
-from dpsub.accounting.one_step_grid import REACH, deviations
+from dpsub.accounting import epsilon_interval, gdp_delta, gdp_epsilon, tradeoff
+from dpsub.accounting.discretisation import REACH, deviations
+from dpsub.accounting.gaussian import GaussianCurve
+from dpsub.accounting.grid_engine import RevealedCurve, curves, scale, tradeoff_of_curve
 
 
 def curve_of(adjacency, sigma, q, steps, mesh, reach=REACH):
@@ -58,3 +62,75 @@ def test_every_row_of_counts_is_a_curve_of_its_own(counts):
     alone = [curves("substitute", mechanisms, [row], 0.01, REACH)[0] for row in counts]
     assert [curve.epsilon(1e-5) for curve in both] == [curve.epsilon(1e-5) for curve in alone]
     assert both[0].epsilon(1e-5) != both[1].epsilon(1e-5)
+
+
+def averaged(epsilon):
+    """δ of σ = 1.5, q = 0.3 and four steps under substitution, if it is known which batches held the record."""
+    law = binom(4, 0.3)
+    return sum(law.pmf(k) * gdp_delta(2 * np.sqrt(k) / 1.5, epsilon) for k in range(5))
+
+
+@pytest.fixture(scope="module")
+def curve():
+    return RevealedCurve(2.0, 1.5, 0.3, 4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
+def test_it_is_the_closed_form_averaged_over_the_batches(curve, epsilon):
+    assert curve.delta(epsilon)[1] == pytest.approx(averaged(epsilon), rel=1e-9)
+    assert curve.epsilon(averaged(epsilon) * (1 + 1e-12))[1] == pytest.approx(epsilon, abs=1e-6)
+
+
+def test_its_tradeoff_lies_below_the_exact_one_and_is_that_of_its_deltas(curve):
+    rates = np.linspace(0, 1, 11)
+    lower, _ = curve.tradeoff(rates)
+    exact = tradeoff(rates, noise_multiplier=1.5, sample_rate=0.3, steps=4, adjacency="substitute")
+    assert (lower <= exact + 1e-4).all()
+    epsilon = np.linspace(0, 25, 1_001)
+    assert lower == pytest.approx(tradeoff_of_curve(rates, epsilon, np.array([averaged(e) for e in epsilon])), abs=1e-4)
+
+
+@pytest.mark.parametrize(("sigma", "q", "delta"), [(12.1148681640625, 0.25, 1e-300), (0.02, 0.01, 1e-5)])
+def test_where_no_grid_helps_the_bound_is_that_of_revealed_batches(sigma, q, delta):
+    setting = {"noise_multiplier": sigma, "sample_rate": q, "steps": 500}
+    interval = epsilon_interval(**setting, delta=delta, adjacency="substitute")
+    assert interval.bound == "revealed batches"
+    assert interval.upper == RevealedCurve(2.0, **setting).epsilon(delta)[1]
+    assert 0 < interval.lower < interval.upper
+
+
+RATES = np.concatenate(([0.0], np.logspace(-12, -1, 12), np.linspace(0.1, 1, 10)))
+
+
+def naive(fpr, epsilon, delta):
+    """The best of all lines, one by one."""
+    best = np.zeros_like(fpr)
+    for e, d in zip(epsilon, delta, strict=True):
+        best = np.maximum(best, np.maximum(1 - d - np.exp(e) * fpr, np.exp(-e) * (1 - d - fpr)))
+    return best
+
+
+@given(mu=st.floats(0.01, 8), points=st.integers(2, 60))
+@settings(max_examples=50, deadline=None)
+def test_it_is_the_best_of_all_lines(mu, points):
+    epsilon = np.linspace(0, mu**2 / 2 + 9 * mu, points)
+    delta = np.array([gdp_delta(mu, e) for e in epsilon])
+    assert tradeoff_of_curve(RATES, epsilon, delta) == pytest.approx(naive(RATES, epsilon, delta), abs=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.01, 1.0, 5.0])
+def test_it_recovers_gaussian_privacy_from_below(mu):
+    epsilon = np.linspace(0, mu**2 / 2 + 9 * mu, 10_001)
+    found = tradeoff_of_curve(RATES, epsilon, np.array([gdp_delta(mu, e) for e in epsilon]))
+    exact = ndtr(-ndtri(RATES) - mu)
+    assert found == pytest.approx(exact, abs=1e-6)
+    assert (found <= exact + 1e-12).all()
+    assert (GaussianCurve(mu).tradeoff(RATES)[0] == exact).all()
+
+
+def test_no_privacy_allows_no_errors():
+    assert tradeoff_of_curve(RATES[1:], np.array([0.0, 1.0]), np.array([1.0, 1.0])) == pytest.approx(0, abs=1e-15)
+
+
+def test_perfect_privacy_is_guessing():
+    assert tradeoff_of_curve(RATES, np.array([0.0, 1.0]), np.array([0.0, 0.0])) == pytest.approx(1 - RATES)

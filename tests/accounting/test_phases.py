@@ -1,10 +1,15 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dpsub import accounting
 from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon
+from dpsub.accounting import phases as room
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -95,3 +100,103 @@ def test_sample_rates_without_an_inverse_are_refused(rate):
             question(history=[(1.0, rate, 5)], delta=1e-5, adjacency="substitute")
     with pytest.raises(ValueError, match="sample_rate must be >= 1e-300 and <= 1"):
         group_privacy_epsilon(history=[(1.0, rate, 5)], delta=1e-5)
+
+
+SETTING = {"noise_multiplier": 1.3, "sample_rate": 0.05, "steps": 60}
+EPOCHS = {**SETTING, "sampling": "epochs"}
+MU = {"substitute": 2 * math.sqrt(3) / 1.3, "zero_out": math.sqrt(3) / 1.3}
+
+
+@pytest.mark.parametrize("adjacency", MU)
+def test_epochs_are_full_batches(adjacency):
+    mu, asked = MU[adjacency], {**EPOCHS, "adjacency": adjacency}
+    assert accounting.epsilon(**asked, delta=1e-5) == pytest.approx(accounting.gdp_epsilon(mu, 1e-5), rel=1e-12)
+    assert accounting.delta(**asked, epsilon=4.0) == pytest.approx(accounting.gdp_delta(mu, 4.0), rel=1e-12)
+    fnr = accounting.tradeoff([0.01, 0.3], **asked)
+    full_batch = accounting.tradeoff([0.01, 0.3], noise_multiplier=1.3, sample_rate=1, steps=3, adjacency=adjacency)
+    assert np.allclose(fnr, full_batch, rtol=1e-12)
+
+
+def test_two_epochs_of_ten_fixed_batches():
+    asked = {"noise_multiplier": 1, "sample_rate": 0.1, "steps": 20, "delta": 1e-5, "adjacency": "substitute"}
+    assert accounting.epsilon(**asked) == pytest.approx(4.59, abs=0.01)
+    assert accounting.epsilon(**asked, sampling="epochs") == pytest.approx(15.46, abs=0.01)
+
+
+def test_noise_for_epochs_meets_its_target_and_no_less_does():
+    asked = {"sample_rate": 0.05, "steps": 60, "delta": 1e-5, "adjacency": "substitute", "sampling": "epochs"}
+    sigma = accounting.noise_multiplier(target_epsilon=4.0, **asked)
+    assert accounting.epsilon(noise_multiplier=sigma, **asked) == pytest.approx(4.0, rel=1e-9)
+    assert sigma == pytest.approx(2 * math.sqrt(3) / accounting.gdp_mu(4.0, 1e-5), rel=1e-9)
+
+
+def test_group_privacy_of_epochs_goes_through_zero_out():
+    found = accounting.group_privacy_epsilon(**EPOCHS, delta=1e-5)
+    half = found / 2
+    assert (1 + math.exp(half)) * accounting.gdp_delta(MU["zero_out"], half) == pytest.approx(1e-5, rel=1e-3)
+    assert found > accounting.epsilon(**EPOCHS, delta=1e-5, adjacency="substitute")
+
+
+def test_an_epoch_that_is_not_complete_counts_as_a_whole_one():
+    asked = {**EPOCHS, "steps": [1, 20, 21, 40, 60], "delta": 1e-5, "adjacency": "substitute"}
+    expected = [accounting.gdp_epsilon(2 * math.sqrt(epochs) / 1.3, 1e-5) for epochs in (1, 1, 2, 2, 3)]
+    assert np.allclose(accounting.epsilon(**asked), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["pld", "prv"])
+def test_other_engines_agree_on_epochs(engine):
+    asked = {**EPOCHS, "delta": 1e-5, "adjacency": "substitute"}
+    low, _, high = accounting.epsilon_interval(**asked, engine=engine)
+    assert low <= accounting.epsilon(**asked) <= high
+
+
+phases = st.lists(
+    st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([1, 2, 5, 10]), st.integers(1, 25)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(phases)
+def test_an_epoch_counts_with_its_least_noise(phases):
+    found: dict[float, int] = {}
+    for sigma, _, count in room.epochs([(sigma, 1 / steps, count) for sigma, steps, count in phases]):
+        found[sigma] = found.get(sigma, 0) + count
+    least: dict[int, float] = {}  # step by step: an epoch, and the least noise of the steps that touch it
+    done = Fraction(0)
+    for sigma, steps, count in phases:
+        for _ in range(count):
+            end = done + Fraction(1, steps)
+            for epoch in range(math.floor(done), math.ceil(end)):
+                least[epoch] = min(sigma, least.get(epoch, sigma))
+            done = end
+    assert found == {sigma: list(least.values()).count(sigma) for sigma in least.values()}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda **asked: accounting.epsilon(**SETTING, delta=1e-5, **asked),
+        lambda **asked: accounting.epsilon_interval(**SETTING, delta=1e-5, **asked),
+        lambda **asked: accounting.delta(**SETTING, epsilon=1, **asked),
+        lambda **asked: accounting.tradeoff(0.1, **SETTING, **asked),
+        lambda **asked: accounting.noise_multiplier(target_epsilon=1, sample_rate=0.05, steps=60, delta=1e-5, **asked),
+    ],
+)
+def test_epochs_refuse_add_remove_with_the_reason(ask):
+    with pytest.raises(ValueError, match="a removed record would shift the others between batches"):
+        ask(adjacency="add_remove", sampling="epochs")
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', got 'shuffle'"):
+        ask(adjacency="substitute", sampling="shuffle")
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.0042667, 0.999])
+def test_epochs_need_whole_numbers_of_steps(rate):
+    with pytest.raises(ValueError, match=rf"sample_rate must be 1 / \(steps an epoch\) .* got {rate}"):
+        accounting.epsilon(**{**EPOCHS, "sample_rate": rate}, delta=1e-5, adjacency="substitute")
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-12, 1 / 60])
+def test_one_epoch_is_one_full_batch_however_many_steps_it_has(rate):
+    found = accounting.epsilon(**{**EPOCHS, "sample_rate": rate}, delta=1e-5, adjacency="substitute")
+    assert found == pytest.approx(accounting.gdp_epsilon(2 / 1.3, 1e-5), rel=1e-12)

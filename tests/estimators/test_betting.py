@@ -5,10 +5,9 @@ from own_code.validity_study import Cell, measure
 from scipy.stats import binom, norm
 
 from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.betting import portfolio
+from dpsub.estimators.betting import FIRST, QUANTILES, portfolio, stretches
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.lessons import FIRST, QUANTILES, stretches
 
 DELTA = 1e-5
 SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")
@@ -67,7 +66,7 @@ def test_no_true_claim_lets_wealth_grow_on_average(claim, parameter):
     rng = np.random.default_rng(3)
     slopes, deltas = slopes_and_deltas(claim, parameter)
     for stretch in stretches(*(lambda s, b: (s, b == 0))(*independent(rng, 500, 2.0))):
-        gross, charge = portfolio(stretch, slopes, deltas)
+        gross, charge = portfolio(stretch.past, slopes, deltas)
         growth = gross[0] - charge[0] @ deltas[0]
         assert (charge >= 0).all()
         assert growth.min() > 0

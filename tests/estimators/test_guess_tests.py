@@ -6,8 +6,9 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import binom
 
+from dpsub.estimators import Guesses
 from dpsub.estimators.claims import GDP, ApproximateDP
-from dpsub.estimators.guess_tests import Guesses, of_independent, of_odds, of_tradeoff, p_values
+from dpsub.estimators.guess_tests import of_independent, of_odds, of_tradeoff, p_values
 
 NORMAL = NormalDist()
 SEEN = [
@@ -51,7 +52,7 @@ def test_p_values_are_those_of_a_plain_loop(seen, delta):
 
 @pytest.mark.parametrize("seen", SEEN)
 def test_the_largest_refuted_epsilon_is_where_the_p_value_is_alpha(seen):
-    epsilon = of_odds(ApproximateDP(1e-5), seen, 0.05)
+    epsilon = of_odds(1e-5, seen, 0.05)
     if epsilon:
         assert odds_p_value(epsilon, 1e-5, seen) == pytest.approx(0.05, abs=1e-7)
         assert odds_p_value(epsilon + 1e-6, 1e-5, seen) > 0.05
@@ -92,7 +93,7 @@ def test_without_a_difference_a_binomial_decides(seen):
     if p < 0.04:
         assert of_tradeoff(GDP(1e-5), seen, 0.05) > 0
     if p > 0.06:
-        assert of_tradeoff(GDP(1e-5), seen, 0.05) == of_odds(ApproximateDP(1e-12), seen, 0.05) == 0
+        assert of_tradeoff(GDP(1e-5), seen, 0.05) == of_odds(1e-12, seen, 0.05) == 0
 
 
 def test_independent_guesses_are_judged_at_the_upper_end_of_their_error_rate():

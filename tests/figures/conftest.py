@@ -27,7 +27,7 @@ def bounds_of():
     """Makes one repeat's bounds from numbers."""
 
     def made(values, *, assumes="gdp", valid=True):
-        return [LowerBound(v, None, None, None, None, "gdp", assumes, valid) for v in values]
+        return [LowerBound(v, "gdp", assumes, valid) for v in values]
 
     return made
 

@@ -101,7 +101,7 @@ def test_accuracies_with_named_dimensions_are_read_by_name(ax):
 
 TRACE = {"step": [0, 1], "path": np.ones((2, 3)), "travel": [1.0, 2.0], "confidence": [0.1, 0.2], "cosine": [0.1, 0.2],
          "norm_ratio": [1, 2]}  # fmt: skip
-ONE = estimators.LowerBound(1.0, None, None, None, None, "gdp", "gdp", True)
+ONE = estimators.LowerBound(1.0, "gdp", "gdp", True)
 BOUNDS = {"S2": [[ONE, ONE]]}
 # The arguments that each draws from, beside its axes.
 CALLS = [

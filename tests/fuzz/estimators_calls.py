@@ -9,6 +9,8 @@ import xarray as xr
 from hypothesis import strategies as st
 
 from dpsub import estimators
+from dpsub.estimators import METHODS as METHODS_BY_NAME
+from dpsub.estimators.catalogue import RULES
 from fuzz.accounting_calls import DELTAS, RATES, STEPS
 from fuzz.call import OMIT, Call
 from fuzz.checkers import ADJACENCIES, is_bound, number, of
@@ -53,10 +55,69 @@ def over_repeats(result, /, **_):
     assert result.repeats == 1 or (np.asarray(result.error) >= 0).all()
 
 
-STEP = estimators.LowerBound(3.9, 0.9, None, None, None, "gdp", "gdp", True)
-STEP_NOISE = replace(STEP, mu=None, method="pld", noise_multiplier=2.0)
+STEP = estimators.LowerBound(3.9, "gdp", "gdp", True, details={"mu": 0.9})
+STEP_NOISE = replace(STEP, method="pld", details={"noise_multiplier": 2.0})
 RUNS = [4, 50, 1_000, np.int64(7), 30.0]
+OBJECTS = {
+    "claim": [OMIT, None, "gdp", "dp", METHODS_BY_NAME["gdp"](1e-5), METHODS_BY_NAME["katz"](1e-5)],
+    "rule": [OMIT, None, "ranks", "split", 0.5, RULES["best"], RULES["ranks"]],
+    "delta": [1e-5],
+}
+
+
+def audits():
+    """Datasets as audits of models, steps and pairs return them."""
+    score, bit, law = np.tile(SCORES, 3), np.tile(BITS, 3), {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"}
+    of_runs = xr.Dataset({"score": ("run", score), "bit": ("run", bit)}, coords={"step": 3}, attrs=law)
+    steps = of_runs.drop_vars("step").rename(run="observation")
+    pairs = of_runs.drop_vars("step").rename(run="pair").expand_dims("model")
+    return [of_runs, of_runs.expand_dims(repeat=2).transpose("run", "repeat"), steps, pairs]
+
+
+def bounds_of_audit(result, /, **_):
+    for bound in np.ravel(result):
+        is_bound(bound)
+
+
 CALLS = [
+    *(
+        Call(
+            f"dpsub{room}.bound",
+            estimators.bound,
+            {
+                "result": audits(),
+                "delta": [1e-5],
+                "claim": OBJECTS["claim"][:5],
+                "rule": [OMIT, None],
+                "alpha": ALPHAS,
+            },
+            bounds_of_audit,
+            hostile={"result": st.one_of(LITTLE, among([one.drop_vars("bit") for one in audits()]))},
+        )
+        for room in ("", ".estimators")
+    ),
+    Call("dpsub.estimators.LowerBound.with_details", STEP.with_details, {"mu": [0.5, 1]}, of(estimators.LowerBound)),
+    Call(
+        "dpsub.estimators.epsilon_lower_bound by objects",
+        estimators.epsilon_lower_bound,
+        {"scores": ALL_SCORES[:4], "bits": ALL_BITS[:2], **OBJECTS},
+        bounds,
+        names=("threshold",),
+    ),
+    Call(
+        "dpsub.estimators.max_certifiable_epsilon by objects",
+        estimators.max_certifiable_epsilon,
+        {"runs": [50, 1_000], **OBJECTS},
+        number(0),
+        hostile={"runs": LITTLE},
+        names=("threshold",),
+    ),
+    Call(
+        "dpsub.estimators.one_run_epsilon_lower_bound by objects",
+        estimators.one_run_epsilon_lower_bound,
+        {"correct": [60], "guesses": [100], "pairs": [100], **{name: OBJECTS[name] for name in ("claim", "delta")}},
+        is_bound_of_guesses,
+    ),
     Call(
         "dpsub.estimators.epsilon_lower_bound",
         estimators.epsilon_lower_bound,
@@ -159,7 +220,14 @@ CALLS = [
         is_bound_of_training,
         hostile={
             "bound": st.one_of(
-                LITTLE, among([[STEP], replace(STEP, mu=np.nan), replace(STEP_NOISE, noise_multiplier=-1)])
+                LITTLE,
+                among(
+                    [
+                        [STEP],
+                        replace(STEP, details={"mu": np.nan}),
+                        replace(STEP_NOISE, details={"noise_multiplier": -1}),
+                    ]
+                ),
             )
         },
     ),

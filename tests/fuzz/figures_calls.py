@@ -20,8 +20,7 @@ NAMES = ["S2", "a name", "a" * 100, "$x$", "_hidden", "ε"]
 
 
 def bound(epsilon, **changes):
-    fields = {"mu": None, "threshold": None, "fpr_upper": None, "fnr_upper": None, "method": "gdp", "assumes": "gdp"}
-    return estimators.LowerBound(epsilon=epsilon, **{**fields, "valid": True, **changes})
+    return estimators.LowerBound(epsilon=epsilon, **{"method": "gdp", "assumes": "gdp", "valid": True, **changes})
 
 
 BOUNDS = [bound(1.0), bound(0.0, assumes="none"), bound(2.5, valid=False)]

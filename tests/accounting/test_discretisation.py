@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dpsub.accounting import discretisation
 from dpsub.accounting.composition import Composition
+from dpsub.accounting.discretisation import deviations, merge_outcomes, split_outcomes, spread
 from dpsub.accounting.dominating_pairs import Pair
-from dpsub.accounting.one_step_grid import deviations, merge_outcomes, split_outcomes, spread
 
 DIRECTIONS = ("substitute", "remove", "add")
 
@@ -91,3 +92,34 @@ def test_a_bounded_loss_is_answered_up_to_its_bound(delta):
 @given(delta=st.floats(1e-12, 1e-2), steps=st.integers(1, 100_000))
 def test_what_a_grid_leaves_out_is_negligible_and_no_less(delta, steps):
     assert steps * norm.sf(deviations(steps, delta)) == pytest.approx(1e-6 * delta, rel=1e-2)
+
+
+def one_by_one(p, q, ratio):
+    """The rule as a loop over cells."""
+    raised = np.zeros((2, len(p)))
+    have, at = np.array([p[0], q[0]]), 0
+    for i in range(1, len(p)):
+        following = np.array([p[i], q[i]])
+        missing, offered = ratio[at] * have[1] - have[0], p[i] - ratio[at] * q[i]
+        if 0 < missing >= offered:
+            have = have + following
+            continue
+        part = missing / offered if missing > 0 else 0.0
+        raised[:, at] = have + part * following
+        have, at = (1 - part) * following, i
+    raised[:, at] = have
+    return raised
+
+
+@pytest.mark.parametrize("block", [1, 3, 50, 4096])
+@pytest.mark.parametrize("mesh", [0.5, 0.02])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 2.0])
+def test_blocks_of_cells_give_what_a_loop_gives_bit_for_bit(block, mesh, noise, monkeypatch):
+    monkeypatch.setattr(discretisation, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    index = np.arange(-60, 61)
+    q = np.exp(-(index**2) / 500) * rng.random(len(index))
+    p = q * np.exp(mesh * (index + noise * rng.normal(size=len(index))))
+    q[40:60] *= 3  # cells that need all of the next ones
+    ratio = np.exp(index * mesh)
+    np.testing.assert_array_equal(discretisation.borrow(p, q, ratio), one_by_one(p, q, ratio))

@@ -1,4 +1,4 @@
-"""Bets against a single claim, while the observations come in."""
+"""The wealth of bets against a single claim, observation after observation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from dpsub.estimators.betting import CAUTIOUS, SLOPES, STEEPEST, Manner, portfolio
-from dpsub.estimators.claims import Array, Claim
-from dpsub.estimators.lessons import FIRST, Lesson, lesson, until
+from dpsub._core import checks
+from dpsub.accounting.gaussian import gdp_mu
+from dpsub.estimators.betting import CAUTIOUS, FIRST, SLOPES, STEEPEST, Manner, Past, path, portfolio, until
+from dpsub.estimators.claims import GDP, ApproximateDP, Claim
+from dpsub.estimators.numerics import Array
+from dpsub.estimators.scores import scores_and_bits
 
+MOST_EPSILON = 100.0  # odds of a bet are finite there
 STEEPEST_SLOPE = 30.0  # no number of observations shows anything at steeper ones
 MOST_TRIED = 20_000  # observations of a perfect attack
 BOLD = Manner(restraint=0.0, rounds=30, haste=8.0)  # of who learns from Gaussians, which have no chance patterns
@@ -24,6 +28,48 @@ FAULT = 2.0  # who expects bets on this much less noise than is claimed
 LEAST_SPREAD = 1e-12  # of a fitted Gaussian, and relative to the largest score
 MANY = 2.0  # scores of each world, which who expects takes for seen: more of them lead to steeper slopes
 POINTS = ndtri((np.arange(200) + 0.5) / 200)
+
+
+def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta: float, method: str = "gdp") -> Array:
+    r"""The logarithm of the wealth of bets against the claim that one observation has this ε at this δ.
+
+    Wealth starts at 1. If the claim holds, it ever reaches 1/α with probability at most α, whatever observations owe to
+    those before. So the claim is refuted, at confidence 1 − α, where the logarithm first reaches ln(1/α).
+
+    Args:
+        scores: (observations,) in the order in which they were made; higher speaks for z.
+        bits: (observations,) of 0 (z) and 1 (z′), a fair coin for each; both must occur.
+        epsilon: > 0 and at most 100; the claim, at `delta`.
+        delta: 0 < δ < 1.
+        method: "gdp", the claim of the μ-GDP with this ε at `delta`, or "dp", that of (ε, δ)-DP.
+
+    Returns:
+        (observations,) natural logarithms, 0 for the first 64, from which the bets are learnt.
+
+    Raises:
+        ValueError: if scores are not (observations,), are empty, NaN or not as many as bits, or if an argument is out
+            of range.
+
+    Source: Waudby-Smith and Ramdas (2024); Ville (1939).
+
+    >>> rng = np.random.default_rng(0)
+    >>> bits = rng.integers(0, 2, 1_000)
+    >>> scores = rng.normal(size=1_000) + (bits == 0)  # μ = 1, so ε = 4.38 at δ = 1e-5
+    >>> against_half, against_all = (wealth_of_bets(scores, bits, epsilon=e, delta=1e-5) for e in (2.0, 4.38))
+    >>> bool(against_half.max() > np.log(20)), bool(against_all.max() > np.log(20))
+    (True, False)
+    """
+    columns, in_z, several = scores_and_bits(scores, bits)
+    if several:
+        raise ValueError(f"scores must have shape (observations,), got {columns.shape}: give one column")
+    epsilon = checks.real("epsilon", epsilon, above=0, at_most=MOST_EPSILON)
+    delta = checks.probability("delta", delta)
+    checks.choice("method", method, ("gdp", "dp"))
+    claim: Claim = GDP(delta) if method == "gdp" else ApproximateDP(delta)
+    parameter = gdp_mu(epsilon, delta) if method == "gdp" else epsilon
+    slopes = np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES)
+    known = min(FIRST, len(columns))
+    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, slopes, claim.deltas(slopes, parameter))))
 
 
 class Expected(NamedTuple):
@@ -65,20 +111,20 @@ class Bettor:
         self.refuted_at: int | None = None
         self._goal, self._expected = -math.log(alpha), expected
         self._scores, self._worlds = array("d"), array("q")
-        self._next_lesson = FIRST
-        self._past: Lesson | None = None
+        self._learns_at = FIRST
+        self._past: Past | None = None
         self._claim: tuple[Claim, float] | None = None
         self._wealths = np.zeros(len(SHARES))
-        self._bets: list[tuple[Lesson, Array] | None] = [None] * len(SHARES)
+        self._bets: list[tuple[Past, Array] | None] = [None] * len(SHARES)
 
     def __len__(self) -> int:
         return len(self._scores)
 
     def observe(self, score: float, in_z: bool, claim: Claim, parameter: float) -> None:
         """Take one more observation, of which the claim with this parameter is made."""
-        if len(self) == self._next_lesson:
-            self._past = lesson(np.array(self._scores), np.array(self._worlds))
-            self._next_lesson, self._bets[:2] = until(len(self)), [None, None]
+        if len(self) == self._learns_at:
+            self._past = Past.of(np.array(self._scores), np.array(self._worlds))
+            self._learns_at, self._bets[:2] = until(len(self)), [None, None]
         if self._claim != (claim, parameter):
             self._claim, self._bets = (claim, parameter), [None] * len(SHARES)
         if self._bets[2] is None or (self._past is not None and self._bets[0] is None):
@@ -97,7 +143,7 @@ class Bettor:
     def _learn(self, claim: Claim, parameter: float) -> None:
         slopes, deltas = _curve(claim, parameter)
 
-        def growth(learnt: Lesson, manner: Manner) -> tuple[Lesson, Array]:
+        def growth(learnt: Past, manner: Manner) -> tuple[Past, Array]:
             bets = portfolio(learnt, slopes[None], deltas[None], manner)
             return learnt, np.asarray(bets.gross[0] - bets.charge[0] @ deltas)
 
@@ -107,16 +153,15 @@ class Bettor:
             fitted = self._fitted(self._past, LARGER * parameter * self._expected.rate)
             self._bets[:2] = growth(self._past, CAUTIOUS), growth(fitted, BOLD)
 
-    def _fitted(self, past: Lesson, farthest: float) -> Lesson:
+    def _fitted(self, past: Past, farthest: float) -> Past:
         """What Gaussians with the past's means and spread show, at least so far apart, in units of the spread."""
         scores, worlds = np.array(self._scores), np.array(self._worlds)
         means = np.array([scores[worlds == world].mean() if (worlds == world).any() else 0.0 for world in (0, 1)])
         spread = max(float(np.std(scores - means[worlds])), LEAST_SPREAD * float(np.abs(scores).max()), LEAST_SPREAD)
         apart = max(float(means[0] - means[1]) / spread, farthest)
         centred = (past.cuts - means.mean()) / spread
-        return past._replace(
-            past=Expected(apart / 2, -apart / 2, 1.0).counts(centred, past.past.shape[1], len(self) / 2)
-        )
+        fitted = Expected(apart / 2, -apart / 2, 1.0)
+        return past._replace(counts=fitted.counts(centred, past.counts.shape[1], len(self) / 2))
 
 
 @lru_cache(maxsize=128)
@@ -139,12 +184,12 @@ def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected) -> 
     return bettor.refuted_at
 
 
-def _expected(where: Expected, parameter: float) -> Lesson:
+def _expected(where: Expected, parameter: float) -> Past:
     """What scores would show, if there were less noise than is claimed."""
     spread = (where.z - where.z_prime) / (FAULT * parameter)
     means = np.array([where.z, where.z_prime])
     scores = (means[:, None] + spread * POINTS).ravel()
     worlds: NDArray[np.int64] = np.repeat([0, 1], len(POINTS))
-    seen = lesson(scores, worlds)
+    seen = Past.of(scores, worlds)
     scaled = Expected(where.z / spread, where.z_prime / spread, where.rate)
-    return seen._replace(past=scaled.counts(seen.cuts / spread, seen.past.shape[1], MANY))
+    return seen._replace(counts=scaled.counts(seen.cuts / spread, seen.counts.shape[1], MANY))

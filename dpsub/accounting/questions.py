@@ -1,18 +1,30 @@
-"""ε and δ of a DP-SGD training, as certified intervals."""
+"""ε, δ and the trade-off function of a DP-SGD training: certified bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self, overload
+from typing import NamedTuple, Self, cast, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.engines import NAMES, TOLERANCE, Curve, Interval, answers, any_bound, as_arrays, epsilons
+from dpsub.accounting.engines import (
+    NAMES,
+    TOLERANCE,
+    Curve,
+    Interval,
+    Testable,
+    answers,
+    any_bound,
+    as_arrays,
+    epsilons,
+)
 from dpsub.accounting.phases import History, StepCounts, of_arguments, one_count
 
 ENGINES = tuple(NAMES)
+FINEST_RATE = 1e-5  # half the width of a trade-off function's interval
 NO_DELTA = 1e-280  # a δ smaller than this is not distinguished from 0
 
 
@@ -225,3 +237,48 @@ def delta(
         [(low, high)] = found.intervals
         least = max(float(np.min(low)), NO_DELTA)
     return float(high[0]) if several is None else high
+
+
+def tradeoff(
+    fpr: ArrayLike,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    history: History | None = None,
+    adjacency: str,
+    sampling: str = "poisson",
+) -> float | Array:
+    r"""The trade-off function f: the least false-negative rate of any attack, at a given false-positive rate.
+
+    An adversary who takes z′ for z with probability `fpr` takes z for z′ with probability at least f(fpr). The values
+    are exact at q = 1, and elsewhere a certified lower bound, within 2e-5 where possible. Under add/remove adjacency f
+    is the lower of the two directions, made symmetric and convex.
+
+    Args:
+        fpr: any shape; false-positive rates, from 0 to 1.
+        noise_multiplier, sample_rate, steps, history, adjacency, sampling: as in `epsilon`; `steps` is one number.
+
+    Returns:
+        False-negative rates, of the shape of `fpr`.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Dong, Roth and Su (2022), Definition 2.1 and Proposition 2.12; *Tight Auditing*, section 4.
+
+    >>> round(tradeoff(0.05, noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute"), 3)
+    0.765
+    """
+    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
+    rates = checks.rates("fpr", fpr)
+    found = answers(
+        training,
+        "auto",
+        lambda curve: cast(Testable, curve).tradeoff(rates.ravel()),
+        excess=lambda low, high: float(np.max(high - low, initial=0.0)) / 2 / FINEST_RATE,
+        eps_error=TOLERANCE,
+        delta=1e-12,
+    )
+    [(low, _)] = found.intervals
+    return low.reshape(rates.shape) if rates.ndim else float(low[0])

@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from dpsub.accounting import gdp_mu
-from dpsub.estimators.betting import SLOPES, STEEPEST, log_wealth, portfolio
+from dpsub import validity
+from dpsub.accounting import gdp_epsilon, gdp_mu
+from dpsub.estimators import wealth_of_bets
+from dpsub.estimators.betting import FIRST, SLOPES, STEEPEST, log_wealth, portfolio, stretches
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
-from dpsub.estimators.lessons import FIRST, stretches
-from dpsub.estimators.one_claim import SHARES, Bettor, Expected, fewest
+from dpsub.estimators.wealth import SHARES, Bettor, Expected, fewest
 
 CLAIM = GDP(1e-5)
 SUBSTITUTED, ADDED = Expected(1.0, -1.0, 1.0), Expected(1.0, 0.0, 1.0)
@@ -32,7 +33,7 @@ def test_who_counts_has_the_wealth_of_bets_on_all_claims():
     slopes = np.linspace(0.0, CLAIM.steepest(STEEPEST, 0.7), SLOPES)[None]
     deltas, wealth = CLAIM.deltas(slopes[0], 0.7)[None], np.zeros(1)
     for stretch in stretches(scores, in_z):
-        wealth = log_wealth(stretch, portfolio(stretch, slopes, deltas), deltas, wealth)[:, -1]
+        wealth = log_wealth(stretch, portfolio(stretch.past, slopes, deltas), deltas, wealth)[:, -1]
     bettor = followed(scores, in_z, 0.7)
     assert bettor._wealths[0] == pytest.approx(wealth[0])
     assert np.exp(bettor.log_wealth) == pytest.approx(SHARES @ np.exp(bettor._wealths))
@@ -124,3 +125,59 @@ def test_equal_scores_and_extreme_claims_are_no_trouble():
     for mu in (1e-3, 1.0, 1e3, 1e8):
         assert followed(np.zeros(100), in_z, mu).refuted_at is None
     assert np.isfinite(followed(1e6 * np.where(in_z, 1.0, -1.0), in_z, 1e3).log_wealth)
+
+
+DELTA = 1e-5
+
+
+def of_truth(truth, count, seed):
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2, count)
+    return validity.scores(truth, bits, rng), bits
+
+
+@pytest.mark.parametrize("truth", [validity.Gaussian(1.0), validity.Drifting(1.0)], ids=lambda one: type(one).__name__)
+def test_wealth_against_a_true_claim_does_not_grow_on_average_and_against_a_false_one_it_does(truth):
+    paths = {epsilon: [] for epsilon in (2.0, gdp_epsilon(1.0, DELTA))}
+    for seed in range(40):
+        for epsilon, found in paths.items():
+            found.append(wealth_of_bets(*of_truth(truth, 600, seed), epsilon=epsilon, delta=DELTA))
+    false, true = (np.exp(found) for found in paths.values())
+    assert true.shape == (40, 600)
+    assert (true[:, :FIRST] == 1).all()
+    last = true[:, -1]
+    assert last.mean() <= 1 + 4 * last.std() / np.sqrt(len(last))
+    assert (true.max(axis=1) >= 20).mean() <= 0.2
+    if truth == validity.Gaussian(1.0):  # the places of the others hide the difference from thresholds
+        assert (false.max(axis=1) >= 20).mean() > 0.8
+
+
+def test_a_claim_is_refuted_when_its_bound_is_reached(bounded):
+    scores, bits = of_truth(validity.Gaussian(1.0), 800, 5)
+    bound = bounded(scores, bits, threshold="bets")
+    below, above = (
+        wealth_of_bets(scores, bits, epsilon=share * bound.epsilon, delta=DELTA).max() >= np.log(20)
+        for share in (0.8, 1.25)
+    )
+    assert (below, above) == (True, False)
+
+
+def test_claims_of_epsilon_delta_are_harder_to_refute():
+    seen = of_truth(validity.Gaussian(1.0), 800, 5)
+    assert not wealth_of_bets(*(one[:40] for one in seen), epsilon=1.0, delta=DELTA).any()  # all is learnt from
+    gdp, dp = (wealth_of_bets(*seen, epsilon=2.0, delta=DELTA, method=method)[-1] for method in ("gdp", "dp"))
+    assert gdp > dp
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epsilon": 101}, "epsilon must be > 0 and <= 100, got 101"),
+        ({"method": "pld"}, "method must be one of 'gdp', 'dp', got 'pld'"),
+        ({"scores": np.zeros((2, 2))}, r"scores must have shape \(observations,\), got \(2, 2\): give one column"),
+        ({"scores": [0.0, np.nan]}, "scores must"),
+    ],
+)
+def test_what_cannot_be_bet_on_is_named(changed, message):
+    with pytest.raises(ValueError, match=message):
+        wealth_of_bets(**{"scores": [0.1, 0.2], "bits": [0, 1], "epsilon": 1.0, "delta": DELTA} | changed)

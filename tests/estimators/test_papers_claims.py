@@ -7,7 +7,7 @@ from scipy.stats import beta, norm
 
 from dpsub.estimators import METHODS, max_certifiable_epsilon
 from dpsub.estimators.claims import GDP, ApproximateDP
-from dpsub.estimators.one_threshold import clopper_pearson_upper
+from dpsub.estimators.numerics import clopper_pearson_upper
 
 DELTA = 1e-5
 

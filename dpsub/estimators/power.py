@@ -10,9 +10,8 @@ from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
-from dpsub.estimators.lower_bounds import SMALLEST_ALPHA
-from dpsub.estimators.rank_tests import LEAST_RUNS, fixed_ranks, p_value
-from dpsub.estimators.threshold_rules import MOST_RUNS
+from dpsub.estimators.lower_bounds import checked_alpha
+from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks, p_value
 
 PLANNED = ("gdp", "dp")
 AUDITS = 20_000  # simulated; a share of them has a standard error of at most 0.0036
@@ -62,7 +61,7 @@ def runs_needed(
         raise ValueError(f"truth must be > epsilon = {epsilon:g}, got {truth:g}: no valid bound reaches the truth")
     power = checks.real("power", power, at_least=0.01, at_most=0.99)
     claim, parameter = _claim(checks.choice("method", method, PLANNED), epsilon, delta)
-    alpha = checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+    alpha = checked_alpha(alpha)
     mu = gdp_mu(truth, delta)
 
     def reached(runs: int) -> bool:

@@ -1,0 +1,283 @@
+"""From what an audit returns to its bounds: of one step, of a training, and over repeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpsub._core import checks
+from dpsub.accounting.phases import LEAST_NOISE as LEAST_SIGMA
+from dpsub.accounting.phases import LEAST_RATE, MOST_STEPS
+from dpsub.estimators.catalogue import OF_GUESSES, ClaimLike, RuleLike
+from dpsub.estimators.claims import GDP, Claim
+from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP, Sampling
+from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound
+from dpsub.estimators.numerics import Array
+from dpsub.estimators.one_run import one_run_epsilon_lower_bound, one_run_guesses
+
+CHANGED = "the claimed noise changed between the steps, and the bound takes all of them for equal"
+NO_RATE = "of one step: the sample rate of the training is not known, which step_to_training takes"
+NOT_GDP = "a step with a canary rate below 1 is not of GDP: give claim 'pld'"
+
+
+def bound(
+    result: Any,
+    *,
+    delta: float,
+    claim: ClaimLike | None = None,
+    rule: RuleLike | Sequence[int] | None = None,
+    alpha: float = 0.05,
+) -> LowerBound | list[Any]:
+    r"""The lower bounds on ε that an audit supports, whatever kind of audit it is. Valid by default for its kind.
+
+    The dimensions and attributes of an audit say of which kind it is:
+
+    - Many models (`run`), as `audit`, `audit_worst_case`, `audit_training` and `distinguish` return them, are judged by
+      `epsilon_lower_bound`: by ranks, or by folds where each fold has a scorer of its own.
+    - Steps (`observation`), as `audit_steps` and an auditor's `observations()` return them, are judged by bets, which
+      bound one step. `step_to_training` makes that the bound of the training, with the attributes `sample_rate`,
+      `steps` and `adjacency`; the step's bound is its detail `step`. Below a canary rate of 1 the claim is "pld", of a
+      step that samples the record at this rate. The bound is of one step if the sample rate is not known, or if the
+      claim says nothing of noise.
+    - Many pairs in one model or more (`pair`), as `audit_one_run` and `one_run_dataset` return them, are judged by
+      guesses of the coins: of `step_score`, or of `score`, which sees the final models alone, where there is no other.
+      They are made around 0 for step scores from which the expected was subtracted, otherwise around each model's
+      median.
+
+    Args:
+        result: the dataset of an audit.
+        delta: 0 < δ < 1; the δ at which ε is stated.
+        claim: which claims are tested: a name or a `Claim`, as in `epsilon_lower_bound`; "product", too, for many
+            pairs. "gdp" by default. "pld" takes `sample_rate`, `steps` and `adjacency` from the audit.
+        rule: how the threshold is chosen: a name, a number or a `ThresholdRule`, as in `epsilon_lower_bound`. For m
+            pairs it is the number of guesses, or a sequence of several, which share alpha. By default it is 2·m^(2/3),
+            and all m for claim "product". For idealised canaries, m from 20 to 50,000 and μ from 0.5 to 4, this showed
+            on average as much as the best share of the pairs at each m.
+        alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
+
+    Returns:
+        A `LowerBound`. For many models at several steps (dimension `step`) a list with one for each step; for several
+        repeats (dimension `repeat`) a list with one of these for each repeat. What the marks or the attributes of an
+        audit make invalid has `valid` False, and `note` says why.
+
+    Raises:
+        ValueError: if the result is not the dataset of an audit, if runs are missing, if claim and rule cannot be used
+            for this kind of audit, or if an argument is out of range.
+
+    >>> from dpsub import audit_worst_case
+    >>> audited = audit_worst_case(noise_multiplier=20, sample_rate=1, steps=100, runs=2_500, adjacency="substitute")
+    >>> print(bound(audited.isel(step=0), delta=1e-5))
+    ε ≥ 3.82 at δ = 1e-05, 95 % confidence, of a training (gdp by ranks; assumes a Gaussian mechanism's curve; valid)
+    """
+    names = getattr(getattr(result, "score", None), "dims", None)
+    if not isinstance(names, tuple) or not all(hasattr(result, name) for name in ("bit", "attrs", "data_vars")):
+        raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
+    asked: dict[str, Any] = {"delta": checks.probability("delta", delta), "claim": claim, "rule": rule, "alpha": alpha}
+    if "repeat" in names:
+        return [bound(result.isel(repeat=i), **asked) for i in range(result.sizes["repeat"])]
+    if "pair" in names:
+        return _of_pairs(result, **asked)
+    if "observation" in names:
+        return _of_steps(result, **asked)
+    return epsilon_lower_bound(result.score, result.bit, **asked, **known_sampling(result, claim))
+
+
+def known_sampling(result: Any, claim: Any) -> dict[str, Any]:
+    """What claim "pld" must know of the training, as far as an audit of models says it."""
+    steps = {"steps": np.atleast_1d(result.step.values).tolist()} if "step" in result.coords else {}
+    return _needed(claim, {name: value for name, value in result.attrs.items() if name != "steps"} | steps)
+
+
+def _needed(claim: Any, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of claim "pld" among what is known of a training; none for other claims."""
+    named = isinstance(claim, str) and claim == MechanismDP.name
+    return {name: about[name] for name in Sampling.__annotations__ if name in about} if named else {}
+
+
+def _of_steps(result: Any, *, delta: float, claim: Any, rule: Any, alpha: float) -> LowerBound:
+    about = result.attrs
+    rate = checks.real("result's canary rate", about.get("q_c", about.get("canary_rate", 1.0)), above=0, at_most=1)
+    adjacency = checks.adjacency(about.get("adjacency"))
+    claim = (GDP.name if rate == 1 else MechanismDP.name) if claim is None else claim
+    law = _needed(claim, {"sample_rate": rate, "steps": 1, "adjacency": adjacency})
+    step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, rule=rule, alpha=alpha, **law)
+    assert isinstance(step, LowerBound)
+    if rate < 1 and step.assumes == "gdp":
+        step = _noted(replace(step, valid=False), NOT_GDP)
+    if {"mu", "noise_multiplier"}.isdisjoint(step.details):
+        return _noted(step, f"of one step: claim {step.method!r} says nothing of its noise, and so of the training")
+    if "sample_rate" not in about:
+        return _noted(step, NO_RATE)
+    steps = about.get("steps", result.sizes["observation"])
+    training = step_to_training(step, sample_rate=about["sample_rate"], steps=steps, delta=delta, adjacency=adjacency)
+    if "noise_multiplier" in result.data_vars and len(np.unique(result.noise_multiplier)) > 1:
+        return _noted(replace(training, valid=False), CHANGED)
+    return training
+
+
+def _noted(bound: LowerBound, note: str) -> LowerBound:
+    return replace(bound, note="; ".join(filter(None, (bound.note, note))))
+
+
+def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, alpha: float) -> LowerBound:
+    stepwise = "step_score" in result.data_vars
+    scores, bits = result.step_score if stepwise else result.score, result.bit
+    if "model" in scores.dims:
+        scores, bits = scores.transpose("model", "pair"), bits.transpose("model", "pair")
+    pairs = scores.size
+    family = OF_GUESSES.get(claim, GDP) if isinstance(claim, str) else type(claim) if isinstance(claim, Claim) else GDP
+    asked = family.guesses(pairs) if rule is None else rule
+    expected = "rule must be a number of guesses, or several, for many pairs in one model"
+    several = [asked] if isinstance(asked, Real) else checks.several(expected, asked)
+    guesses = [checks.whole("rule", number, at_most=pairs) for number in several]
+    centre = 0.0 if stepwise and result.attrs.get("subtract_expected") else "median"
+    guessed = one_run_guesses(scores, bits, guesses=guesses, centre=centre)
+    return one_run_epsilon_lower_bound(*guessed, delta=delta, claim=claim, alpha=alpha, **_needed(claim, result.attrs))
+
+
+def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta: float, adjacency: str) -> LowerBound:
+    r"""A lower bound on the ε of a whole training, from the bound of one of its steps.
+
+    A step that surely holds the record adds noise σ to one of two sums that are d clipping bounds apart: d = 2 under
+    substitution, 1 otherwise. So it is μ-GDP with :math:`\mu = d/\sigma`. A lower bound on μ is an upper bound on σ,
+    and the ε of a training with that noise is a lower bound on its ε. It assumes that every step adds the same noise as
+    those observed, and it is against an adversary who sees every step.
+
+    Args:
+        bound: of one step. With method "gdp", the record must have been in every observed batch (`sample_rate` 1), and
+            its worlds as far apart as `adjacency` allows. With method "pld", its noise multiplier is used. A bound that
+            says that it is of a training is refused.
+        sample_rate, steps: those of the training that the bound is for.
+        delta: 0 < δ < 1; the δ at which ε is stated.
+        adjacency: "substitute", "add_remove" or "zero_out": that of the observations and of the training.
+
+    Returns:
+        A `LowerBound` of method "pld", whose detail `step` is `bound`. It is valid if `bound` is.
+
+    Raises:
+        ValueError: if bound is not one `LowerBound` of method "gdp" or "pld", if it is not of a step, or if an argument
+            is out of range.
+
+    Source: *Tight Auditing*, Algorithm 2, which observes steps; section 4.1 and appendix A for claims about noise.
+
+    >>> step = LowerBound(3.9, "gdp", "gdp", True, details={"mu": 0.9})
+    >>> training = step_to_training(step, sample_rate=0.1, steps=100, delta=1e-5, adjacency="substitute")
+    >>> round(training.noise_multiplier, 3), training.epsilon < 3.9 * 100
+    (2.222, True)
+    """
+    if not isinstance(bound, LowerBound):
+        raise ValueError(f"bound must be one LowerBound, of one step, got {type(bound).__name__}")
+    if bound.of == "training":
+        raise ValueError(
+            "bound must be of one step of a training, got one that is of a whole training already: state it as it is, "
+            "or give the bound of an audit of steps"
+        )
+    sample_rate = checks.real("sample_rate", sample_rate, at_least=LEAST_RATE, at_most=1)
+    claim = MechanismDP(
+        checks.probability("delta", delta),
+        sample_rate,
+        checks.whole("steps", steps, at_most=MOST_STEPS),
+        checks.adjacency(adjacency),
+    )
+    parameter = _parameter(bound, claim)
+    note = bound.note
+    if parameter > claim.most and sample_rate < 1:
+        parameter, note = claim.most, f"of noise_multiplier {LEAST_NOISE}: the step's bound speaks for even less"
+    epsilon = claim.epsilon(parameter) if parameter else 0.0
+    if not epsilon:
+        why = f"{steps} steps with the noise that was not refuted have epsilon 0 at delta = {delta:g}"
+        note = why if parameter else f"the step's bound refutes no noise: {bound.note or 'it is 0'}"
+    details = {name: value for name, value in bound.details.items() if name != "mu"}
+    return replace(
+        bound,
+        epsilon=epsilon,
+        method=claim.name,
+        assumes=claim.assumes,
+        note=note,
+        of="training",
+        delta=claim.delta,
+        details={**details, **claim.details(parameter), "step": bound},
+    )
+
+
+def _parameter(bound: LowerBound, claim: MechanismDP) -> float:
+    """The μ of the training at full batch."""
+    if bound.mu is not None and bound.assumes != "product":
+        return checks.real("bound.mu", bound.mu, at_least=0, at_most=1e6) * math.sqrt(claim.steps)
+    if bound.noise_multiplier is None:
+        raise ValueError(
+            f"bound must be of method 'gdp' or 'pld', which say how much noise a step adds, got {bound.method!r}"
+        )
+    if bound.noise_multiplier == math.inf:
+        return 0.0
+    return claim.noise_multiplier(checks.real("bound.noise_multiplier", bound.noise_multiplier, at_least=LEAST_SIGMA))
+
+
+class OverRepeats(NamedTuple):
+    """Repeated audits as the papers draw them. A mean of bounds is not a bound: it has no confidence level.
+
+    Attributes:
+        mean: over the repeats; a float, or (steps,).
+        error: two standard errors of that mean, of the same shape; NaN for a single repeat.
+        repeats: the number of repeats.
+    """
+
+    mean: float | Array
+    error: float | Array
+    repeats: int
+
+
+def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
+    """Mean and two standard errors over repeated audits.
+
+    Args:
+        bounds: one entry for each repeat: a `LowerBound`, a list with one for each step, or numbers likewise. Numbers
+            whose dimensions have names, as xarray gives, are read by the dimension "repeat".
+
+    Raises:
+        ValueError: if there are no repeats, if they differ in their number of steps, or if a bound is NaN.
+
+    Source: *Beyond Membership*, Figures 2–6: "±2 standard errors around the mean".
+
+    >>> over_repeats([3.0, 4.0, 5.0])
+    OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
+    """
+    expected = "bounds must be a sequence of repeats, each a bound or a list with one bound for each step"
+    if isinstance(bounds, LowerBound):
+        raise ValueError(f"{expected}, got a single LowerBound")
+    checks.no_mask("bounds", bounds)
+    names = getattr(bounds, "dims", None)
+    if isinstance(names, tuple) and hasattr(bounds, "transpose"):
+        if "repeat" not in names:
+            raise ValueError(f'{expected}: the dimension "repeat", got the dimensions {names}')
+        bounds = bounds.transpose("repeat", ...)
+    repeats = checks.several(expected, bounds)
+    try:
+        found = [np.asarray(_epsilons(repeat)) for repeat in repeats]
+        if any(repeat.dtype.kind not in "iuf" for repeat in found):
+            raise TypeError
+        stacked = np.stack(found).astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{expected}, got none, repeats of different shapes, or something else") from None
+    if stacked.size == 0 or stacked.ndim > 2 or not np.isfinite(stacked).all():
+        many = int((~np.isfinite(stacked)).sum())
+        raise ValueError(f"{expected}, got shape {stacked.shape} with {many} numbers that are not finite")
+    error = np.full(stacked.shape[1:], np.nan)
+    if len(stacked) > 1:
+        with np.errstate(over="ignore"):
+            error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
+        if not np.isfinite(error).all():
+            raise ValueError(f"{expected}, got numbers up to {np.abs(stacked).max():g}, too large for their error")
+    mean = stacked.mean(axis=0)
+    return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
+
+
+def _epsilons(bounds: Any) -> Any:
+    if isinstance(bounds, LowerBound):
+        return bounds.epsilon
+    return [_epsilons(bound) for bound in bounds] if isinstance(bounds, list | tuple) else bounds
