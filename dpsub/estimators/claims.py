@@ -94,12 +94,16 @@ class Claim(ABC):
         return ()
 
     @abstractmethod
-    def parameter(self, fpr: float, fnr: float) -> float:
-        """The smallest parameter whose claim the rates (fpr, fnr) do not refute, at least 0."""
+    def parameters(self, fpr: Array, fnr: Array) -> Array:
+        """For each pair of rates the smallest parameter whose claim it does not refute, at least 0."""
 
-    @abstractmethod
     def strongest(self, fpr: Array, fnr: Array) -> int:
         """The index of the pair of rates with the largest parameter."""
+        return int(np.argmax(self.parameters(fpr, fnr)))
+
+    def parameter(self, fpr: float, fnr: float) -> float:
+        """The smallest parameter that one pair of rates does not refute, at least 0."""
+        return float(self.parameters(np.array([fpr]), np.array([fnr]))[0])
 
     @abstractmethod
     def epsilon(self, parameter: float) -> float:
@@ -163,13 +167,7 @@ class GDP(Claim):
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - parameter))
 
-    def parameter(self, fpr: float, fnr: float) -> float:
-        return float(self._parameters(np.float64(fpr), np.float64(fnr)))
-
-    def strongest(self, fpr: Array, fnr: Array) -> int:
-        return int(np.argmax(self._parameters(fpr, fnr)))
-
-    def _parameters(self, fpr: Array | np.float64, fnr: Array | np.float64) -> Array:
+    def parameters(self, fpr: Array, fnr: Array) -> Array:
         with np.errstate(invalid="ignore"):
             mu = -ndtri(fpr) - ndtri(fnr)
         return np.where((fpr < 1) & (fnr < 1), np.maximum(mu, 0.0), 0.0)
@@ -237,13 +235,7 @@ class ApproximateDP(Claim):
     def kinks(self, parameter: float) -> tuple[float, ...]:
         return (1 - self.delta) * np.exp(-parameter), (1 - self.delta) / (1 + np.exp(parameter)), 1 - self.delta
 
-    def parameter(self, fpr: float, fnr: float) -> float:
-        return float(self._parameters(np.float64(fpr), np.float64(fnr)))
-
-    def strongest(self, fpr: Array, fnr: Array) -> int:
-        return int(np.argmax(self._parameters(fpr, fnr)))
-
-    def _parameters(self, fpr: Array | np.float64, fnr: Array | np.float64) -> Array:
+    def parameters(self, fpr: Array, fnr: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
             one = np.log(np.maximum(1 - self.delta - fnr, 0.0)) - np.log(fpr)
             other = np.log(np.maximum(1 - self.delta - fpr, 0.0)) - np.log(fnr)

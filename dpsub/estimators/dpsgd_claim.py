@@ -101,6 +101,9 @@ class MechanismDP(Claim):
         sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
         return _lowest_fnr(sigma, self.sample_rate, self.steps, self.adjacency)
 
+    def parameters(self, fpr: Array, fnr: Array) -> Array:
+        return np.array([self.parameter(*rates) for rates in zip(fpr.tolist(), fnr.tolist(), strict=True)])
+
     def parameter(self, fpr: float, fnr: float) -> float:
         def excess(parameter: float) -> float:
             return fnr - float(self.tradeoff(np.array(fpr), parameter))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Law = tuple[NDArray[np.floating], NDArray[np.floating]]  # the two parameters, (laws,) each
+Law = tuple[Array, Array]  # the two parameters, (laws,) each
 
 PIECES, REACH = 10, 9.0  # of each law; in standard deviations of that Gaussian, and of a binomial law
 NEGLIGIBLE = 1e-40  # probabilities at the ends of a law, which are left out
@@ -57,7 +57,7 @@ def _of_every_count(trials: int, alpha: float) -> Array:
     return upper
 
 
-def law_breaks(a: NDArray[np.floating], b: NDArray[np.floating]) -> Array:
+def law_breaks(a: Array, b: Array) -> Array:
     """(laws, PIECES + 1) angles that hold all but a negligible part of each law."""
     total = a + b - 1
     mode = np.arcsin(np.sqrt(np.clip((a - 0.5) / total, 0.0, 1.0)))
@@ -74,13 +74,7 @@ def probability_above(claim: Claim, parameter: float, u: Law, x: Law) -> Array:
     a, b = u[0][:, None], u[1][:, None]
     own = law_breaks(*u)
     images = claim.tradeoff(np.sin(law_breaks(*x)) ** 2, parameter)
-    kinks = np.broadcast_to(np.array(claim.kinks(parameter)), (len(own), len(claim.kinks(parameter))))
-    others = np.arcsin(np.sqrt(np.clip(np.concatenate((images, kinks), axis=1), 0.0, 1.0)))
-    edges = np.sort(np.concatenate((own, np.clip(others, own[:, :1], own[:, -1:])), axis=1), axis=1)
-    half = np.diff(edges)[..., None] / 2
-    rate = np.sin(edges[:, :-1, None] + half * (1 + POINTS)).reshape(len(own), -1) ** 2
-    weights = 2 * (half * WEIGHTS).reshape(len(own), -1)
-    weights *= np.exp(xlogy(a - 0.5, rate) + xlog1py(b - 0.5, -rate) - betaln(a, b))
+    rate, weights = _nodes(claim, parameter, own, images, a, b)
     inside = betaincc(x[0][:, None], x[1][:, None], np.clip(claim.tradeoff(rate, parameter), 0.0, 1.0))
     low, high = np.sin(own[:, 0]) ** 2, np.sin(own[:, -1]) ** 2
     outside = betainc(*u, low) + betaincc(*u, high)
@@ -101,12 +95,7 @@ def false_negatives_law(claim: Claim, parameter: float, rank: int, negatives: in
     high, low = np.arcsin(np.sqrt(ends))
     steps = np.linspace(low, high, 2 + math.ceil((high - low) * math.sqrt(positives)))
     images = claim.tradeoff(np.sin(steps) ** 2, parameter)
-    kinks = np.array(claim.kinks(parameter))
-    others = np.arcsin(np.sqrt(np.clip(np.concatenate((images, kinks)), 0.0, 1.0)))
-    edges = np.sort(np.concatenate((own, np.clip(others, own[0], own[-1]))))
-    half = np.diff(edges)[:, None] / 2
-    rate = np.sin(edges[:-1, None] + half * (1 + POINTS)).ravel() ** 2
-    weights = (2 * half * WEIGHTS).ravel() * np.exp(xlogy(a - 0.5, rate) + xlog1py(b - 0.5, -rate) - betaln(a, b))
+    [rate], [weights] = _nodes(claim, parameter, own[None], images[None], np.array([[a]]), np.array([[b]]))
     counted = weights > NEGLIGIBLE
     rate, weights = rate[counted], weights[counted]
     missed = np.clip(claim.tradeoff(rate, parameter), 0.0, 1.0)
@@ -114,6 +103,17 @@ def false_negatives_law(claim: Claim, parameter: float, rank: int, negatives: in
     # What lies outside the pieces counts as no false negative, which can only make the p-value larger.
     law[0] += betainc(a, b, np.sin(own[0]) ** 2) + betaincc(a, b, np.sin(own[-1]) ** 2)
     return _trimmed(0, law)
+
+
+def _nodes(claim: Claim, parameter: float, own: Array, images: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """(laws, nodes) of U, between its own breaks, these images and the kinks of f; and their weights."""
+    kinks = np.broadcast_to(np.array(claim.kinks(parameter)), (len(own), len(claim.kinks(parameter))))
+    others = np.arcsin(np.sqrt(np.clip(np.concatenate((images, kinks), axis=1), 0.0, 1.0)))
+    edges = np.sort(np.concatenate((own, np.clip(others, own[:, :1], own[:, -1:])), axis=1), axis=1)
+    half = np.diff(edges)[..., None] / 2
+    rate = np.sin(edges[:, :-1, None] + half * (1 + POINTS)).reshape(len(own), -1) ** 2
+    weights = 2 * (half * WEIGHTS).reshape(len(own), -1)
+    return rate, weights * np.exp(xlogy(a - 0.5, rate) + xlog1py(b - 0.5, -rate) - betaln(a, b))
 
 
 def law_of_sum(laws: Iterable[tuple[int, Array]]) -> tuple[int, Array]:

@@ -33,7 +33,8 @@ class Posterior(Claim):
         return crossing(excess, start, self.most) if excess(start) < 0 else start
 
     def _inside(self, errors: Errors, parameter: float) -> Array:
-        fp, n0, fn, n1 = errors
+        fp, n0 = errors.false_positives.astype(np.float64), errors.negatives
+        fn, n1 = errors.false_negatives.astype(np.float64), errors.positives
         return probability_above(self, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
 
     def strongest_errors(self, errors: Errors, alpha: float) -> int:
