@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from dpsub import DPSGD, audit, audit_steps, crafters, data, distinguish, distinguishers, figures, models
+from dpsub import DPSGD, audit, audit_steps, crafters, data, distinguish, distinguishers, models
 from dpsub.estimators import (
     epsilon_lower_bound,
     one_run_epsilon_lower_bound,
@@ -194,11 +194,3 @@ def test_a_bound_knows_what_it_is_of():
     for bound in found["training"]:
         with pytest.raises(ValueError, match="bound must be of one step of a training, got one that is of a whole"):
             step_to_training(bound, **law)
-
-
-def test_an_animation_shows_valid_bounds_only():
-    marked = scores("in_sample")
-    marked = marked.assign(score=marked.score.expand_dims(step=[1, 2]))
-    marked.attrs = {"noise_multiplier": 20.0, "sample_rate": 1.0, "steps": 2, "adjacency": "substitute"}
-    with pytest.raises(ValueError, match="result must have scores that allow a valid bound"):
-        figures.drifting_scores(marked, delta=DELTA)

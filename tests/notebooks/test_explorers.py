@@ -145,3 +145,10 @@ def test_what_cannot_be_animated_is_named(result, message):
         drifting(result)
     with pytest.raises(ValueError, match="bins must be >= 8 and <= 80, got 4"):
         drifting(audited(), bins=4)
+
+
+def test_an_animation_shows_valid_bounds_only():
+    marked = audited(runs=60, steps=4)
+    marked = marked.assign_coords(in_sample=("run", np.ones(60, bool)))
+    with pytest.raises(ValueError, match="result must have scores that allow a valid bound"):
+        drifting(marked)
