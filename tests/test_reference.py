@@ -62,7 +62,7 @@ def test_the_index_lists_every_public_name_once_by_what_one_wants():
     def found(name):
         value = dpsub
         for part in name.removeprefix("dpsub.").split("."):
-            value = getattr(value, part)
+            value = getattr(value, part, None)
         return value
 
     def key(full, value):
