@@ -8,111 +8,64 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import inline
-import made_from
+import copies
+import gallery
 import nbformat
-import reference
-import slim
 import yaml
-from nbformat import NotebookNode
-from run import EXECUTED, ROOT, SOURCES
-from site_config import site_config
+from scour import scour
 
-STAGED = ROOT / "_build" / "src"
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES, EXECUTED = ROOT / "notebooks", ROOT / "_build" / "executed"
+STAGED, SITE = ROOT / "_build" / "src", ROOT / "_build" / "html"
 CONFIG = ROOT / "_build" / "_config.yml"
-REFERENCES = ROOT / "book" / "references.bib"
-INJECTED = "injected-parameters"
-WIDGET = "application/vnd.jupyter.widget-view+json"
-READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
-CITATION = re.compile(r"\[[^\]]+\]\(\.\./book/bibliography\.md#([^)]+)\)")
+REPOSITORY = "REPOSITORY_URL"  # the environment's variable
+# Of MathJax: formulas from TeX, in its fonts. The menu, which offers the rest, is switched off in _config.yml.
+MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2")
+UNUSED_FILES = (
+    "_static/locales",  # the theme's translations, which are read while building
+    "_static/vendor/fontawesome/*/js",  # draws icons that the fonts and their style sheet show, too
+    "_static/vendor/fontawesome/*/webfonts/*.ttf",  # browsers take the .woff2
+    "_static/**/*.map",
+    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Fraktur*",  # no formula has these three
+    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_SansSerif*",
+    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Typewriter*",
+    "_static/sphinx-thebe.*",
+)
+UNUSED_TAGS = re.compile(
+    r'\s*<script src="[^"]*vendor/fontawesome/[^"]*"></script>'
+    r'|\s*<link rel="preload" as="font"[^>]*fa-(?:brands|regular)-400[^>]*/>'  # the style sheet loads them
+)
+AS_TEXT = ("n", "nn", "p", "pre", "w")  # names, punctuation and spaces of code, which have the colour of its text
+TOKEN = re.compile(rf'<span class="(?:{"|".join(AS_TEXT)})">([^<]*)</span>')
+SHORT_SVG = {"digits": 5, "cdigits": 5, "shorten_ids": True, "strip_ids": True, "strip_comments": True,
+             "remove_metadata": True, "strip_xml_prolog": True, "indent_type": "none", "newlines": False}  # fmt: skip
+ON_GITHUB = re.compile(r"https://github\.com/[^/\s]+/[^/\s]+")
 
 
-class NotReady(Exception):
-    """An executed notebook that must not be published."""
+def repository_url(config: dict[str, Any]) -> str:
+    """The repository's address: the environment's REPOSITORY_URL, else `repository.url`; "" if neither is set."""
+    url = str(os.environ.get(REPOSITORY) or config["repository"]["url"]).removesuffix("/").removesuffix(".git")
+    if url and not ON_GITHUB.fullmatch(url):
+        raise ValueError(
+            f"repository.url in _config.yml, or {REPOSITORY}, must be like https://github.com/OWNER/NAME, got {url!r}: "
+            "Binder and Colab open notebooks from GitHub; leave it empty for a site without launch buttons"
+        )
+    return url
 
 
-def check(executed: NotebookNode, source: NotebookNode, name: str) -> None:
-    """Refuse what papermill leaves of a run that failed, was interrupted, or was of another source.
-
-    papermill writes its output even when a cell fails, and a book built without execution would publish it.
-    """
-    again = f"execute it again (`make notebooks`, or `make rerun PRESET=...`) and look at what {name}.ipynb raises"
-    record = executed.metadata.get("papermill", {})
-    if record.get("exception"):
-        raise NotReady(f"{name}: a cell failed: {again}")
-    if not record.get("end_time"):
-        raise NotReady(f"{name}: it was not executed to its end: {again}")
-    added = {INJECTED, inline.TAG}
-    cells = [cell for cell in executed.cells if not added & set(cell.metadata.get("tags", []))]
-    for i, cell in enumerate(cells):
-        if cell.cell_type != "code":
-            continue
-        if cell.source.strip() and cell.execution_count is None:
-            raise NotReady(f"{name}: cell {i} was not executed: {again}")
-        if any(output.output_type == "error" for output in cell.outputs):
-            raise NotReady(f"{name}: cell {i} shows an error: {again}")
-    if [cell.source for cell in cells] != [cell.source for cell in source.cells]:
-        raise NotReady(f"{name}: notebooks/{name}.ipynb has changed since: {again}")
-
-
-def clean(executed: NotebookNode) -> NotebookNode:
-    """What a page without a kernel can show: no widgets; the values used, where they are not the defaults."""
-    executed.metadata.pop("widgets", None)
-    executed.metadata.pop("papermill", None)
-    executed.metadata.pop(made_from.KEY, None)
-    for cell in executed.cells:
-        tags = cell.metadata.get("tags", [])
-        if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
-        if INJECTED in tags:
-            used = cell.source.removeprefix("# Parameters\n").replace(f"{ROOT}/", "../")
-            cell.source = "# the values this page was made with\n" + used
-        if "parameters" in tags:
-            cell.metadata.tags = [tag for tag in tags if tag != "parameters"]
-    return executed
-
-
-def in_site_notation(executed: NotebookNode, name: str, keys: set[str]) -> NotebookNode:
-    """The notebook as the site's Markdown has it: numbers, captions and citations in their places."""
-    try:
-        executed = inline.filled(executed)
-    except KeyError as missing:
-        raise NotReady(
-            f"{name}: {{eval}}`{missing.args[0]}` has no executed value: execute it with book/run.py (`make notebooks`)"
-        ) from None
-    executed.cells[0].source = executed.cells[0].source.removesuffix(READS_BEST).rstrip()
-    for cell in executed.cells:
-        if cell.cell_type == "markdown":
-            cell.source = CITATION.sub(lambda link: cited(link[1], name, keys), cell.source)
-    return with_captions(executed, name)
-
-
-def cited(key: str, name: str, keys: set[str]) -> str:
-    """The site's citation of a work."""
-    if key not in keys:
-        raise NotReady(f"{name}: it cites {key!r}, which {REFERENCES.relative_to(ROOT)} lacks")
-    return f"{{cite:t}}`{key}`"
-
-
-def with_captions(notebook: NotebookNode, name: str) -> NotebookNode:
-    """The notebook with each cell tagged `caption` made the caption of the figure above it."""
-    cells: list[NotebookNode] = []
-    for cell in notebook.cells:
-        if "caption" not in cell.metadata.get("tags", []):
-            cells.append(cell)
-            continue
-        figure = cells[-1].metadata.get("mystnb", {}).get("figure") if cells else None
-        if not figure or "caption" in figure:
-            raise NotReady(f"{name}: this caption has no figure of its own above it: {cell.source[:60]!r}")
-        figure["caption"] = cell.source
-    notebook.cells = cells
-    return notebook
-
-
-def citation_keys() -> set[str]:
-    """The works that a page can cite."""
-    return set(re.findall(r"^@\w+\{([^,\s]+)", REFERENCES.read_text(), re.MULTILINE))
+def site_config(path: Path = ROOT / "_config.yml") -> dict[str, Any]:
+    """The configuration to build with: launch and repository buttons only where their links lead somewhere."""
+    config: dict[str, Any] = yaml.safe_load(path.read_text())
+    url = repository_url(config)
+    config["repository"]["url"] = url
+    config["html"]["use_repository_button"] = bool(url)
+    if not url:
+        del config["repository"]
+        for service in ("binderhub_url", "colab_url"):
+            del config["launch_buttons"][service]
+    return config
 
 
 def stage() -> None:
@@ -121,36 +74,56 @@ def stage() -> None:
     shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
-    keys = citation_keys()
     for path in sorted(SOURCES.glob("*.ipynb")):
-        copy = EXECUTED / path.name
-        if not copy.exists():
-            raise NotReady(
+        executed = EXECUTED / path.name
+        if not executed.exists():
+            raise copies.NotReady(
                 f"{path.stem}: not executed yet: run `make notebooks`, or `make rerun PRESET=...` for all notebooks"
             )
-        executed = nbformat.read(copy, as_version=4)
-        check(executed, nbformat.read(path, as_version=4), path.stem)
-        site = in_site_notation(clean(executed), path.stem, keys)
-        nbformat.write(site, STAGED / "notebooks" / path.name)
-    reference.stage(STAGED)
+        copy = nbformat.read(executed, as_version=4)
+        copies.check(copy, nbformat.read(path, as_version=4), path.stem)
+        nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
+    gallery.stage(STAGED)
+
+
+def slim(site: Path, notebooks: Path) -> None:
+    """Take out of a built site what no page asks for, shorten pages and figures, and offer the notebooks' sources."""
+    mathjax = site / "_static" / "mathjax"
+    used = [mathjax / name for name in MATHJAX]
+    unused = [
+        path
+        for path in mathjax.rglob("*")
+        if not any(path == one or path in one.parents or one in path.parents for one in used)
+    ]
+    for path in [*unused, *(path for pattern in UNUSED_FILES for path in site.glob(pattern))]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in site.rglob("*.html"):
+        path.write_text(TOKEN.sub(r"\1", UNUSED_TAGS.sub("", path.read_text())))
+    options = scour.sanitizeOptions()
+    vars(options).update(SHORT_SVG)
+    for path in site.glob("_images/*.svg"):
+        path.write_text(scour.scourString(path.read_text(), options))
+    for path in site.glob("_sources/notebooks/*.ipynb"):  # what is downloaded runs in JupyterLab
+        shutil.copyfile(notebooks / path.name, path)
 
 
 def main() -> int:
     try:
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.write_text(yaml.safe_dump(site_config(), sort_keys=False))
         stage()
-        CONFIG.write_text(yaml.safe_dump(site_config(ROOT / "_config.yml"), sort_keys=False))
-    except (NotReady, ValueError) as error:
+    except (copies.NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
-    path = os.pathsep.join(filter(None, [str(ROOT / "book"), os.environ.get("PYTHONPATH")]))  # where site_pages is
+    path = os.pathsep.join(filter(None, [str(ROOT / "book"), str(ROOT), os.environ.get("PYTHONPATH")]))
     built = subprocess.run(
         [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
          "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path},  # with the Sphinx extensions
         check=False,
     )  # fmt: skip
     if built.returncode == 0:
-        slim.slim(ROOT / "_build" / "html", SOURCES)
+        slim(SITE, SOURCES)
     return built.returncode
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import nbformat
 import yaml
-from public_names import by_text
 
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- the verdicts and the papers' items, made from gallery.yaml when the book is built -->"
@@ -97,7 +96,7 @@ def algorithms(items: list[dict[str, Any]]) -> Iterator[str]:
     """The algorithms of a paper and where dpsub has them."""
     yield "| Algorithm | What it is | In dpsub | Page |\n|---|---|---|---|"
     for item in items:
-        code = ", ".join(f"[`{name}`](#{by_text()[name].anchor})" for name in item["code"])
+        code = ", ".join(f"`{name}`" for name in item["code"])
         more = f" {item['found']}" if "found" in item else ""
         yield f"| {item['item']} | {item['claim']}{more} | {code} | {{doc}}`/{page_of(item)}` |"
 

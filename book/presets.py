@@ -1,10 +1,11 @@
-"""The presets: what a file of parameters changes of a notebook's own, checked before anything runs."""
+"""The presets: what a file changes of the notebooks' own parameters, checked before anything runs."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,45 @@ def defaults(notebook: Path) -> dict[str, Any]:
     return found
 
 
-def read(path: Path, notebook: Path) -> dict[str, Any]:
-    """The parameters in a preset's file.
+def sections(notebooks: Path, preset: str) -> dict[str, dict[str, Any]]:
+    """What a preset's file changes, by notebook, checked; notebooks that it does not name keep their own values.
 
     Raises:
-        ValueError: if the file is no YAML of names and values, names what the notebook does not have, or gives a value
-            of another kind than the notebook's own.
+        ValueError: if there is no such preset, or its file is no YAML of notebooks with names and values, names a
+            notebook or a parameter that does not exist, or gives a value of another kind than the notebook's own.
     """
+    path = notebooks / "params" / f"{preset}.yaml"
+    if not path.exists():
+        there = ", ".join(sorted(other.stem for other in path.parent.glob("*.yaml")))
+        raise ValueError(f"there is no preset {preset!r} in {notebooks.name}/params/; there are {there}")
     try:
         found = yaml.safe_load(path.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be YAML: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must have lines like `runs: 100`, got {found!r}")
-    known = defaults(notebook)
-    for name, value in found.items():
+        raise ValueError(f"{path} must have a section for each notebook that it changes, got {found!r}")
+    known = [notebook.stem for notebook in sorted(notebooks.glob("*.ipynb"))]
+    for name, given in found.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
-            raise ValueError(f"{path}: {notebook.name} has no parameter {name!r}: {advice}")
-        if problem := _problem(value, known[name]):
-            raise ValueError(f"{path}: {name} must be {problem}")
+            raise ValueError(f"{path}: there is no notebook {name!r} in {notebooks.name}/: {_nearest(name, known)}")
+        _check(f"{path}: {name}", given, defaults(notebooks / f"{name}.ipynb"))
     return found
+
+
+def _check(where: str, given: Any, known: dict[str, Any]) -> None:
+    """Refuse parameters that the notebook does not have, and values of another kind."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{where} must have lines like `runs: 100`, got {given!r}")
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{where} has no parameter {name!r}: {_nearest(name, known)}")
+        if problem := _problem(value, known[name]):
+            raise ValueError(f"{where}: {name} must be {problem}")
+
+
+def _nearest(name: Any, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
 
 
 def _problem(value: Any, default: Any) -> str:

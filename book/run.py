@@ -9,38 +9,51 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import execution
-import made_from
+import copies
 import nbformat
 import papermill
 import presets
-from execution import Done, Job
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
+ALL_NOTEBOOKS = ("quick", "laptop", "paper")  # these presets execute every notebook; others those that they name
 # Begun first on a fresh copy, so that none of them is left to run alone at the end.
 LONGEST = (
-    "quickstart",
-    "steps_canaries",
-    "own_model",
-    "own_training",
-    "rerunning",
-    "fig4_from_scratch",
-    "s6_attribute",
+    *("quickstart", "steps_canaries", "own_model", "own_training"),
+    *("rerunning", "fig4_from_scratch", "s6_attribute"),
 )
 MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
+
+
+class Job(NamedTuple):
+    """A notebook to execute, and where its executed copy goes."""
+
+    source: Path
+    target: Path
+    parameters: dict[str, object]
+    made_from: dict[str, str]
+    timeout: int | None = None  # seconds a cell may take
+    progress: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.source.stem
 
 
 class Outcome(NamedTuple):
@@ -48,42 +61,54 @@ class Outcome(NamedTuple):
 
     what: str
     seconds: float
-    trained: int
-    read: int
+    trained: int = 0  # models
+    read: int = 0
     error: str = ""
 
 
-def parameters(name: str, preset: str, device: str, results: Path | None) -> dict[str, object]:
-    """What a preset changes of the notebook's own defaults, and where it trains and keeps its audits."""
-    path = SOURCES / "params" / preset / f"{name}.yaml"
-    if not path.exists():
-        there = ", ".join(sorted(p.name for p in (SOURCES / "params").iterdir()))
-        raise SystemExit(f"no parameters for {name} in the preset {preset!r}; there are {there}")
+def execute(job: Job) -> None:
+    """Execute one notebook, from its folder as JupyterLab does; what it raises is passed on."""
+    copies.prepare(job.source, job.target)
+    executed = papermill.execute_notebook(
+        job.target,
+        job.target,
+        parameters=job.parameters,
+        cwd=job.source.parent,
+        execution_timeout=job.timeout,
+        progress_bar={"desc": job.name, "unit": "cell"} if job.progress else False,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )
+    copies.mark(job.target, executed, job.made_from)
+
+
+def attempt(job: Job) -> Outcome:
+    """Execute one notebook; what it raises is shown and told, so that the next one can still run."""
+    begin, what, error = time.monotonic(), "failed", ""
     try:
-        found = presets.read(path, SOURCES / f"{name}.ipynb")
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+        execute(job)
+        what = "ran"
+    except papermill.PapermillExecutionError as raised:
+        print(raised, file=sys.stderr, flush=True)
+        error = f"{raised.ename}: {raised.evalue}".splitlines()[0]
+    except KeyboardInterrupt:
+        what, error = "stopped", "KeyboardInterrupt"
+    except Exception as raised:  # a kernel that died, a cell that hangs
+        print(f"{job.name}: {raised}", file=sys.stderr, flush=True)
+        error = (f"{type(raised).__name__}: {raised}".splitlines() or [""])[0]
+    return Outcome(what, time.monotonic() - begin, error=error)
+
+
+def parameters(name: str, found: dict[str, dict[str, Any]], device: str, results: Path | None) -> dict[str, object]:
+    """What a preset changes of the notebook's own defaults, and where it trains and keeps its audits."""
     common = {} if device == "auto" else {"device": device}
     common |= {} if results is None else {"results": os.fspath((results / name).resolve())}
-    known = papermill.inspect_notebook(SOURCES / f"{name}.ipynb")
-    return found | {key: value for key, value in common.items() if key in known}
+    known = presets.defaults(SOURCES / f"{name}.ipynb")
+    return found.get(name, {}) | {key: value for key, value in common.items() if key in known}
 
 
-def preset_names(preset: str) -> list[str]:
-    """The notebooks that a preset has parameters for."""
-    folder = SOURCES / "params" / preset
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    if not names:
-        there = ", ".join(sorted(p.name for p in (SOURCES / "params").iterdir()))
-        raise SystemExit(f"no parameters in the preset {preset!r}; there are {there}")
-    return names
-
-
-def job_of(name: str, preset: str, device: str, results: Path | None, made_on: str = "") -> Job:
-    """The execution of a notebook with a preset's parameters into _build/executed."""
-    source, found = SOURCES / f"{name}.ipynb", parameters(name, preset, device, results)
-    makings = made_from.made_from(source, found, made_on)
-    return Job(source, EXECUTED / f"{name}.ipynb", found, makings, QUICK_CELL if preset == "quick" else None)
+def notebooks(preset: str, found: dict[str, dict[str, Any]]) -> list[str]:
+    """The notebooks that a preset executes: all, or those that a preset of one's own has a section for."""
+    return sorted(path.stem for path in SOURCES.glob("*.ipynb")) if preset in ALL_NOTEBOOKS else sorted(found)
 
 
 def stored_models(folder: Path) -> int:
@@ -111,19 +136,15 @@ def pack_finished(folder: Path) -> None:
 
 def rerun(job: Job, results: Path | None) -> Outcome:
     """Execute one notebook, and count the models that it read and trained."""
-    folder = results / job.name if results else None
-    before = stored_models(folder) if folder else 0
-    done = execution.attempt(job)
-    if folder:
-        pack_finished(folder)
-    return outcome_of(done, before, stored_models(folder) if folder else 0)
-
-
-def outcome_of(done: Done, before: int = 0, after: int = 0) -> Outcome:
-    what = "read" if after and after == before else "ran"
-    if done.error:
-        what = "stopped" if done.error.startswith("KeyboardInterrupt") else "failed"
-    return Outcome(what, done.seconds, after - before, before, done.error)
+    if not results:
+        return attempt(job)
+    folder = results / job.name
+    before = stored_models(folder)
+    outcome = attempt(job)
+    pack_finished(folder)
+    after = stored_models(folder)
+    what = "read" if after and after == before and outcome.what == "ran" else outcome.what
+    return outcome._replace(what=what, trained=after - before, read=before)
 
 
 def longest_first(jobs: list[Job]) -> list[Job]:
@@ -140,13 +161,39 @@ def longest_first(jobs: list[Job]) -> list[Job]:
 
 
 def side_by_side(jobs: list[Job], at_once: int) -> Iterator[tuple[str, Outcome]]:
-    """Execute several notebooks at a time, and say which are done."""
-    cores = os.cpu_count() or 1
-    quiet = [job._replace(progress=False) for job in longest_first(jobs)]
-    for count, (name, done) in enumerate(execution.side_by_side(quiet, at_once, max(1, cores // at_once)), start=1):
-        outcome = outcome_of(done)
+    """Execute so many notebooks at a time, each in a process, and say which are done; an interrupt stops all."""
+    jobs = [job._replace(progress=False) for job in longest_first(jobs)]
+    for count, (name, outcome) in enumerate(in_processes(jobs, at_once), start=1):
         print(f"[{count:>2}/{len(jobs)}] {name:24}{outcome.what:8}{outcome.seconds:6,.0f} s  {outcome.error}".rstrip())
         yield name, outcome
+
+
+def in_processes(jobs: list[Job], at_once: int) -> Iterator[tuple[str, Outcome]]:
+    """Execute so many notebooks at a time, which share the cores; each is told when it is done."""
+    threads = max(1, (os.cpu_count() or 1) // at_once)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_prepare_worker, initargs=(threads,))
+    try:
+        waiting = {pool.submit(attempt, job): job.name for job in jobs}
+        for done in as_completed(waiting):
+            try:
+                yield waiting[done], done.result()
+            except BrokenProcessPool:
+                error = "the process that executed notebooks was killed; is the memory full?"
+                yield waiting[done], Outcome("failed", 0.0, error=error)
+        pool.shutdown()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+
+
+def _prepare_worker(threads: int) -> None:
+    """A kernel inherits the threads; the process that started this one passes an interrupt on by ending it."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def keep(outcome: Outcome, name: str, results: Path, device: str, commit: str) -> None:
@@ -219,21 +266,25 @@ def run_all(jobs: list[Job], results: Path | None, ran_on: tuple[str, str]) -> I
 def main() -> int:
     arguments = options()
     preset, results = arguments.preset, arguments.results
-    names = arguments.notebooks or preset_names(preset)
-    for name in names:
-        if not (SOURCES / f"{name}.ipynb").exists():
-            raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
-        parameters(name, preset, arguments.device, results)
     try:
+        changes = presets.sections(SOURCES, preset)
         device, commit = machine(arguments.device)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    jobs = [job_of(name, preset, arguments.device, results, device.rpartition(",")[0]) for name in names]
+    names = arguments.notebooks or notebooks(preset, changes)
+    jobs = []
+    for name in names:
+        source = SOURCES / f"{name}.ipynb"
+        if not source.exists():
+            raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
+        given = parameters(name, changes, arguments.device, results)
+        makings = copies.made_from(source, given, device.rpartition(",")[0])
+        jobs.append(Job(source, EXECUTED / source.name, given, makings, QUICK_CELL if preset == "quick" else None))
 
     begin, outcomes = time.monotonic(), {}
     if not results and not arguments.all:
-        same = [job.name for job in jobs if not made_from.changed(job.target, job.made_from)]
-        outcomes = {name: Outcome("unchanged", 0.0, 0, 0) for name in same}
+        same = [job.name for job in jobs if not copies.changed(job.target, job.made_from)]
+        outcomes = {name: Outcome("unchanged", 0.0) for name in same}
     with suppress(KeyboardInterrupt):
         for name, outcome in run_all([job for job in jobs if job.name not in outcomes], results, (device, commit)):
             outcomes[name] = outcome

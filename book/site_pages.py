@@ -1,4 +1,4 @@
-"""A Sphinx extension: what the opening page takes from other files, and what each page's head says of it.
+"""A Sphinx extension: what the opening page takes from other files, what each page's head says of it, and its lists.
 
 The opening page shows the version, the README's first example with what it prints, how to install and how to cite.
 Each of these is read from its one source, or run, while the book is built.
@@ -14,17 +14,19 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import picture
+import pictures
 import yaml
+from build import repository_url
 from docutils import nodes
-from site_config import repository_url
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
+MATHJAX = ("mathjax/", "window.MathJax")
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
 
 
@@ -107,11 +109,11 @@ def draw(app: Sphinx) -> None:
     executed = Path(app.srcdir) / QUICKSTART
     if app.builder.format != "html" or not executed.exists():
         return
-    found = picture.numbers(executed)
+    found = pictures.numbers(executed)
     images = Path(app.srcdir) / "book" / "images"
-    picture.opening(found, picture.LIGHT, images / "claim.svg")
-    picture.opening(found, picture.DARK, images / "claim-dark.svg")
-    picture.card(found, Path(app.srcdir) / CARD)
+    pictures.opening(found, pictures.LIGHT, images / "claim.svg")
+    pictures.opening(found, pictures.DARK, images / "claim-dark.svg")
+    pictures.card(found, Path(app.srcdir) / CARD)
 
 
 def description(doctree: nodes.document | None, meta: dict[str, Any]) -> str:
@@ -144,8 +146,10 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     if says:
         lines.append(f'<meta name="description" content="{escape(says)}" />')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
+    formulas = doctree and (any(doctree.findall(nodes.math)) or any(doctree.findall(nodes.math_block)))
+    unused = THEBE if formulas else THEBE + MATHJAX
     for files in ("script_files", "css_files"):
-        context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
+        context[files] = [file for file in context[files] if not any(word in told(file) for word in unused)]
 
 
 def told(file: Any) -> str:
@@ -153,7 +157,25 @@ def told(file: Any) -> str:
     return f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', {})}"
 
 
+def visit_work(self: HTML5Translator, node: nodes.citation) -> None:
+    """Begin an entry of the bibliography as a list item, which a list must consist of for assistive technology.
+
+    docutils gives entries the role doc-biblioentry, inside an element with the role list.
+    """
+    HTML5Translator.visit_citation(self, node)
+    self.body[-1] = self.body[-1].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def depart_work(self: HTML5Translator, node: nodes.citation) -> None:
+    HTML5Translator.depart_citation(self, node)
+
+
+def list_works(app: Sphinx) -> None:
+    app.add_node(nodes.citation, override=True, html=(visit_work, depart_work))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    list_works(app)
     app.connect("config-inited", fill_in)
     app.connect("builder-inited", draw)
     app.connect("html-page-context", head, priority=900)

@@ -1,15 +1,24 @@
+"""From executed copies to a built book: what may be published, how the site has it, and what it weighs."""
+
+import re
+import shutil
 import sys
 from copy import deepcopy
 from pathlib import Path
 
 import build
-import inline
-import made_from
+import copies
+import gallery
+import matplotlib.pyplot as plt
 import nbformat
-import public_names
+import numpy as np
+import presets
 import pytest
 import run
 import yaml
+from fontTools.pens.recordingPen import RecordingPen
+from fontTools.svgLib.path import parse_path
+from scipy.spatial import KDTree
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,43 +41,27 @@ def executed():
     return notebook
 
 
-def with_failed_cell(notebook):
-    notebook.metadata.papermill.exception = True
-
-
-def interrupted(notebook):
-    notebook.metadata.papermill.end_time = None
-
-
-def never_executed(notebook):
-    del notebook.metadata["papermill"]
-
-
-def with_an_error_output(notebook):
-    notebook.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])]
-
-
-def with_a_cell_left_out(notebook):
-    notebook.cells[2].execution_count = None
-
-
-def of_another_source(notebook):
-    notebook.cells[0].source = "# Another title"
-
-
 def test_a_whole_execution_is_published():
-    build.check(executed(), source(), "page")
+    copies.check(executed(), source(), "page")
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [with_failed_cell, interrupted, never_executed, with_an_error_output, with_a_cell_left_out, of_another_source],
-)
-def test_anything_less_is_refused(spoil):
+ERROR = nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])
+SPOILT = {
+    "a cell failed": lambda notebook: notebook.metadata.papermill.update(exception=True),
+    "it was not executed to its end": lambda notebook: notebook.metadata.papermill.update(end_time=None),
+    "it was not executed to its": lambda notebook: notebook.metadata.pop("papermill"),
+    "cell 2 shows an error": lambda notebook: notebook.cells[2].update(outputs=[ERROR]),
+    "cell 2 was not executed": lambda notebook: notebook.cells[2].update(execution_count=None),
+    "notebooks/page.ipynb has changed since": lambda notebook: notebook.cells[0].update(source="# Another title"),
+}
+
+
+@pytest.mark.parametrize("told", SPOILT)
+def test_anything_less_is_refused(told):
     notebook = executed()
-    spoil(notebook)
-    with pytest.raises(build.NotReady, match=r"page: .*make notebooks"):
-        build.check(notebook, source(), "page")
+    SPOILT[told](notebook)
+    with pytest.raises(copies.NotReady, match=rf"page: {told}.*make notebooks"):
+        copies.check(notebook, source(), "page")
 
 
 def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
@@ -76,21 +69,21 @@ def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
     injected = nbformat.v4.new_code_cell("# Parameters\nruns = 7\n", metadata={"tags": ["injected-parameters"]})
     injected.execution_count = 2
     notebook.cells.insert(2, injected)
-    build.check(notebook, source(), "page")
-    assert build.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
+    copies.check(notebook, source(), "page")
+    assert copies.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
 
 
 def test_what_it_was_made_from_is_not_published():
     notebook = executed()
-    notebook.metadata[made_from.KEY] = {"device": "cpu"}
-    assert not {"papermill", made_from.KEY} & build.clean(notebook).metadata.keys()
+    notebook.metadata[copies.KEY] = {"device": "cpu"}
+    assert not {"papermill", copies.KEY} & copies.clean(notebook).metadata.keys()
 
 
 def test_widgets_leave_nothing_on_the_page():
     notebook = executed()
     notebook.metadata.widgets = {"state": {}}
-    notebook.cells[2].outputs.append(nbformat.v4.new_output("display_data", {build.WIDGET: {}, "text/plain": "0%|"}))
-    cleaned = build.clean(notebook)
+    notebook.cells[2].outputs.append(nbformat.v4.new_output("display_data", {copies.WIDGET: {}, "text/plain": "0%|"}))
+    cleaned = copies.clean(notebook)
     assert "widgets" not in cleaned.metadata
     assert [output["data"] for output in cleaned.cells[2].outputs] == [{"text/plain": "3"}]
 
@@ -99,41 +92,37 @@ def test_the_builders_paths_do_not_show_on_the_page():
     notebook = executed()
     used = f'# Parameters\nresults = "{ROOT}/results/laptop/page"\n'
     notebook.cells[1] = nbformat.v4.new_code_cell(used, metadata={"tags": ["injected-parameters"]})
-    cleaned = build.clean(notebook)
+    cleaned = copies.clean(notebook)
     assert 'results = "../results/laptop/page"' in cleaned.cells[1].source
     assert str(ROOT) not in nbformat.writes(cleaned)
 
 
 PROSE = """# Title
 
-The bound is {eval}`f"{found:.2f}"` for *{eval}`f"{name}"`, {eval}`f"{found:.2f}"` again, after
-[Pradhan et al.
-(2026)](../book/bibliography.md#pradhan2026beyond) and [the theory](../book/theory.md)."""
+The bound is {eval}`f"{found:.2f}"` for *{eval}`f"{name}"`, {eval}`f"{found:.2f}"` again."""
 ON_THE_SITE = r"""# Title
 
-The bound is 1.20 for *a\*b\_c, 1.20 again, after
-{cite:t}`pradhan2026beyond` and [the theory](../book/theory.md)."""
-KEYS = {"pradhan2026beyond"}
+The bound is 1.20 for *a\*b\_c, 1.20 again."""
 
 
 def with_prose():
     """A notebook whose expressions were evaluated, with a figure and its caption."""
     figure = nbformat.v4.new_code_cell("plot()", metadata={"mystnb": {"figure": {"name": "fig-page"}}})
     caption = nbformat.v4.new_markdown_cell('Of {eval}`f"{runs}"` runs.', metadata={"tags": ["caption"]})
-    first = nbformat.v4.new_markdown_cell(f"{PROSE}\n\n{build.READS_BEST}")
+    first = nbformat.v4.new_markdown_cell(f"{PROSE}\n\n{copies.READS_BEST}")
     cells = [first, evaluated(first, {'f"{found:.2f}"': "1.20", 'f"{name}"': "a*b_c"})]
     cells += [figure, caption, evaluated(caption, {'f"{runs}"': "2,500"})]
     return nbformat.v4.new_notebook(cells=cells)
 
 
 def evaluated(cell, texts):
-    standing_behind = inline.evaluating(inline.expressions(cell))
-    standing_behind.outputs = [nbformat.v4.new_output("display_data", {inline.TEXTS: texts})]
+    standing_behind = copies.evaluating(copies.expressions(cell))
+    standing_behind.outputs = [nbformat.v4.new_output("display_data", {copies.TEXTS: texts})]
     return standing_behind
 
 
-def test_the_site_shows_texts_for_expressions_citations_for_links_and_captions_with_their_figures():
-    page = build.in_site_notation(with_prose(), "page", KEYS)
+def test_the_site_shows_texts_for_expressions_and_captions_with_their_figures():
+    page = copies.as_page(with_prose(), "page")
     assert [cell.source for cell in page.cells] == [ON_THE_SITE, "plot()"]
     assert page.cells[1].metadata.mystnb.figure == {"name": "fig-page", "caption": "Of 2,500 runs."}
 
@@ -142,11 +131,11 @@ def test_an_expression_that_was_not_evaluated_is_refused():
     for found, missing in ((1, "found"), (4, "runs")):
         notebook = with_prose()
         notebook.cells[found].outputs = []
-        with pytest.raises(build.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
-            build.in_site_notation(notebook, "page", KEYS)
+        with pytest.raises(copies.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
+            copies.as_page(notebook, "page")
         del notebook.cells[found]
-        with pytest.raises(build.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
-            build.in_site_notation(notebook, "page", KEYS)
+        with pytest.raises(copies.NotReady, match=rf"page: .eval.`.*{missing}.*` has no executed value"):
+            copies.as_page(notebook, "page")
 
 
 def test_a_caption_needs_a_figure_above_it():
@@ -154,21 +143,15 @@ def test_a_caption_needs_a_figure_above_it():
     del without.cells[2].metadata["mystnb"]
     twice.cells += deepcopy(twice.cells[3:])
     for notebook in (without, twice):
-        with pytest.raises(build.NotReady, match="page: this caption has no figure of its own above it: 'Of 2,500"):
-            build.in_site_notation(notebook, "page", KEYS)
-
-
-def test_only_works_in_the_bibliography_are_cited():
-    with pytest.raises(build.NotReady, match=r"page: it cites 'pradhan2026beyond', which book/references.bib lacks"):
-        build.in_site_notation(with_prose(), "page", set())
-    assert build.citation_keys() >= KEYS
+        with pytest.raises(copies.NotReady, match="page: this caption has no figure of its own above it: 'Of 2,500"):
+            copies.as_page(notebook, "page")
 
 
 def test_the_cells_that_evaluate_do_not_count_as_a_change():
     notebook = executed()
-    notebook.cells.insert(1, inline.evaluating(["f''"]))
+    notebook.cells.insert(1, copies.evaluating(["f''"]))
     notebook.cells[1].execution_count = 1
-    build.check(notebook, source(), "page")
+    copies.check(notebook, source(), "page")
 
 
 def test_the_table_is_found_for_the_terminal(tmp_path):
@@ -176,18 +159,129 @@ def test_the_table_is_found_for_the_terminal(tmp_path):
     assert run.tagged_text(tmp_path / "page.ipynb", "table") == "3"
 
 
-def test_unknown_presets_and_notebooks_are_named(monkeypatch):
-    with pytest.raises(SystemExit, match="no parameters for quickstart in the preset 'huge'; there are laptop, paper"):
-        run.parameters("quickstart", "huge", "auto", None)
+def test_notebooks_that_are_not_there_are_named(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run.py", "nothing"])
     with pytest.raises(SystemExit, match="there is no notebook 'nothing' in notebooks/"):
         run.main()
 
 
-def test_every_page_and_notebook_is_in_the_table_of_contents():
-    toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text())
-    listed = {toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])}
-    pages = {f"book/{path.stem}" for path in ROOT.glob("book/*.md")}
-    notebooks = {f"notebooks/{path.stem}" for path in ROOT.glob("notebooks/*.ipynb")}
-    rooms = {f"book/api/{room}" for room in public_names.PAGES if room != "dpsub"}  # made when the book is staged
-    assert listed == pages | notebooks | rooms
+def pages_of(root):
+    """The pages and notebooks that there are, and those that the contents list."""
+    toc = yaml.safe_load((root / "book/_toc.yml").read_text())
+    there = [*root.glob("book/*.md"), *root.glob("book/api/*.md"), *root.glob("notebooks/*.ipynb")]
+    listed = [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in there), sorted(listed)
+
+
+def test_every_page_and_notebook_is_in_the_contents():
+    there, listed = pages_of(ROOT)
+    assert there == listed
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_new_notebook_needs_itself_and_a_line_in_the_contents(tmp_path, monkeypatch, capsys):
+    for folder in ("book", "notebooks"):
+        copy = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=copy)
+    notebook = nbformat.v4.new_notebook(cells=source().cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, tmp_path / "notebooks/thrown_away.ipynb")
+    toc = tmp_path / "book/_toc.yml"
+    toc.write_text(toc.read_text().replace("chapters:", "chapters:\n      - file: notebooks/thrown_away", 1))
+    there, listed = pages_of(tmp_path)
+    assert there == listed
+
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    for module in (run, build):
+        monkeypatch.setattr(module, "SOURCES", tmp_path / "notebooks")
+        monkeypatch.setattr(module, "EXECUTED", tmp_path / "_build/executed")
+    monkeypatch.setattr(build, "STAGED", tmp_path / "_build/src")
+    for preset in run.ALL_NOTEBOOKS:
+        changes = presets.sections(tmp_path / "notebooks", preset)
+        assert "thrown_away" in run.notebooks(preset, changes)
+        assert run.parameters("thrown_away", changes, "auto", None) == {}
+    monkeypatch.setattr(sys, "argv", ["run.py", "thrown_away", "--show"])
+    assert run.main() == 0
+    assert re.search(r"\n3\n\n(.|\n)*thrown_away +ran ", capsys.readouterr().out)
+    for path in tmp_path.glob("notebooks/*.ipynb"):  # the others were not executed here
+        if path.stem != "thrown_away":
+            path.unlink()
+    monkeypatch.setattr(gallery, "stage", lambda staged: None)
+    build.stage()
+    assert (tmp_path / "_build/src/notebooks/thrown_away.ipynb").exists()
+
+
+PAGE = """<html><head>
+  <script src="../_static/vendor/fontawesome/6.5.2/js/all.min.js?digest=d"></script>
+  <link rel="preload" as="font" type="font/woff2" href="../fa-solid-900.woff2" />
+<link rel="preload" as="font" type="font/woff2" href="../fa-brands-400.woff2" />
+    <script>DOCUMENTATION_OPTIONS.pagename = 'page';</script>
+</head><body><pre><span class="kn">import</span><span class="w"> </span><span class="nn">dpsub</span></pre></body>"""
+SLIM = """<html><head>
+  <link rel="preload" as="font" type="font/woff2" href="../fa-solid-900.woff2" />
+    <script>DOCUMENTATION_OPTIONS.pagename = 'page';</script>
+</head><body><pre><span class="kn">import</span> dpsub</pre></body>"""
+
+
+def test_a_site_is_slimmed_once_and_for_all(tmp_path):
+    kept = {
+        "_static/mathjax/tex-chtml.js": "a",
+        "_static/mathjax/output/chtml/fonts/woff-v2/Main.woff": "a",
+        "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.woff2": "a",
+        "_static/styles/theme.css": "b { }",
+        "_sources/notebooks/page.ipynb": '{"executed": false}',
+        "notebooks/page.html": SLIM,
+    }
+    unused = [
+        "_static/mathjax/tex-svg.js",
+        "_static/mathjax/sre/mathmaps/en.json",
+        "_static/mathjax/output/chtml/fonts/tex.js",
+        "_static/mathjax/input/tex/extensions/cancel.js",
+        "_static/vendor/fontawesome/6.5.2/js/all.min.js",
+        "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.ttf",
+        "_static/styles/theme.css.map",
+        "_static/locales/de/x.mo",
+    ]
+    written = {"_sources/notebooks/page.ipynb": '{"executed": true}', "notebooks/page.html": PAGE}
+    for name, text in (kept | dict.fromkeys(unused, "a") | written).items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text)
+    (tmp_path / "page.ipynb").write_text('{"executed": false}')
+    for _ in range(2):
+        build.slim(tmp_path / "site", tmp_path)
+        left = {path for path in (tmp_path / "site").rglob("*.*") if path.is_file()}
+        assert {path.relative_to(tmp_path / "site").as_posix(): path.read_text() for path in left} == kept
+
+
+def places(path):
+    """Where the lines and curves of a path begin and end."""
+    pen = RecordingPen()
+    parse_path(path, pen)
+    return np.array([points[-1] for _, points in pen.value if points])
+
+
+def test_a_figure_is_shorter_and_its_lines_end_where_they_did(tmp_path):
+    rng = np.random.default_rng(0)
+    fig, ax = plt.subplots()
+    ax.plot(rng.normal(size=300).cumsum(), label="a walk")
+    ax.plot(rng.normal(size=20), "o--")
+    ax.fill_between(range(5), range(5), 1, hatch="//")
+    ax.legend()
+    (tmp_path / "_images").mkdir()
+    figure = tmp_path / "_images/figure.svg"
+    fig.savefig(figure)
+    plt.close(fig)
+    before = figure.read_text()
+    build.slim(tmp_path, tmp_path)
+    after = figure.read_text()
+    assert len(after) < 0.65 * len(before)
+    lines = [re.findall(r'<path[^>]* d="([^"]*)"', svg) for svg in (before, after)]
+    long, short = (np.concatenate([places(path) for path in paths]) for paths in lines)
+    assert KDTree(long).query(short)[0].max() < 0.05  # points, 1/72 inch; places between two on one line may go
+    np.testing.assert_allclose([short.min(0), short.max(0)], [long.min(0), long.max(0)], atol=0.05)
+    named = set(re.findall(r' id="([^"]+)"', after))
+    referred = {one or other for one, other in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', after)}
+    assert named <= referred
+    for name in referred - named:  # a blank is drawn by nothing
+        assert re.search(rf'<path id="{name}" transform="[^"]*"/>', before)

@@ -11,10 +11,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-import inline
+import copies
 import nbformat
+import presets
 import pytest
-import yaml
 from papermill.parameterize import parameterize_notebook
 
 ROOT = Path(__file__).parent.parent
@@ -102,7 +102,7 @@ def copy(name, folder, **parameters):
     if parameters:
         notebook = parameterize_notebook(notebook, parameters)
     nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
-    return [expression for cell in notebook.cells for expression in inline.expressions(cell)]
+    return [expression for cell in notebook.cells for expression in copies.expressions(cell)]
 
 
 @contextlib.contextmanager
@@ -163,8 +163,7 @@ def test_the_quickstart_shows_prose_with_its_numbers_and_no_markup(browser, lab)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_notebook_shows_prose_with_its_numbers_and_no_markup(browser, lab, name):
-    parameters = yaml.safe_load((ROOT / "notebooks/params/quick" / f"{name}.yaml").read_text()) or {}
-    see(browser, lab, name, 600, **parameters)
+    see(browser, lab, name, 600, **presets.sections(ROOT / "notebooks", "quick").get(name, {}))
 
 
 def notebook_of(lab, name, *cells):

@@ -10,8 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-import build
-import inline
+import copies
 import numpy as np
 import pytest
 from pybtex.database import parse_file
@@ -203,7 +202,7 @@ def test_notebooks_hold_only_markup_that_jupyterlab_renders(path):
 def test_notebooks_begin_with_their_title_and_say_where_they_read_best(path):
     first = "".join(json.loads(path.read_text())["cells"][0]["source"])
     assert first.startswith("# ")
-    assert first.endswith("\n\n" + build.READS_BEST)
+    assert first.endswith("\n\n" + copies.READS_BEST)
 
 
 @NOTEBOOKS
@@ -214,7 +213,7 @@ def test_headings_of_a_page_differ(path):
 
 @NOTEBOOKS
 def test_expressions_in_prose_are_texts(path):
-    for expression in inline.EXPRESSION.findall(prose_of(path)):
+    for expression in copies.EXPRESSION.findall(prose_of(path)):
         assert isinstance(ast.parse(expression, mode="eval").body, ast.JoinedStr), expression
 
 
@@ -257,13 +256,6 @@ def as_the_site_cites(work):
     names = [" ".join(map(str, person.rich_last_names)) for person in work.persons["author"]]
     authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
     return f"{authors} ({work.fields['year']})"
-
-
-def test_every_notebook_has_parameters_for_every_preset():
-    notebooks = {path.stem for path in ROOT.glob("notebooks/*.ipynb")}
-    assert notebooks
-    for preset in ("quick", "laptop", "paper"):
-        assert {path.stem for path in (ROOT / "notebooks/params" / preset).glob("*.yaml")} == notebooks
 
 
 def test_no_file_names_a_place_outside_the_project():

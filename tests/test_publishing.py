@@ -4,8 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import build
 import pytest
-import site_config
 import yaml
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ def from_ci(name):
 def configured(tmp_path, url):
     path = tmp_path / "_config.yml"
     path.write_text((ROOT / "_config.yml").read_text().replace('url: ""', f'url: "{url}"'))
-    return site_config.site_config(path)
+    return build.site_config(path)
 
 
 def test_without_a_repository_there_are_no_buttons_that_lead_nowhere(tmp_path, monkeypatch):

@@ -4,21 +4,18 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import api
-import docstrings
 import gallery
 import nbformat
 import pytest
 import reference
-import signatures
-import used_in
 import yaml
-from docutils.nodes import make_id
+from bs4 import BeautifulSoup
 from fuzz import faces
-from public_names import PAGES, Name, by_text, documented, home, names, of_place, text_of
 from pybtex.database import parse_file
 
 import dpsub
@@ -26,187 +23,186 @@ import dpsub
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "_build" / "html"
 GLOSSARY = (ROOT / "book/glossary.md").read_text()
+API = [ROOT / "book/api.md", *sorted(ROOT.glob("book/api/*.md"))]
+BUILT = pytest.mark.skipif(not (SITE / "book/api.html").exists(), reason="the book is not built: make book")
 
 
-@pytest.fixture(scope="module")
-def staged(tmp_path_factory):
-    """The staged pages on dpsub's names."""
-    folder = tmp_path_factory.mktemp("staged")
-    (folder / "book").mkdir()
-    (folder / "book" / "api.md").write_text((ROOT / "book/api.md").read_text())
-    api.stage(folder)
-    return {
-        "dpsub": folder / "book/api.md",
-        **{room: folder / f"book/api/{room}.md" for room in PAGES if room != "dpsub"},
-    }
+def documented():
+    """The public names that the pages describe, by how users import them, and the module of each."""
+    found = {}
+    for page in API:
+        for module, options in re.findall(r"automodule:: (\S+)\n((?:   :.*\n)*)", page.read_text()):
+            chosen = re.search(r":members: (.+)", options)
+            names = chosen[1].split(", ") if chosen else reference.public_names(import_module(module))
+            left_out = re.findall(r":exclude-members: (\S+)", options)
+            found |= {f"{module}.{name}": import_module(module) for name in names if name not in left_out}
+    return found
 
 
-def test_every_public_name_is_described_once_under_an_anchor_of_its_own(staged):
-    labels = [
-        label for page in staged.values() for label in re.findall(r"^\((api-\S+)\)=$", page.read_text(), re.MULTILINE)
-    ]
-    lowered = [label.lower() for label in labels]
-    assert len(set(lowered)) == len(lowered)
-    assert {one.anchor for one in names()} <= set(labels)
-    assert by_text()["estimators.epsilon_lower_bound"].anchor == "api-estimators-epsilon_lower_bound"
+def value_of(full):
+    module, _, name = full.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def test_no_face_is_forgotten():
-    covered = {one.value for one in names() if documented(one.value)}
+    covered = {id(value_of(full)) for full in documented()}
     for name in faces.public():
         of_a_class = name.split(".")[-2][0].isupper()
-        assert of_a_class or faces.found(name) in covered, name
+        assert of_a_class or id(faces.found(name)) in covered, name
     for name in dpsub.__all__:
-        assert any(one.place == "dpsub" and one.name == name for one in names())
+        value = getattr(dpsub, name)
+        assert isinstance(value, ModuleType) or name == "__version__" or id(value) in covered, name
 
 
-def test_every_public_name_says_what_it_is():
-    for one in names():
-        assert text_of(one).strip(), one.full
+def test_the_index_lists_every_public_name_once_by_what_one_wants():
+    rows = re.findall(r"^\| (?!To …|---).*?\| (.*) \|$", API[0].read_text(), re.MULTILINE)
+    listed = Counter(name for row in rows for name in re.findall(r"`([^`]+)`", row))
+    assert not [name for name, times in listed.items() if times > 1]
+
+    def found(name):
+        value = dpsub
+        for part in name.removeprefix("dpsub.").split("."):
+            value = getattr(value, part, None)
+        return value
+
+    def key(full, value):
+        return id(value) if inspect.isfunction(value) or inspect.isclass(value) else full.rpartition(".")[2]
+
+    known = {key(full, value_of(full)): full for full in documented()}
+    named = {key(name, found(name)): name for name in listed}
+    assert {full for it, full in known.items() if it not in named} == set(), "missing in the table of book/api.md"
+    assert {name for it, name in named.items() if it not in known} == set(), "no public name"
 
 
-def test_every_method_says_what_it_does(staged):
-    for room, page in staged.items():
-        for label, said in re.findall(
-            r"^\((api-\S+)\)=\n+```python\n.*?\n```\n\n(.*?)$", page.read_text(), re.S | re.M
-        ):
-            assert re.match(r"(?!\(api-|\*\*File)\S", said), (room, label)
+def test_every_public_name_and_method_says_what_it_is():
+    methods = Counter()
+    for full, module in documented().items():
+        value = value_of(full)
+        if inspect.isfunction(value) or (inspect.isclass(value) and not hasattr(value, "__origin__")):
+            assert inspect.getdoc(value), full
+        else:
+            assert reference.texts_below_constants(module)[full.rpartition(".")[2]].strip(), full
+        if inspect.isclass(value):
+            methods.update(name for name, one in vars(value).items() if getattr(one, "__doc__", None))
+    for full in documented():
+        for name, one in vars(value_of(full)).items() if inspect.isclass(value_of(full)) else ():
+            if inspect.isfunction(one) and not name.startswith("_"):
+                assert methods[name], f"{full}.{name} has no docstring, and implements none"
 
 
-def test_links_between_descriptions_lead_somewhere(staged):
-    text = "\n".join(page.read_text() for page in staged.values())
-    labels = set(re.findall(r"^\((api-\S+)\)=$", text, re.MULTILINE))
-    targets = set(re.findall(r"\]\(#([^)]+)\)", text))
-    assert len(targets) > 100
-    assert targets <= labels
-    for page in re.findall(r"\{doc\}`/notebooks/(\w+)`", text):
-        assert (ROOT / f"notebooks/{page}.ipynb").exists(), page
-
-
-def test_a_signature_has_types_and_defaults_as_the_source_has_them():
-    shown = signatures.signature("accounting.epsilon", dpsub.accounting.epsilon)
-    assert shown.startswith("accounting.epsilon(\n    *,\n    noise_multiplier: float | None = None,\n")
-    assert shown.endswith("    eps_error: float = 0.001,\n) -> float | Array")
-    assert 'optimizer: str = "sgd"' in signatures.signature("dpsub.DPSGD", dpsub.DPSGD)
-    assert signatures.signature("m.Model", dpsub.models.Model) == "class m.Model(Protocol)"
-    assert " at 0x" not in signatures.signature("audits.sweep", dpsub.audits.sweep)
-
-
-def test_signatures_have_the_parameters_of_the_functions():
-    for one in names():
-        if inspect.isfunction(one.value):
-            shown = [name.strip("*") for name, _, _ in signatures.taken(one.value) if name != "*"]
-            assert shown == list(inspect.signature(one.value).parameters), one.full
-
-
-DOCSTRING = """One line with `CanaryPair` and "gdp".
-
-It is :math:`x^2`, so that a < b [sic].
-
-.. math:: a
-    = b
-
-Args:
-    runs: R ≥ 1; models
-        of both worlds.
-
-        - "one": `steps`.
-    steps, seed: more.
-
-Raises:
-    ValueError: if runs < 1.
-
-Source: *A paper*, section 1.
-
->>> 1 + 1
-2
-"""
-ON_THE_SITE = """One line with LINK(CanaryPair) and `"gdp"`.
-
-It is $x^2$, so that a \\< b \\[sic\\].
-
-$$
-a = b
-$$
-
-**Arguments**
-
-`runs` (`int`)
-: R ≥ 1; models
-  of both worlds.
-
-  - `"one"`: LINK(steps).
-
-`steps`, `seed`
-: more.
-
-**Raises**
-
-`ValueError` (`int`)
-: if runs \\< 1.
-
-**Source**: *A paper*, section 1.
-
-```pycon
->>> 1 + 1
-2
-```"""
-
-
-def test_a_docstring_becomes_markdown():
-    text = inspect.cleandoc(DOCSTRING)
-    assert docstrings.markdown(text, lambda code: f"LINK({code})", lambda name: " (`int`)") == ON_THE_SITE
-
-
-def test_no_docstring_keeps_the_markup_of_another_language(staged):
-    for page in staged.values():
-        outside = re.sub(r"```.*?```|`[^`\n]+`|\$\$.*?\$\$|\$[^$\n]+\$", "", page.read_text(), flags=re.DOTALL)
-        assert not re.search(r":math:|\.\. math::|^ *(Args|Returns|Raises|Source):|>>>", outside, re.MULTILINE), (
-            page.name
-        )
-        assert "\0" not in outside
-
-
-def test_names_know_the_notebooks_that_use_them(tmp_path):
-    cells = ["%matplotlib inline\nfrom dpsub import accounting as acc", "acc.epsilon(steps=1)\nother.delta()"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbformat.write(notebook, tmp_path / "page.ipynb")
-    assert used_in.used(tmp_path / "page.ipynb") == {id(dpsub.accounting.epsilon), id(dpsub.accounting)}
-    assert used_in.pages()[id(dpsub.audit)][0] == "quickstart"
-
-
-def test_a_name_is_described_in_its_room_and_named_where_it_is_exported_again(staged):
-    again = Name("dpsub", "audit", dpsub.audit)
-    assert home(again).full == "dpsub.audits.audit"
-    assert "Described at [`dpsub.audits.audit`](#api-audits-audit)." in staged["dpsub"].read_text()
-    assert not [
-        one for one in of_place("dpsub") if isinstance(one.value, ModuleType) and not one.anchor.startswith("api-")
-    ]
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ('start: "fresh" or `x`', 'start: ``"fresh"`` or `x`'),
+        ('bound with threshold="best", which', 'bound with ``threshold="best"``, which'),
+        ('``a("b")`` and `f(x="y")` stay', '``a("b")`` and `f(x="y")` stay'),
+        ("records (n, *input_shape) and *.bin of *A paper*, section 1", None),
+        (">>> f(*args, 'x')\n\"a\"", ">>> f(*args, 'x')\n\"a\""),
+        ("Source: *A paper*, section 1.", "**Source**: *A paper*, section 1."),
+    ],
+)
+def test_a_docstring_becomes_restructured_text(written, shown):
+    lines = written.splitlines()
+    reference.complete(None, "method", "dpsub.x", None, {}, lines)
+    expected = shown or r"records (n, \*input_shape) and \*.bin of *A paper*, section 1"
+    assert "\n".join(lines) == expected
 
 
 def test_sources_are_links_where_there_is_a_repository(monkeypatch):
-    assert api.file_of(dpsub.DPSGD) == "**File**: `dpsub/_core/dpsgd.py`"
+    monkeypatch.delenv("REPOSITORY_URL", raising=False)
+    assert reference.source_of(dpsub.DPSGD) == "**File**: ``dpsub/_core/dpsgd.py``"
     monkeypatch.setenv("REPOSITORY_URL", "https://github.com/a/b")
-    api.published.cache_clear()
-    try:
-        assert re.search(r"\(https://github\.com/a/b/blob/main/dpsub/_core/dpsgd\.py#L\d+\)", api.file_of(dpsub.DPSGD))
-    finally:
-        api.published.cache_clear()
+    link = r"\*\*File\*\*: `dpsub/_core/dpsgd.py <https://github\.com/a/b/blob/main/dpsub/_core/dpsgd\.py#L\d+>`__"
+    assert re.fullmatch(link, reference.source_of(dpsub.DPSGD))
 
 
-def test_names_in_prose_lead_to_their_descriptions_and_nothing_else_changes():
-    text = (
-        "`dpsub.audit`, `steps`, [see `dpsub.audit`](x), {doc}`dpsub.audit`\n# `dpsub.audit`\n```\n`dpsub.audit`\n```"
-    )
-    linked = reference.linked_names(text)
-    assert linked == "[`dpsub.audit`](#api-audits-audit)" + text.removeprefix("`dpsub.audit`")
+CONF = f"""
+import sys
+import yaml
+sys.path[:0] = [{str(ROOT / "book")!r}, {str(ROOT)!r}]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_codeautolink",
+              "myst_parser", "sphinxcontrib.bibtex", "reference"]
+configured = yaml.safe_load(open({str(ROOT / "_config.yml")!r}))["sphinx"]["config"]
+kinds = ("auto", "bibtex_cite", "codeautolink", "default_role", "napoleon", "nitpick")
+globals().update({{name: value for name, value in configured.items() if name.startswith(kinds)}})
+bibtex_bibfiles = ["works.bib"]
+myst_enable_extensions = ["colon_fence"]
+"""
+PAGES = {
+    "index.md": "# Index\n\n```{toctree}\n:glob:\nbook/*\nnotebooks/*\n```",
+    "book/api.md": "# API\n\n```{eval-rst}\n.. automodule:: dpsub.accounting\n   :members:\n```",
+    "book/glossary.md": "# Glossary\n\n:::{glossary}\nAUC\n  The area.\n:::",
+    "book/bibliography.md": "# Works\n\n:::{bibliography}\n:all:\n:::",
+    "works.bib": "@book{curie1900, title={A}, author={Curie, Marie}, year={1900}, publisher={P}}",
+    "notebooks/page.md": """# A page
+
+`accounting.epsilon`, `dpsub.accounting.gdp_mu`, `EpsilonInterval`, `epsilon`, [`accounting.delta`](https://x.y).
+An [area](../book/glossary.md#term-auc) of [Curie (1900)](../book/bibliography.md#curie1900).
+
+```python
+from dpsub import accounting as acc
+```
+
+Later:
+
+```python
+acc.gdp_delta(1, 2)
+```
+""",
+}
 
 
-def test_the_table_of_contents_has_the_page_of_every_room():
-    rooms = [file.removeprefix("book/api/") for file in in_toc() if file.startswith("book/api/")]
-    assert rooms == [room for room in PAGES if room != "dpsub"]
-    text = (ROOT / "book/api.md").read_text()
-    assert re.findall(r"\{doc\}`\w+ <api/(\w+)>`", text) == [room for room in PAGES if room != "dpsub"]
+@pytest.fixture(scope="module")
+def small_site(tmp_path_factory):
+    """A site of one room and one page that uses it, as the book is configured."""
+    folder = tmp_path_factory.mktemp("site")
+    for name, text in (PAGES | {"conf.py": CONF}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-n", "-b", "html", str(folder), str(folder / "html")]
+    subprocess.run(command, check=True)
+    return {
+        name: BeautifulSoup((folder / f"html/{name}.html").read_text(), "html.parser")
+        for name in ("book/api", "notebooks/page")
+    }
+
+
+def test_names_terms_and_works_in_prose_are_links(small_site):
+    links = {link.get_text(): link["href"] for link in small_site["notebooks/page"].find(role="main").find_all("a")}
+    at = "../book/api.html#dpsub.accounting."
+    assert links["accounting.epsilon"] == f"{at}epsilon"
+    assert links["dpsub.accounting.gdp_mu"] == f"{at}gdp_mu"
+    assert links["EpsilonInterval"] == f"{at}EpsilonInterval"
+    assert links["accounting.delta"] == "https://x.y"
+    assert "epsilon" not in links
+    assert links["area"] == "../book/glossary.html#term-AUC"
+    assert links["Curie (1900)"] == "../book/bibliography.html#curie1900"
+    assert links["acc.gdp_delta"] == f"{at}gdp_delta"
+
+
+def test_a_description_has_sections_file_and_the_pages_that_use_it(small_site):
+    page = small_site["book/api"]
+    (epsilon,) = page.select("dt[id='dpsub.accounting.epsilon']")
+    said = epsilon.parent.get_text()
+    for part in ("Parameters", "Returns", "Raises", "Source: ", "File: dpsub/accounting/"):
+        assert part in said, part
+    assert "Used in: A page" in page.select("dt[id='dpsub.accounting.gdp_delta']")[0].parent.get_text()
+    (history,) = page.select("dt[id='dpsub.accounting.History']")
+    assert reference.texts_below_constants(dpsub.accounting)["History"][:20] in history.parent.get_text()
+    summaries = page.find("table").get_text()
+    assert all(name in summaries for name in dpsub.accounting.__all__)
+    assert not re.search(r":math:|\.\. math::|^ *Args:$", page.get_text(), re.MULTILINE)
+
+
+@pytest.mark.book
+@BUILT
+def test_the_built_pages_describe_every_name_and_say_where_it_is_used():
+    html = "\n".join((SITE / page.relative_to(ROOT).with_suffix(".html")).read_text() for page in API)
+    for full in documented():
+        assert f'id="{full}"' in html, full
+    assert re.search(r"<strong>Used in</strong>.*?quickstart\.html.*?, and \d+ more", html)
+    index = BeautifulSoup((SITE / "book/api.html").read_text(), "html.parser").find("table")
+    assert [code.get_text() for code in index.find_all("code") if code.find_parent("a") is None] == ["torch.nn.Module"]
 
 
 # What the papers have, listed from their pages.
@@ -241,7 +237,7 @@ def test_the_gallerys_figures_pages_and_names_exist(paper):
         if "figure" in item:
             assert item["figure"] in figures_of(item["notebook"])
         for name in item.get("code", ()):
-            assert name in by_text()
+            assert inspect.getdoc(faces.found(f"dpsub.{name.removeprefix('dpsub.')}"))
 
 
 def in_toc():
@@ -272,28 +268,13 @@ def test_terms_are_defined_once_in_order_and_linked():
     listed = GLOSSARY.split(":::{glossary}\n")[1].removesuffix(":::\n")
     entries = [entry.split("\n  ", 1) for entry in listed.strip().split("\n\n")]
     defined = [term for terms, _ in entries for term in terms.split("\n")]
-    assert len(set(defined)) == len(defined) == len(reference.terms())
+    assert len(set(defined)) == len(defined)
     firsts = [terms.split("\n")[0].removeprefix("the ").lower() for terms, _ in entries]
     assert firsts == sorted(firsts)
     for term, page in zip(defined, [re.findall(r"\{doc\}`/([\w/]+)`", text) for _, text in entries], strict=False):
         assert page, f"{term} does not say which page introduces it"
     for target in re.findall(r"\{term\}`(?:[^`<]*<)?([^`<>]+)>?`", GLOSSARY):
         assert target in defined, target
-
-
-def test_pages_name_only_terms_that_the_glossary_has():
-    for page in ROOT.glob("book/*.md"):
-        for target in re.findall(r"\{term\}`(?:[^`<]*<)?([^`<>]+)>?`", page.read_text()):
-            assert reference.slug(target) in reference.terms(), (page.name, target)
-
-
-def test_links_to_terms_from_notebooks_are_the_sites_own():
-    known = {"false-positive-rate": "false-positive rate"}
-    link = "[false-positive\nrates](../book/glossary.md#term-{})"
-    linked = reference.linked_terms(link.format("false-positive-rate"), known)
-    assert linked == "{term}`false-positive rates <false-positive rate>`"
-    with pytest.raises(ValueError, match="the glossary has no term 'no-such'; it has false-positive-rate"):
-        reference.linked_terms(link.format("no-such"), known)
 
 
 def test_works_in_the_bibliography_are_complete():
@@ -307,29 +288,6 @@ def test_works_in_the_bibliography_are_complete():
         assert re.fullmatch(r"10\.\d{4,}/\S+", work.fields.get("doi", "10.1000/x"))
         if "note" in has:
             assert work.fields["url"].endswith(work.fields["note"].removeprefix("arXiv:"))
-
-
-CITING = """Title
-=====
-
-Said by [A]_ and [B]_.
-
-.. [A] A work.
-.. [B] Another work.
-"""
-
-
-def test_the_list_of_works_has_list_items(tmp_path):
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT / 'book')!r})\nextensions = ['citation_roles']\n"
-    )
-    (tmp_path / "index.rst").write_text(CITING)
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "html")]
-    subprocess.run(command, check=True)
-    html = (tmp_path / "html" / "index.html").read_text()
-    assert 'role="list"' in html
-    assert html.count('role="listitem"') == 2
-    assert "doc-biblioentry" not in html
 
 
 def test_the_installation_is_checked_by_what_it_prints(capsys):
@@ -359,15 +317,3 @@ def test_the_built_gallery_shows_figures_that_are_there_and_leads_to_them():
     for page, figure, image in shown:
         assert (SITE / image).exists(), (page, figure)
         assert f'id="{figure}"' in (SITE / page).read_text(), (page, figure)
-
-
-@pytest.mark.book
-@pytest.mark.skipif(not (SITE / "book/api.html").exists(), reason="the book is not built: make book")
-def test_the_built_descriptions_have_their_anchors():
-    pages = {
-        room: (SITE / ("book/api.html" if room == "dpsub" else f"book/api/{room}.html")).read_text() for room in PAGES
-    }
-    for one in names():
-        page = next(room for room, places in PAGES.items() if one.place in places)
-        if not isinstance(one.value, ModuleType):
-            assert f'id="{make_id(one.anchor)}"' in pages[page], one.full

@@ -7,12 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import build
-import execution
-import inline
-import made_from
+import copies
 import nbformat
 import papermill
+import presets
 import pytest
 
 AUDIT = """
@@ -29,22 +27,31 @@ result = dpsub.audit(task, model, canary, spec, runs=runs, device=device, store=
 """
 
 
+def preset_of(root, written, name="small"):
+    (root / f"notebooks/params/{name}.yaml").write_text(written)
+
+
+def write_notebook(root, name, parameters, source):
+    """A notebook of a cell of parameters and a cell of code."""
+    cells = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    cells += [nbformat.v4.new_code_cell(source, metadata={"tags": ["table"]})]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, root / f"notebooks/{name}.ipynb")
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """book/run.py, over notebooks of our own."""
     import run
 
-    for name, parameters, source in (
-        ("audited", "runs = 10  # models\ndevice = 'auto'\nresults = None  # a folder", AUDIT),
-        ("fails", "runs = 10", "raise ValueError(f'runs is {runs}\\nand more')"),
-        ("keeps_nothing", "points = 3", "print(points)"),
-    ):
-        cells = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
-        notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell(source)])
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        (tmp_path / "notebooks/params/small").mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
-        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("runs: 20\n" if "runs" in parameters else "{}\n")
+    (tmp_path / "notebooks/params").mkdir(parents=True)
+    parameters = "runs = 10  # models\ndevice = 'auto'\nresults = None  # a folder"
+    write_notebook(tmp_path, "audited", parameters, AUDIT)
+    write_notebook(tmp_path, "fails", "runs = 10", "raise ValueError(f'runs is {runs}\\nand more')")
+    write_notebook(tmp_path, "keeps_nothing", "points = 3", "print(points)")
+    preset_of(tmp_path, "audited:\n  runs: 20\nfails:\n  runs: 20\n")
+    monkeypatch.setattr(run, "ALL_NOTEBOOKS", ("small",))
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "SOURCES", tmp_path / "notebooks")
     monkeypatch.setattr(run, "EXECUTED", tmp_path / "_build/executed")
@@ -88,8 +95,8 @@ def test_what_was_stopped_is_said_and_counted_when_it_goes_on(run, tmp_path, mon
         if job.name == "audited" and not (results / "runs.json").exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(execution, "execute", execute)
-    monkeypatch.setattr(execution.time, "monotonic", iter(range(0, 1000, 5)).__next__)
+    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(module.time, "monotonic", iter(range(0, 1000, 5)).__next__)
     assert run("audited", "keeps_nothing", "--results", str(results)) == 1
     told = capsys.readouterr()
     assert re.search(r"audited +stopped +5 s +12 models trained, +0 read", told.out)
@@ -111,11 +118,11 @@ def executed(tmp_path):
         notebook = nbformat.v4.new_notebook(cells=[kinds[i % 2](cell) for i, cell in enumerate(cells)])
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(notebook, tmp_path / "source.ipynb")
-        inline.prepare(tmp_path / "source.ipynb", tmp_path / "executed.ipynb")
+        copies.prepare(tmp_path / "source.ipynb", tmp_path / "executed.ipynb")
         options = {"progress_bar": False, "extra_arguments": ["--IPKernelApp.log_level=ERROR"]}
         done = papermill.execute_notebook(tmp_path / "executed.ipynb", tmp_path / "executed.ipynb", **options)
-        build.check(done, notebook, "page")
-        return [cell.source for cell in inline.filled(done).cells]
+        copies.check(done, notebook, "page")
+        return [cell.source for cell in copies.filled(done).cells]
 
     return execute
 
@@ -145,8 +152,8 @@ def test_an_expression_that_cannot_be_shown_fails(executed, cells, told):
 @pytest.mark.filterwarnings("default")
 def test_notebooks_run_in_their_folder_and_keep_audits_where_they_were_told(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    module = sys.modules["run"]
-    assert module.parameters("audited", "small", "cpu", Path("kept"))["results"] == str(tmp_path / "kept/audited")
+    given = sys.modules["run"].parameters("audited", {}, "cpu", Path("kept"))
+    assert given == {"device": "cpu", "results": str(tmp_path / "kept/audited")}
     notebook = nbformat.read(tmp_path / "notebooks/keeps_nothing.ipynb", as_version=4)
     notebook.cells[1].source = "from pathlib import Path; print(Path().absolute())"
     nbformat.write(notebook, tmp_path / "notebooks/keeps_nothing.ipynb")
@@ -158,7 +165,7 @@ def test_notebooks_run_in_their_folder_and_keep_audits_where_they_were_told(run,
 def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
     for arguments, told in (
         (["nothing"], "there is no notebook 'nothing' in notebooks/"),
-        (["audited", "--preset", "huge"], "no parameters for audited in the preset 'huge'; there are small"),
+        (["audited", "--preset", "huge"], "there is no preset 'huge' in notebooks/params/; there are small"),
     ):
         with pytest.raises(SystemExit, match=told):
             run(*arguments)
@@ -167,31 +174,22 @@ def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
     assert not (tmp_path / "_build").exists()
 
 
+NUMBERS = "runs = 10\ndelta = 1e-5\nrates = [1.0, 0.25]\nmore = []\nflag = True\nname = 'a'"
+
+
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        ("rums: 20", r"audited.yaml: audited.ipynb has no parameter 'rums': did you mean 'runs'\?"),
-        ("quite_another: 1", "has no parameter 'quite_another': it has runs, device, results"),
-        ("runs: 1e3", "audited.yaml: runs must be a whole number, got '1e3': write 1000"),
+        ("rums: 20", r"small.yaml: numbers has no parameter 'rums': did you mean 'runs'\?"),
+        ("quite_another: 1", "has no parameter 'quite_another': it has runs, delta, rates, more, flag, name"),
+        ("runs: 1e3", "small.yaml: numbers: runs must be a whole number, got '1e3': write 1000"),
         ("runs: 20.5", r"runs must be a whole number, got 20.5"),
         ("runs: [20]", r"runs must be a whole number, got \[20\]"),
         ("runs: yes", "runs must be a whole number, got True"),
         ("runs:", "runs must be a whole number, got None"),
-        ("device: 3", "device must be a text, got 3"),
-        ("- runs", "must have lines like `runs: 100`"),
+        ("name: 3", "name must be a text, got 3"),
+        ("- runs", "numbers must have lines like `runs: 100`, got"),
         ("runs: [", "must be YAML"),
-    ],
-)
-def test_a_preset_is_checked_before_anything_runs(run, tmp_path, written, told):
-    (tmp_path / "notebooks/params/small/audited.yaml").write_text(written + "\n")
-    with pytest.raises(SystemExit, match=told):
-        run()
-    assert not (tmp_path / "_build").exists()
-
-
-@pytest.mark.parametrize(
-    ("written", "told"),
-    [
         ("delta: 1e-6", "delta must be a number, got '1e-6', a text in YAML: write 1.0e-6"),
         ("delta: 1.5e3", r"got '1.5e3', a text in YAML: write 1.5e\+3"),
         ("delta: '0.1'", "got '0.1', a text: write 0.1 without quotes"),
@@ -201,30 +199,45 @@ def test_a_preset_is_checked_before_anything_runs(run, tmp_path, written, told):
         ("rates: [0.5, 1e-3]", "rates must be a list, each of it a number, got '1e-3', a text in YAML: write 1.0e-3"),
     ],
 )
-def test_texts_that_look_like_numbers_are_told_apart(run, tmp_path, written, told):
-    parameters = "delta = 1e-5\nrates = [1.0, 0.25]\nmore = []\nflag = True"
-    cell = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, tmp_path / "notebooks/numbers.ipynb")
-    file = tmp_path / "notebooks/params/small/numbers.yaml"
-    file.write_text("delta: 1\nrates: [1, 0.5]\nmore: [3]\nflag: false\n")
-    read = sys.modules["run"].parameters
-    assert read("numbers", "small", "auto", None) == {"delta": 1, "rates": [1, 0.5], "more": [3], "flag": False}
-    file.write_text(written + "\n")
+def test_a_preset_is_checked_before_anything_runs(run, tmp_path, written, told):
+    write_notebook(tmp_path, "numbers", NUMBERS, "print(runs)")
+    preset_of(tmp_path, f"numbers:\n  {written}\n")
     with pytest.raises(SystemExit, match=told):
-        read("numbers", "small", "auto", None)
+        run()
+    assert not (tmp_path / "_build").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("audit: {}", r"small.yaml: there is no notebook 'audit' in notebooks/: did you mean 'audited'\?"),
+        ("- audited", r"small.yaml must have a section for each notebook that it changes, got \['audited'\]"),
+        ("audited:", "small.yaml: audited must have lines like `runs: 100`, got None"),
+    ],
+)
+def test_a_preset_has_sections_of_notebooks(run, tmp_path, written, told):
+    preset_of(tmp_path, written)
+    with pytest.raises(SystemExit, match=told):
+        run()
+
+
+def test_a_preset_may_give_whole_numbers_for_others_and_be_empty(run, tmp_path):
+    write_notebook(tmp_path, "numbers", NUMBERS, "print(runs)")
+    preset_of(tmp_path, "numbers:\n  delta: 1\n  rates: [1, 0.5]\n  more: [3]\n  flag: false\n")
+    given = {"delta": 1, "rates": [1, 0.5], "more": [3], "flag": False}
+    assert presets.sections(tmp_path / "notebooks", "small") == {"numbers": given}
+    preset_of(tmp_path, "# nothing\n")
+    assert presets.sections(tmp_path / "notebooks", "small") == {}
 
 
 @pytest.mark.filterwarnings("default")
 def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, capsys):
-    (tmp_path / "notebooks/params/mine").mkdir()
-    (tmp_path / "notebooks/params/mine/keeps_nothing.yaml").write_text("points: 4\n")
+    preset_of(tmp_path, "keeps_nothing:\n  points: 4\n", "mine")
     assert run("--preset", "mine") == 0
     shown = capsys.readouterr().out
     assert "keeps_nothing" in shown
     assert "audited" not in shown
-    with pytest.raises(SystemExit, match="no parameters in the preset 'huge'; there are mine, small"):
+    with pytest.raises(SystemExit, match="there is no preset 'huge' in notebooks/params/; there are mine, small"):
         run("--preset", "huge")
 
 
@@ -235,7 +248,7 @@ def test_a_notebook_that_fails_beside_its_audits_says_that_they_are_there(run, t
     def execute(*_):
         raise papermill.PapermillExecutionError(1, 1, "", "FileNotFoundError", "no features", [])
 
-    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     monkeypatch.setattr(module, "stored_models", lambda folder: 90_000)
     assert run("audited", "--results", str(results)) == 1
     told = f"the 90,000 models in {results / 'audited'} stay; dpsub.audits.load_all('{results / 'audited'}') reads them"
@@ -249,7 +262,7 @@ def book(run, tmp_path, monkeypatch):
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "room.py").write_text("a = 1\n")
-    monkeypatch.setattr(made_from, "dpsub_folder", lambda: package)
+    monkeypatch.setattr(copies, "dpsub_folder", lambda: package)
     monkeypatch.setenv("DPSUB_DATA", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/vectors.npz").write_bytes(b"1")
@@ -266,27 +279,23 @@ def book(run, tmp_path, monkeypatch):
 from own_code import helper
 print(len(list(Path("../results/paper").iterdir())), Path(helper.c).read_text(), points)"""
     for name, source in {"page": code, "other": "print(points)"}.items():
-        cells = [nbformat.v4.new_code_cell("points = 3", metadata={"tags": ["parameters"]})]
-        cells += [nbformat.v4.new_code_cell(source, metadata={"tags": ["table"]})]
-        notebook = nbformat.v4.new_notebook(cells=cells)
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
-        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("{}\n")
-    monkeypatch.setattr(sys.modules["run"], "machine", lambda device: ("cpu, 1 core", "abc"))
+        write_notebook(tmp_path, name, "points = 3", source)
+    module = sys.modules["run"]
+    monkeypatch.setattr(module, "machine", lambda device: ("cpu, 1 core", "abc"))
     executed = []  # by name
 
     def execute(job):
-        inline.prepare(job.source, job.target)
+        copies.prepare(job.source, job.target)
         notebook = nbformat.read(job.target, as_version=4)
         notebook.metadata.papermill = {"exception": None, "end_time": "2026-01-01T00:00:00", "duration": 1.0}
-        made_from.mark(job.target, notebook, job.made_from)
+        copies.mark(job.target, notebook, job.made_from)
         executed.append(job.name)
 
-    def in_this_process(jobs, at_once, threads):
-        yield from ((job.name, execution.attempt(job)) for job in jobs)
+    def in_this_process(jobs, at_once):
+        yield from ((job.name, module.attempt(job)) for job in jobs)
 
-    monkeypatch.setattr(execution, "execute", execute)
-    monkeypatch.setattr(execution, "side_by_side", in_this_process)
+    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(module, "in_processes", in_this_process)
 
     def ran(*arguments):
         executed.clear()
@@ -315,14 +324,14 @@ def with_a_failed_copy(root):
 
 
 def with_an_interrupted_copy(root):
-    inline.prepare(root / "notebooks/page.ipynb", root / "_build/executed/page.ipynb")
+    copies.prepare(root / "notebooks/page.ipynb", root / "_build/executed/page.ipynb")
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
         (with_a_new_cell, ["page"]),
-        (edited("notebooks/params/small/page.yaml", "points: 4\n"), ["page"]),
+        (edited("notebooks/params/small.yaml", "page:\n  points: 4\n"), ["page"]),
         (edited("notebooks/own_code/helper.py"), ["page"]),
         (edited("notebooks/own_code/deeper.py"), ["page"]),
         (edited("results/found.json"), ["page"]),
@@ -339,6 +348,7 @@ def with_an_interrupted_copy(root):
         (edited("notebooks/own_code/unused.py"), []),
         (edited("results/other.json"), []),
         (edited("notebooks/params/paper.yaml"), []),
+        (edited("notebooks/params/small.yaml", "other: {}\n"), []),
     ],
 )
 def test_a_notebook_runs_again_if_what_it_was_made_from_has_changed(book, tmp_path, change, again):
@@ -349,7 +359,7 @@ def test_a_notebook_runs_again_if_what_it_was_made_from_has_changed(book, tmp_pa
 
 def test_other_packages_and_devices_run_everything_again_and_so_does_all(book, monkeypatch):
     assert book("--all") == ["other", "page"]
-    monkeypatch.setattr(made_from, "packages", lambda: ["numpy 3"])
+    monkeypatch.setattr(copies, "packages", lambda: ["numpy 3"])
     assert book() == ["other", "page"]
     monkeypatch.setattr(sys.modules["run"], "machine", lambda device: ("NVIDIA H200, 1 GPU", "abc"))
     assert book() == ["other", "page"]
@@ -362,7 +372,7 @@ def test_a_file_given_as_a_parameter_is_watched(book, tmp_path):
         digests = []
         for content in (b"1", b"2"):
             place.write_bytes(content)
-            found = made_from.made_from(tmp_path / "notebooks/other.ipynb", {"features": place.name}, "cpu")
+            found = copies.made_from(tmp_path / "notebooks/other.ipynb", {"features": place.name}, "cpu")
             digests.append(found["files"])
         assert digests[0] != digests[1]
 
@@ -381,7 +391,7 @@ def test_a_file_given_as_a_parameter_is_watched(book, tmp_path):
 )
 def test_places_that_code_names_are_found(tmp_path, code, found):
     (tmp_path / "notebooks/own_code").mkdir(parents=True)
-    places = made_from.read_files(code, [], tmp_path / "notebooks")
+    places = copies.read_files(code, [], tmp_path / "notebooks")
     assert [place.relative_to(tmp_path).as_posix() for place in places] == found
 
 
@@ -401,7 +411,7 @@ def test_the_kept_results_of_the_book_are_watched():
     root = Path(__file__).parent.parent
     for path in sorted(root.glob("notebooks/*.ipynb")):
         code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
-        watched = made_from.read_files(code, [], root / "notebooks")
+        watched = copies.read_files(code, [], root / "notebooks")
         for name in re.findall(r"\.\./(results[\w./]*)", code):
             assert any(place in ((root / name), *(root / name).parents) for place in watched), (path.stem, name)
 
@@ -436,18 +446,11 @@ print(os.environ["OMP_NUM_THREADS"])"""
 @pytest.mark.slow
 def test_an_interrupt_stops_all_of_them(tmp_path):
     root = Path(__file__).parent.parent
-    (tmp_path / "notebooks/params/small").mkdir(parents=True)
+    (tmp_path / "notebooks/params").mkdir(parents=True)
     for name in ("one", "two", "three"):
-        cells = [nbformat.v4.new_code_cell("points = 3", metadata={"tags": ["parameters"]})]
-        cells += [
-            nbformat.v4.new_code_cell(
-                f"import os, time; open('{name}.pid', 'w').write(str(os.getpid())); time.sleep(600)"
-            )
-        ]
-        notebook = nbformat.v4.new_notebook(cells=cells)
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, tmp_path / f"notebooks/{name}.ipynb")
-        (tmp_path / f"notebooks/params/small/{name}.yaml").write_text("{}\n")
+        waits = f"import os, time; open('{name}.pid', 'w').write(str(os.getpid())); time.sleep(600)"
+        write_notebook(tmp_path, name, "points = 3", waits)
+    preset_of(tmp_path, "{one: {}, two: {}, three: {}}")
     code = (
         "import sys; from pathlib import Path; import run; here = Path(sys.argv.pop(1)); run.ROOT = here;"
         "run.SOURCES, run.EXECUTED = here / 'notebooks', here / '_build/executed';"

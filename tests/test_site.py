@@ -1,16 +1,22 @@
 """What a reader's browser makes of the built site: every page, wide and narrow, light and dark, on paper, offline."""
 
+import json
 import re
 from pathlib import Path
 
+import build
 import look
 import pytest
 import yaml
+from test_explorer_pages import SETTINGS, is_the_accountants
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "_build" / "html"
 PAGES = look.pages(SITE) if SITE.exists() else []
-MADE_BY_SPHINX = ["genindex.html", "search.html"]
+MEGABYTE = 1e6
+WHOLE_SITE, FIRST_VISIT = 12.0, 1.5  # the most that they may weigh, uncompressed
+COMPOSES = "div:has(> .dpsub-explorer [data-input=sigma])"  # what holds the explorer of one's own training
+MADE_BY_SPHINX = ["search.html"]
 
 pytestmark = [
     pytest.mark.book,
@@ -126,3 +132,64 @@ def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
         assert set(found) == {"rgba(0, 0, 0, 0)"}
         boxes += len(found)
     assert boxes
+
+
+def weight(places):
+    return sum(path.stat().st_size for path in places if path.is_file()) / MEGABYTE
+
+
+def test_the_site_is_light():
+    assert weight(SITE.rglob("*")) < WHOLE_SITE
+
+
+def test_a_first_visit_is_light(browser, address):
+    opened, seen = browser.new_page(), set()
+    opened.on("response", lambda response: seen.add(response.url))
+    opened.goto(address, wait_until="networkidle")
+    opened.wait_for_url("**/book/intro.html")
+    opened.wait_for_load_state("networkidle")
+    opened.close()
+    places = [SITE / url.removeprefix(f"{address}/").split("?")[0] for url in seen if url.startswith(address)]
+    assert len(places) > 10
+    assert weight(places) < FIRST_VISIT
+
+
+def test_icons_and_formulas_are_drawn_and_read_aloud(page, address):
+    page.goto(f"{address}/book/what_does_my_epsilon_protect.html", wait_until="networkidle")
+    page.evaluate("MathJax.startup.promise")
+    for family in ("Font Awesome", "MJX"):
+        loaded = f"one => one.status == 'loaded' && one.family.includes('{family}')"
+        page.wait_for_function(f"() => [...document.fonts].some({loaded})")
+    drawn = "[...document.querySelectorAll('i[class*=fa-]')].filter(icon => icon.offsetParent)"
+    icons = page.evaluate(f"{drawn}.map(icon => getComputedStyle(icon, '::before').content)")
+    assert icons
+    assert not {"none", "normal", '""'} & set(icons)
+    formulas = page.locator("mjx-container").count()
+    assert formulas
+    assert page.locator("mjx-assistive-mml math").count() == formulas
+
+
+def test_the_download_button_gives_the_notebook_as_it_is_in_the_repository(page, address):
+    page.goto(f"{address}/notebooks/quickstart.html")
+    link = page.locator("a[href$='quickstart.ipynb']").first.get_attribute("href")
+    given = page.request.get(f"{address}/notebooks/{link}").body()
+    assert json.loads(given) == json.loads((ROOT / "notebooks/quickstart.ipynb").read_text())
+
+
+@pytest.mark.parametrize("name", [mark for mark in build.AS_TEXT if mark != "pre"])
+def test_marks_that_are_left_out_have_the_colour_of_their_text(name):
+    styles = (SITE / "_static/pygments.css").read_text()
+    for theme in ("light", "dark"):
+        begin = rf'html\[data-theme="{theme}"\] \.highlight'
+        (text,) = re.findall(begin + r" \{[^}]*?(color: #\w+)", styles)
+        assert re.findall(begin + rf" \.{name} \{{ (color: #\w+)", styles) == [text]
+
+
+def test_the_explorers_answer(page, address):
+    answered = 0
+    for name in PAGES:
+        if 'data-input="sigma"' in (SITE / name).read_text():
+            page.goto(f"{address}/{name}", wait_until="networkidle")
+            is_the_accountants(page.locator(COMPOSES), **SETTINGS[0])
+            answered += 1
+    assert answered

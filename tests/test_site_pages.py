@@ -1,11 +1,12 @@
-"""What the opening page takes from other files, the logo, the pictures, and each page's description."""
+"""What the opening page takes from other files, the logo, the pictures, each page's description, and lists of works."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import logo
 import nbformat
-import picture
+import pictures
 import pytest
 import site_pages
 import yaml
@@ -16,11 +17,11 @@ from pybtex.database import parse_string
 import dpsub
 
 ROOT = Path(__file__).parent.parent
-FOUND = picture.Numbers(add_remove=4.4, substitute=10.0, audited=8.7, runs=2500)
+FOUND = pictures.Numbers(add_remove=4.4, substitute=10.0, audited=8.7, runs=2500)
 
 
 def test_the_logo_that_is_kept_is_the_one_that_is_drawn():
-    assert {path.name: path.read_text() for path in (ROOT / "book" / "_static").glob("*.svg")} == logo.files()
+    assert {path.name: path.read_text() for path in (ROOT / "book" / "_static").glob("*.svg")} == pictures.logos()
 
 
 def test_the_citation_is_that_of_the_citation_file():
@@ -87,18 +88,18 @@ def test_a_page_is_described_by_its_first_sentences():
 def test_the_pictures_numbers_are_those_that_the_quickstart_glued(tmp_path):
     def glued(name, value):
         return nbformat.v4.new_output(
-            "display_data", {picture.RECORD: repr(value)}, metadata={"scrapbook": {"name": name}}
+            "display_data", {pictures.RECORD: repr(value)}, metadata={"scrapbook": {"name": name}}
         )
 
     values = {"add_remove": 4.4, "substitute": 10.0, "audited": 8.7, "runs": 2500, "group": 11.0}
     cell = nbformat.v4.new_code_cell("glue", outputs=[glued(*item) for item in values.items()])
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "quickstart.ipynb")
-    assert picture.numbers(tmp_path / "quickstart.ipynb") == FOUND
+    assert pictures.numbers(tmp_path / "quickstart.ipynb") == FOUND
 
 
 def test_the_bars_are_as_long_as_the_numbers():
-    ax = picture.figure((4, 3), "none").add_axes((0, 0, 1, 1))
-    picture.draw(ax, FOUND, picture.LIGHT, 10)
+    ax = pictures.figure((4, 3), "none").add_axes((0, 0, 1, 1))
+    pictures.draw(ax, FOUND, pictures.LIGHT, 10)
     ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
     assert ends == pytest.approx([FOUND.add_remove, FOUND.add_remove, FOUND.audited, FOUND.substitute])
     assert {"ε = 4.40", "attack: ε ≥ 8.70", "ε = 10.00"} <= {text.get_text() for text in ax.texts}
@@ -106,7 +107,30 @@ def test_the_bars_are_as_long_as_the_numbers():
 
 def test_pictures_are_the_same_each_time_and_the_card_has_its_size(tmp_path):
     for name in ("one.svg", "two.svg"):
-        picture.opening(FOUND, picture.DARK, tmp_path / name)
+        pictures.opening(FOUND, pictures.DARK, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    picture.card(FOUND, tmp_path / "card.png")
+    pictures.card(FOUND, tmp_path / "card.png")
     assert imread(tmp_path / "card.png").shape[:2] == (630, 1200)
+
+
+CITING = """Title
+=====
+
+Said by [A]_ and [B]_.
+
+.. [A] A work.
+.. [B] Another work.
+"""
+
+
+def test_the_list_of_works_has_list_items(tmp_path):
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path[:0] = {[str(ROOT / 'book'), str(ROOT)]}\nfrom site_pages import list_works as setup\n"
+    )
+    (tmp_path / "index.rst").write_text(CITING)
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "html")]
+    subprocess.run(command, check=True)
+    html = (tmp_path / "html" / "index.html").read_text()
+    assert 'role="list"' in html
+    assert html.count('role="listitem"') == 2
+    assert "doc-biblioentry" not in html

@@ -2,7 +2,8 @@
 
 python -m own_code.more_repeats FOLDER REPEATS [PARAMETERS], in notebooks/,
 reads the audits of a folder. It keeps the second repeat in FOLDER/repeat=1,
-and so on. PARAMETERS is the yaml file that names the features.
+and so on. PARAMETERS is a preset's file, such as params/paper.yaml: its
+section of the folder's name names the features.
 """
 
 import sys
@@ -62,7 +63,8 @@ def with_repeats(folder, label):
 
 
 def main(folder, repeats, parameters):
-    given = yaml.safe_load(Path(parameters).read_text())
+    preset = yaml.safe_load(Path(parameters).read_text())
+    given = preset[Path(folder).name]
     task = dpsub.data.features_or_digits(
         given["features"], **{name: given[name] for name in RECORDS}, seed=0
     )
