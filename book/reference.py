@@ -25,6 +25,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 from sphinx_codeautolink.extension.directive import DeferredExamples
 
+import dpsub
+
 ROOT = Path(__file__).parent.parent
 # Code, a value in quotation marks, and a star of Python's, as in (n, *input_shape).
 MARKUP = re.compile(
@@ -94,18 +96,24 @@ def described(env: BuildEnvironment, text: str) -> tuple[str, str, str] | None:
     if known is None:
         names = [name for name, found in objects.items() if not found.aliased]
         known = env.dpsub_names = {name.rpartition(".")[2]: name for name in names}
-    full = next((name for name in (text, f"dpsub.{text}") if name in objects), None)
-    last = text.rpartition(".")[2]
-    if full is None and (text == f"dpsub.{last}" or text[:1].isupper()):
-        full = known.get(last)
-    return (objects[full].docname, objects[full].node_id, full) if full else None
+    room, _, last = text.removeprefix("dpsub.").rpartition(".")
+    module = getattr(dpsub, room, None)
+    full = f"{module.__name__}.{last}" if isinstance(module, ModuleType) else text
+    if full not in objects and (text == f"dpsub.{last}" or text[:1].isupper()):
+        full = known.get(last, full)
+    return (objects[full].docname, objects[full].node_id, full) if full in objects else None
+
+
+def around(node: nodes.Element, kinds: Any) -> nodes.Element | None:
+    """The nearest element of these kinds that a node is in."""
+    while node.parent is not None and not isinstance(node.parent, kinds):
+        node = node.parent
+    return node.parent
 
 
 def of_the_same_module(code: nodes.Element) -> str:
     """The full name that a docstring's code has if it is one of its own module and no parameter."""
-    node = code.parent
-    while node is not None and not isinstance(node, addnodes.desc):
-        node = node.parent
+    node = around(code, addnodes.desc)
     if node is None or code.astext() in {name.astext() for name in node[0].findall(addnodes.desc_sig_name)}:
         return ""
     return f"{node[0].get('module')}.{code.astext()}"
@@ -119,7 +127,7 @@ class LinksOfNames(SphinxPostTransform):
     def run(self, **options: Any) -> None:
         for code in list(self.document.findall(nodes.literal)):
             found = described(self.env, code.astext()) or described(self.env, of_the_same_module(code))
-            if found and not isinstance(code.parent, nodes.reference | nodes.title):
+            if found and not around(code, nodes.reference | nodes.title):
                 page, anchor, full = found
                 builder = self.app.builder
                 code.replace_self(make_refnode(builder, self.env.docname, page, anchor, code.deepcopy(), full))
@@ -134,7 +142,7 @@ def of_a_type(app: Sphinx, env: BuildEnvironment, node: nodes.Element, shown: no
 def without_untitled_sections(app: Sphinx, document: nodes.document) -> None:
     """Exercises and algorithms put their text into sections without a title, which codeautolink counts wrongly."""
     for section in list(document.findall(nodes.section)):
-        if not section.children or not isinstance(section[0], nodes.title):
+        if not any(isinstance(child, nodes.title) for child in section.children):
             section.replace_self(nodes.compound("", *section.children, classes=section["classes"]))
 
 

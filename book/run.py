@@ -118,20 +118,10 @@ def stored_models(folder: Path) -> int:
     from dpsub import audits
 
     found = 0
-    for store in [*folder.rglob("*.zarr"), *folder.rglob("*.zarr.zip")]:
+    for store in folder.rglob("*.db"):
         with suppress(ValueError):  # the notebook that reads it says what is wrong
             found += audits.status(store).stored
     return found
-
-
-def pack_finished(folder: Path) -> None:
-    """Put each complete store of this folder into one file."""
-    from dpsub import audits
-
-    for store in [*folder.rglob("*.zarr")]:
-        with suppress(ValueError):
-            if audits.status(store).complete:
-                audits.pack(store)
 
 
 def rerun(job: Job, results: Path | None) -> Outcome:
@@ -141,7 +131,6 @@ def rerun(job: Job, results: Path | None) -> Outcome:
     folder = results / job.name
     before = stored_models(folder)
     outcome = attempt(job)
-    pack_finished(folder)
     after = stored_models(folder)
     what = "read" if after and after == before and outcome.what == "ran" else outcome.what
     return outcome._replace(what=what, trained=after - before, read=before)
@@ -221,7 +210,7 @@ def machine(device: str) -> tuple[str, str]:
     """The device that notebooks train on, in words, and the commit that they train with."""
     import torch
 
-    from dpsub.audits.shard_provenance import made_on
+    from dpsub.audits.plans import made_on
     from dpsub.trainers import devices
 
     made = made_on(devices.device(device))

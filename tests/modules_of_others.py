@@ -52,3 +52,187 @@ MODULES = {
     "gru": lambda: Recurrent(DPGRU),
     "residual": Residual,
 }
+
+
+class Around(nn.Module):
+    """Layers between two linear ones, on what the first makes of a record: of a shape of 64 numbers in all."""
+
+    def __init__(self, *layers, shape=(64,)):
+        super().__init__()
+        self.first, self.layers, self.shape = nn.Linear(64, 64), nn.Sequential(*layers), shape
+        with torch.no_grad():
+            self.out = nn.Linear(self.layers(torch.rand(1, *shape)).numel(), 10)
+
+    def forward(self, x):
+        inner = self.first(x.flatten(1)).view(-1, *self.shape)
+        return self.out(self.layers(inner).flatten(1))
+
+
+class Function(nn.Module):
+    """A function as a layer; of the inputs and of whether it trains if `modes`."""
+
+    def __init__(self, way, modes=False):
+        super().__init__()
+        self.way, self.modes = way, modes
+
+    def forward(self, x):
+        return self.way(x, self.training) if self.modes else self.way(x)
+
+
+class Sign(torch.autograd.Function):
+    """Whose gradient is not that of what it computes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.sign()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope * (ctx.saved_tensors[0].abs() < 1)
+
+
+class Words(nn.Module):
+    """An embedding of the first eight numbers as one of five words each."""
+
+    def __init__(self, embedding, width):
+        super().__init__()
+        self.embed, self.out = embedding, nn.Linear(width, 10)
+
+    def forward(self, x):
+        words = (x.flatten(1)[:, :8] * 5).long().clamp(0, 4)
+        return self.out(self.embed(words).flatten(1))
+
+
+class FastAttention(nn.Module):
+    """By torch's fused attention, of two heads."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embed, self.out, self.options = nn.Linear(8, 24), nn.Linear(8, 10), options
+
+    def forward(self, x):
+        parts = self.embed(x.view(-1, 8, 8)).view(-1, 8, 2, 12).transpose(1, 2).chunk(3, dim=-1)
+        seen = nn.functional.scaled_dot_product_attention(*parts, **self.options)
+        return self.out(seen.transpose(1, 2).flatten(2).mean(dim=1))
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = nn.GRUCell(8, 4), nn.Linear(4, 10)
+
+    def forward(self, x):
+        seen = x.new_zeros(len(x), 4)
+        for row in x.view(-1, 8, 8).unbind(1):
+            seen = self.cell(row, seen)
+        return self.out(seen)
+
+
+class Scaled(nn.Module):
+    """With a parameter that is a single number, one that is used twice, and one that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+        self.again, self.scale, self.unused = nn.Linear(8, 8), nn.Parameter(torch.tensor(1.5)), nn.Linear(2, 3)
+        self.again.weight = self.second.weight
+
+    def forward(self, x):
+        inner = torch.tanh(self.second(torch.tanh(self.first(x.flatten(1)))))
+        return self.out(self.again(inner) * self.scale)
+
+
+class Constant(nn.Module):
+    """Multiplies by float32 numbers that are no buffer, or by a buffer."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.first, self.out = nn.Linear(64, 8), nn.Linear(8, 10)
+        numbers = torch.linspace(-1, 1, 64).view(8, 8)
+        self.register_buffer("numbers", numbers) if buffer else setattr(self, "numbers", numbers)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.first(x.flatten(1))) @ self.numbers)
+
+
+def head():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def of_layers(*makers, shape=(64,)):
+    return lambda: Around(*(make() for make in makers), shape=shape)
+
+
+CLASS_WEIGHTS = torch.linspace(0.5, 1.5, 10)
+
+
+def weighted(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels, weight=CLASS_WEIGHTS, reduction="none")
+
+
+def smoothed(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.1, reduction="none")
+
+
+def squares(outputs, labels):
+    return (outputs - nn.functional.one_hot(labels, 10)).square().sum(dim=1)
+
+
+def margins(outputs, labels):
+    return nn.functional.multi_margin_loss(outputs, labels, reduction="none")
+
+
+ROWS, IMAGES = (8, 8), (4, 4, 4)
+ACCEPTED = {
+    **{name: (make, None) for name, make in MODULES.items()},
+    "prelu": (of_layers(nn.PReLU), None),
+    "prelu by channel": (of_layers(lambda: nn.PReLU(4), shape=IMAGES), None),
+    "functional prelu": (
+        of_layers(lambda: Function(lambda x: nn.functional.prelu(x, x.new_tensor([0.3]))), shape=ROWS),
+        None,
+    ),
+    "activations": (of_layers(nn.ELU, nn.GELU, nn.Softplus, nn.LeakyReLU, nn.Hardsigmoid, nn.GLU), None),
+    "in place": (of_layers(lambda: Function(lambda x: x.mul_(2)), lambda: nn.ReLU(inplace=True)), None),
+    "softmax": (of_layers(lambda: nn.Softmax(dim=1), lambda: nn.LogSoftmax(dim=1)), None),
+    "convolution 1d": (of_layers(lambda: nn.Conv1d(8, 4, 3, stride=2, padding=1, groups=2), shape=ROWS), None),
+    "convolution 2d": (of_layers(lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), shape=IMAGES), None),
+    "convolution 3d": (of_layers(lambda: nn.Conv3d(2, 3, 2), shape=(2, 4, 4, 2)), None),
+    "transposed": (of_layers(lambda: nn.ConvTranspose2d(4, 2, 2, stride=2), shape=IMAGES), None),
+    "pooling": (of_layers(lambda: nn.MaxPool2d(2), lambda: nn.AdaptiveAvgPool2d(1), shape=IMAGES), None),
+    "resized": (of_layers(lambda: nn.Upsample(scale_factor=2), lambda: nn.PixelShuffle(2), shape=IMAGES), None),
+    "layer norm": (of_layers(lambda: nn.LayerNorm(8), lambda: nn.RMSNorm(8), shape=ROWS), None),
+    "group norm": (of_layers(lambda: nn.GroupNorm(2, 4), lambda: nn.LocalResponseNorm(2), shape=IMAGES), None),
+    "instance norm": (of_layers(lambda: nn.InstanceNorm2d(4, affine=True), shape=IMAGES), None),
+    "weight norm": (of_layers(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(64, 8))), None),
+    "orthogonal": (of_layers(lambda: nn.utils.parametrizations.orthogonal(nn.Linear(64, 8))), None),
+    "linear algebra": (
+        of_layers(lambda: Function(lambda x: torch.linalg.solve(x + 9 * torch.eye(8), x.cumsum(1))), shape=ROWS),
+        None,
+    ),
+    "distances": (of_layers(lambda: Function(lambda x: torch.cdist(x, x + 1)), shape=ROWS), None),
+    "gradient of one's own": (of_layers(lambda: Function(Sign.apply)), None),
+    "sorted": (of_layers(lambda: Function(lambda x: x.sort(dim=1)[0].amax(dim=2)), shape=ROWS), None),
+    "fused attention": (FastAttention, None),
+    "masked attention": (lambda: FastAttention(attn_mask=torch.ones(8, 8).tril().bool()), None),
+    "cells": (Cells, None),
+    "embedding": (lambda: Words(nn.Embedding(5, 3), 24), None),
+    "embedding with padding": (lambda: Words(nn.Embedding(5, 3, padding_idx=2), 24), None),
+    "bag of words": (lambda: Words(nn.EmbeddingBag(5, 3), 3), None),
+    "single numbers": (Scaled, None),
+    "frozen": (lambda: nn.Sequential(Around(nn.Tanh()).requires_grad_(False), nn.Linear(10, 10)), None),
+    "numbers": (lambda: Constant(buffer=False), None),
+    "buffer": (lambda: Constant(buffer=True), None),
+    "otherwise in training": (of_layers(lambda: Function(lambda x, trains: x * 2 if trains else x, modes=True)), None),
+    "weighted loss": (head, weighted),
+    "weighted loss object": (head, nn.CrossEntropyLoss(weight=CLASS_WEIGHTS, reduction="none")),
+    "smoothed loss": (head, smoothed),
+    "squares": (head, squares),
+    "margins": (head, margins),
+}
+"""By name, modules for records of 64 numbers and losses, None for cross-entropy, of which `from_module` makes banks."""

@@ -207,7 +207,7 @@ EXPLORERS = {
     "attacker_page": "explorers.attacker_page()",
     "runs_page": "explorers.runs_page()",
     "game": "audit_game.page()",
-    "drift": "explorers.drifting_scores(audits.load('../results/paper/quickstart/S2.zarr.zip'), delta=1e-5)",
+    "drift": "explorers.drifting_scores(audits.load('../results/paper/quickstart/S2.db'), delta=1e-5)",
     "which": "explorers.which_audit_page()",
 }
 

@@ -136,7 +136,8 @@ PAGES = {
     "works.bib": "@book{curie1900, title={A}, author={Curie, Marie}, year={1900}, publisher={P}}",
     "notebooks/page.md": """# A page
 
-`accounting.epsilon`, `dpsub.accounting.gdp_mu`, `EpsilonInterval`, `epsilon`, [`accounting.delta`](https://x.y).
+`accounting.epsilon`, `dpsub.accounting.gdp_mu`, `EpsilonInterval`, `epsilon`, [`accounting.delta`](https://x.y),
+[`accounting.tradeoff`](../book/api.md).
 An [area](../book/glossary.md#term-auc) of [Curie (1900)](../book/bibliography.md#curie1900).
 
 ```python
@@ -174,6 +175,7 @@ def test_names_terms_and_works_in_prose_are_links(small_site):
     assert links["dpsub.accounting.gdp_mu"] == f"{at}gdp_mu"
     assert links["EpsilonInterval"] == f"{at}EpsilonInterval"
     assert links["accounting.delta"] == "https://x.y"
+    assert links["accounting.tradeoff"] == "../book/api.html"
     assert "epsilon" not in links
     assert links["area"] == "../book/glossary.html#term-AUC"
     assert links["Curie (1900)"] == "../book/bibliography.html#curie1900"

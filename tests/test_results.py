@@ -21,15 +21,15 @@ CANARIES, LOOKS = RESULTS / "laptop" / "steps_canaries", RESULTS / "laptop" / "l
 FINAL_MODELS = RESULTS / "laptop" / "final_models"
 STORES = sorted(
     [
-        *PAPER.glob("*/*.zarr.zip"),
-        *PAPER.glob("*/repeat=*/*.zarr.zip"),
-        *PAPER.glob("figA6_text/norms/*.zarr.zip"),
-        *(path for folder in (FIGURE_4, CANARIES, LOOKS) for path in folder.glob("*.zarr.zip")),
+        *PAPER.glob("*/*.db"),
+        *PAPER.glob("*/repeat=*/*.db"),
+        *PAPER.glob("figA6_text/norms/*.db"),
+        *(path for folder in (FIGURE_4, CANARIES, LOOKS) for path in folder.glob("*.db")),
     ]
 )
 
 
-@pytest.mark.parametrize("store", STORES, ids=lambda path: str(path.relative_to(RESULTS)).split(".zarr")[0])
+@pytest.mark.parametrize("store", STORES, ids=lambda path: str(path.relative_to(RESULTS)).split(".db")[0])
 def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     about = audits.load(store).attrs
     assert about["commit"].isalnum(), "made with a commit, not with changes that were in none"
@@ -37,7 +37,7 @@ def test_kept_audits_are_whole_and_say_where_they_come_from(store):
     assert about["last_written"]
 
 
-@pytest.mark.parametrize("store", PAPER.glob("*/repeat=*/*.zarr.zip"), ids=lambda path: path.name.split(".zarr")[0])
+@pytest.mark.parametrize("store", PAPER.glob("*/repeat=*/*.db"), ids=lambda path: path.name.split(".db")[0])
 def test_further_repeats_differ_from_the_first_in_their_seed_alone(store):
     first, again = audits.load(store.parents[1] / store.name), audits.load(store)
     number = int(store.parent.name.removeprefix("repeat="))
@@ -59,15 +59,15 @@ def test_further_repeats_differ_from_the_first_in_their_seed_alone(store):
 def test_kept_bounds_of_steps_are_those_of_the_kept_audits(folder, names):
     place = RESULTS / "laptop" / folder
     kept = step_tables.stored(place)
-    again = step_tables.computed(place, [place / f"{name}.zarr.zip" for name in names])
+    again = step_tables.computed(place, [place / f"{name}.db" for name in names])
     pd.testing.assert_frame_equal(kept.loc[again.index], again, rtol=1e-6, check_dtype=False)
     each = 7 if folder == "steps_table1" else 1
-    assert len(kept) == each * len(list(place.glob("*.zarr.zip")))
+    assert len(kept) == each * len(list(place.glob("*.db")))
 
 
 @pytest.fixture(scope="module")
 def figure_3():
-    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.zarr.zip"))
+    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.db"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -109,7 +109,7 @@ def final_bounds(*patterns, by):
 
 
 def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
-    last = final_bounds("figA2_clipping/*.zarr.zip", "fig3_natural_data/q=1-*.zarr.zip", by="max_grad_norm")
+    last = final_bounds("figA2_clipping/*.db", "fig3_natural_data/q=1-*.db", by="max_grad_norm")
     assert last.bound["S3"].index.tolist() == [1, 2, 4, 8]
     assert last.bound["S3", 8] < 0.7 * last.bound["S3", 1]
     for scenario in ("S2", "S4", "S5"):
@@ -117,7 +117,7 @@ def test_a_larger_clipping_bound_weakens_the_crafted_input_and_no_other():
 
 
 def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
-    last = final_bounds("figA4_learning_rate/*.zarr.zip", "fig3_natural_data/q=1-*.zarr.zip", by="learning_rate")
+    last = final_bounds("figA4_learning_rate/*.db", "fig3_natural_data/q=1-*.db", by="learning_rate")
     assert last.bound["S3"].index.tolist() == [1e-4, 1e-3, 1e-2, 1e-1]
     assert last.bound["S2", 1e-1] > 0.85 * 10
     for scenario in ("S3", "S4", "S5"):
@@ -126,7 +126,7 @@ def test_a_larger_learning_rate_weakens_every_record_and_no_gradient():
 
 
 def test_more_steps_weaken_the_crafted_input_alone():
-    last = final_bounds("figA3_steps/*.zarr.zip", "fig3_natural_data/q=0.0625-*.zarr.zip", by="steps")
+    last = final_bounds("figA3_steps/*.db", "fig3_natural_data/q=0.0625-*.db", by="steps")
     assert last.bound["S3"].index.tolist() == [500, 2500]
     assert last.bound["S3", 2500] < 0.9 * last.bound["S3", 500]
     for scenario in ("S2", "S4", "S5"):
@@ -135,7 +135,7 @@ def test_more_steps_weaken_the_crafted_input_alone():
 
 
 def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
-    last = final_bounds("figA6_text/*.zarr.zip", by="sample_rate")
+    last = final_bounds("figA6_text/*.db", by="sample_rate")
     assert last.bound["S2"].index.tolist() == [0.25, 1.0]
     assert (last.bound["S2"] > 0.85 * 10).all()
     for scenario in ("S3", "S4", "S5"):
@@ -143,11 +143,11 @@ def test_on_text_the_gradient_is_near_the_accountant_and_the_records_are_not():
 
 
 def test_with_longer_vectors_records_show_more_than_add_remove():
-    unit = final_bounds("figA6_text/*.zarr.zip", by="sample_rate")
+    unit = final_bounds("figA6_text/*.db", by="sample_rate")
     found = {}
     for norm, scenario in itertools.product((1, 2, 5, 10), ("S3", "S4", "S5")):
         stem = PAPER / "figA6_text/norms" / f"norm={norm}-{scenario}"
-        twins = [audits.load(f"{stem}{end}.zarr.zip") for end in ("", "-exchanged")]
+        twins = [audits.load(f"{stem}{end}.db") for end in ("", "-exchanged")]
         assert all(one.sizes["run"] == 32 and one.task.endswith(f", norm {norm}") for one in twins)
         found[norm, scenario] = separation(*twins, delta=1e-5).iloc[-1]
     add_remove = unit.add_remove["S4", 1.0]
@@ -160,7 +160,7 @@ def test_with_longer_vectors_records_show_more_than_add_remove():
 
 def test_canaries_cost_less_than_a_point_of_accuracy():
     """With five standard errors to spare."""
-    inputs, gradients = (audits.load(PAPER / f"figA1_accuracy/{scenario}.zarr.zip") for scenario in ("S3", "S2"))
+    inputs, gradients = (audits.load(PAPER / f"figA1_accuracy/{scenario}.db") for scenario in ("S3", "S2"))
     target = findings.accuracy(inputs, bit=0)[:, -1]
     for canary in (findings.accuracy(inputs, bit=1)[:, -1], findings.accuracy(gradients)[:, -1]):
         error = (target.var(ddof=1) / len(target) + canary.var(ddof=1) / len(canary)) ** 0.5
@@ -168,7 +168,7 @@ def test_canaries_cost_less_than_a_point_of_accuracy():
 
 
 def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():
-    stored = {path.name.split(".zarr")[0]: audits.load(path) for path in PAPER.glob("final_model_only/*.zarr.zip")}
+    stored = {path.name.split(".db")[0]: audits.load(path) for path in PAPER.glob("final_model_only/*.db")}
     final = {name: one for name, one in stored.items() if "steps" not in name}
     assert (len(stored), len(final)) == (36, 18)
     assert all(one.sizes["run"] == 2000 and one.sizes["step"] == 1 for one in final.values())
@@ -183,7 +183,7 @@ def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_pap
 
 @pytest.fixture(scope="module")
 def figure_4():
-    stored = (audits.load(path) for path in FIGURE_4.glob("q=*.zarr.zip"))
+    stored = (audits.load(path) for path in FIGURE_4.glob("q=*.db"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -211,9 +211,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     last = findings.last_step([figure_4[0.0625, "S3"]], delta=1e-5).iloc[0]
     assert last.bound > last.add_remove
     apart = {
-        n: separation(
-            *(audits.load(FIGURE_4 / f"n={n}-S3{end}.zarr.zip") for end in ("", "-exchanged")), delta=1e-5
-        ).iloc[-1]
+        n: separation(*(audits.load(FIGURE_4 / f"n={n}-S3{end}.db") for end in ("", "-exchanged")), delta=1e-5).iloc[-1]
         for n in (8_000, 50_000)
     }
     assert apart[8_000].epsilon_low > last.add_remove > apart[50_000].epsilon
@@ -221,7 +219,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
 
 
 def test_canaries_on_mnist_are_of_one_size_and_gradients_show_most():
-    stored = {path.name.split(".zarr")[0]: audits.load(path) for path in CANARIES.glob("*.zarr.zip")}
+    stored = {path.name.split(".db")[0]: audits.load(path) for path in CANARIES.glob("*.db")}
     counts = {figure: sum(name.startswith(figure) for name in stored) for figure in ("fig10", "fig15", "fig16")}
     assert counts == {"fig10": 6 * 2 * 4, "fig15": 2 * 5, "fig16": 2 * 4}
     assert all(
@@ -269,7 +267,7 @@ def test_samples_draw_level_with_the_canary_and_not_ahead_of_it():
 
 
 def test_learned_scores_are_of_models_enough_and_never_much_worse_than_the_canarys():
-    stored = {path.name.split(".zarr")[0]: audits.load(path) for path in LOOKS.glob("*.zarr.zip")}
+    stored = {path.name.split(".db")[0]: audits.load(path) for path in LOOKS.glob("*.db")}
     limits = json.loads((LOOKS / "limits.json").read_text())
     heads = {(one.scenario, one.sample_rate, one.learning_rate) for key, one in stored.items() if key[:6] == "linear"}
     assert heads == {(f"S{k}", q, eta) for k in (2, 3, 4, 5) for q in (1.0, 0.0625) for eta in (0.05, 0.5, 5)}

@@ -22,7 +22,7 @@ task = dpsub.data.from_arrays(x[:30], np.arange(30) % 2, x_test=x[30:], y_test=n
 model = dpsub.models.linear(task)
 spec = dpsub.DPSGD(10.0, 2.0, 1.0, 5, 0.01)
 canary = dpsub.crafters.gradient(task, model, spec, seed=0)
-store = Path(results, "S2.zarr") if results else None
+store = Path(results, "S2.db") if results else None
 result = dpsub.audit(task, model, canary, spec, runs=runs, device=device, store=store)
 """
 

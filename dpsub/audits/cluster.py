@@ -1,23 +1,20 @@
-"""Shards on a dask cluster: its workers train them, and this process receives the results."""
+"""Shards on a dask cluster: its workers compute them, and this process receives the results."""
 
 from __future__ import annotations
 
 import ctypes
-import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
-from threading import Event, Lock
+from threading import Lock
 from typing import Any
 
 import torch
 
-from dpsub.audits.any_plans import BankPlan
-from dpsub.audits.plans import Arrays, Shard
-from dpsub.audits.shard_provenance import Made, made_on
-from dpsub.audits.shards import bytes_of_a_block, train_shard, workers
+from dpsub.audits.executors import Done, alone, message_of
+from dpsub.audits.plans import Computation, Made, Shard, Tick, made_on
 from dpsub.trainers import devices
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -26,8 +23,8 @@ _gpu_turn = Lock()
 
 
 @contextmanager
-def connected(client: Any) -> Iterator[Any]:
-    """The client that was given, or a new one for the scheduler at the address that was given."""
+def connected(client: Any, device: str) -> Iterator[Workers]:
+    """The workers of the client that was given, or of the scheduler at the address that was given."""
     try:
         import distributed
     except ImportError:
@@ -40,7 +37,7 @@ def connected(client: Any) -> Iterator[Any]:
         except (OSError, ValueError) as error:
             raise ConnectionError(f"client: no scheduler answers at {client!r} ({error}): {advice}") from None
         with own:
-            yield own
+            yield Workers(own, device)
         return
     if not isinstance(client, kind) or client.asynchronous:
         raise ValueError(
@@ -49,57 +46,53 @@ def connected(client: Any) -> Iterator[Any]:
         )
     if client.status != "running":
         raise ConnectionError(f"client: its scheduler does not answer any more, it is {client.status!r}: {advice}")
-    yield client
+    yield Workers(client, device)
 
 
-def kinds(client: Any, device: str) -> list[Made]:
-    """The device and versions of each connected worker."""
-    return list(client.run(_made_here, device).values())
+class Workers:
+    """Computes on the workers of a client. If one dies, others compute the shards that it had not finished."""
 
+    def __init__(self, client: Any, device: str) -> None:
+        self._client, self._device = client, device
 
-def trained(client: Any, plan: BankPlan, shards: list[Shard], device: str) -> Generator[tuple[Shard, Arrays, Made]]:
-    """Yield the shards of a plan as workers finish them."""
-    with closing(results(client, plan, _train, shards, device)) as found:
-        for shard, (arrays, made) in found:
-            yield shard, arrays, made
+    def kinds(self, what: Computation) -> list[Made]:
+        return list(self._client.run(_made_here, self._device).values()) if what.of_one_kind else []
 
+    def each(self, what: Computation, shards: list[Shard], tick: Tick) -> Done:
+        import distributed
+        from distributed.comm.core import CommClosedError
 
-def results(
-    client: Any, what: Any, train: Callable[..., Any], shards: list[Shard], *options: Any
-) -> Generator[tuple[Shard, Any]]:
-    """Yield shards, each with `train(what, number, *options)`, as workers finish them.
-
-    If a worker dies, others train the shards that it had not finished.
-    """
-    import distributed
-    from distributed.comm.core import CommClosedError
-
-    as_completed: Any = distributed.as_completed
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sending large graph")
-        # Submitted as a task: dask computes it again if the worker that holds it dies. Scattered data would be lost.
-        held = client.submit(_itself, what, pure=False)
-    futures = {client.submit(train, held, shard.number, *options, pure=False): shard for shard in shards}
-    try:
-        for future in as_completed(list(futures), loop=client.loop):
-            shard = futures[future]
-            try:
-                found = future.result()
-            except distributed.KilledWorker as error:
-                raise RuntimeError(
-                    f"client: several workers died while they trained {shard}, the last of them at "
-                    f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"
-                ) from None
-            except (CancelledError, CommClosedError):  # the second while results are fetched
-                raise ConnectionError(
-                    "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call "
-                    "again, with a new client if necessary, to go on from what is stored"
-                ) from None
-            yield shard, found
-            del futures[future]
-    finally:
-        with suppress(Exception):
-            client.cancel([held, *futures], force=True)
+        as_completed: Any = distributed.as_completed
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            # Submitted as a task: dask computes it again if the worker that holds it dies. Scattered data would be
+            # lost.
+            held = self._client.submit(_itself, what, pure=False)
+        futures = {self._client.submit(_computed, held, shard, self._device, pure=False): shard for shard in shards}
+        try:
+            for future in as_completed(list(futures), loop=self._client.loop):
+                shard = futures[future]
+                try:
+                    results, made = future.result()
+                except distributed.KilledWorker as error:
+                    raise RuntimeError(
+                        f"client: several workers died while they trained {shard}, the last of them at "
+                        f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"
+                    ) from None
+                except (CancelledError, CommClosedError):  # the second while results are fetched
+                    raise ConnectionError(
+                        "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call "
+                        "again, with a new client if necessary, to go on from what is stored"
+                    ) from None
+                except (AttributeError, ImportError, TypeError) as error:
+                    if not what.not_sent:
+                        raise
+                    raise ValueError(f"{what.not_sent}, on the client's workers too: {message_of(error)}") from None
+                yield shard, results, made
+                del futures[future]
+        finally:
+            with suppress(Exception):
+                self._client.cancel([held, *futures], force=True)
 
 
 def _itself(what: Any) -> Any:
@@ -110,27 +103,20 @@ def _made_here(device: str) -> Made:
     return made_on(devices.own_device(device))
 
 
-def _train(plan: BankPlan, number: int, device: str) -> tuple[Arrays, Made]:
-    """Train one shard with one torch thread. A worker with several threads trains as many shards side by side."""
-    with own_turn(plan, device) as where:
-        workers(plan, where)
-        check_limit(bytes_of_a_block(plan, where), where)
-        begin = time.monotonic()
-        arrays = train_shard(plan, plan.shards[number], where, Event())
-        return arrays, made_on(where, time.monotonic() - begin)
-
-
-@contextmanager
-def own_turn(plan: BankPlan, device: str) -> Iterator[torch.device]:
-    """A worker's device, for one shard of a plan at a time on a GPU, and one torch thread."""
+def _computed(what: Computation, shard: Shard, device: str) -> tuple[Any, Made]:
+    """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
+    if what.serial:
+        return alone(what, shard, torch.device("cpu"))
     where = devices.own_device(device)
     torch.set_num_threads(1)
     _keep_memory()
-    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
-        yield where
+    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(what.matmul_precision):
+        what.side_by_side(where)
+        _check_limit(what.bytes_at_once(where), where)
+        return alone(what, shard, where)
 
 
-def check_limit(block: int, where: torch.device) -> None:
+def _check_limit(block: int, where: torch.device) -> None:
     """Check dask's limit, in bytes of a block: dask would stop the worker, retry on others, and stop those too."""
     from distributed import get_worker
 

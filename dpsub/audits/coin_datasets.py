@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
-from dpsub.audits.one_run_plans import LONG_NAMES, ONE_RUN, PAIR
-from dpsub.audits.training_plans import OWN_FUNCTION
+from dpsub.audits.one_run import LONG_NAMES, ONE_RUN, PAIR
+from dpsub.audits.own_training import OWN_FUNCTION
 from dpsub.trainers import label_logits
 
 AT_ONCE = 256  # records

@@ -2,33 +2,32 @@ r"""Algorithm 1: train models in both worlds, and score them."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar, Self, Unpack
 
+import numpy as np
 import torch
 import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
 
-from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub.audits import cluster
-from dpsub.audits.any_plans import BankPlan
-from dpsub.audits.checked_arguments import check_told_apart, plan_of
-from dpsub.audits.destinations import Memory, Place
-from dpsub.audits.observers import Observer
-from dpsub.audits.plans import Arrays, Plan, Shard
-from dpsub.audits.progress import Bars
-from dpsub.audits.shard_provenance import Made, made_on
-from dpsub.audits.shards import train_shard, workers
-from dpsub.audits.stored_audits import located
-from dpsub.audits.training_plans import TrainingPlan
-from dpsub.audits.twin_lessons import learn
+from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
+from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.random_streams import stream, torch_seed
+from dpsub.audits.bank_plans import BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.executors import Executor
+from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
+from dpsub.audits.observers import Observer, Score, chosen
+from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
-from dpsub.models import Model
-from dpsub.trainers import devices
+from dpsub.models import Model, check_fits
+from dpsub.trainers import COORDINATES, StepCanary, assemble, devices
+
+ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
 
 
 def audit(
@@ -45,13 +44,9 @@ def audit(
     learning_runs: int = 256,
     coordinates: str = "auto",
     seed: int = 0,
-    device: str = "auto",
     matmul_precision: str = "highest",
-    store: str | os.PathLike[str] | None = None,
-    repair: bool = False,
-    allow_mix: bool = False,
-    client: Any = None,
-    progress: bool = True,
+    execution: Execution | None = None,
+    **options: Unpack[Options],
 ) -> xr.Dataset:
     r"""Train `runs` models, each with z or z′ in the slot by a fair coin, and score them along the way.
 
@@ -93,30 +88,12 @@ def audit(
         seed: of batches, noise, starts and coins. Runs come in blocks, each with its own stream of randomness. The
             block size depends on the model alone (attribute `block_size`). Arguments, versions and the kind of device
             determine the numbers; threads, workers, interruptions and memory do not.
-        device: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, several blocks train side by side, one thread
-            each: as many as torch may use threads and the memory holds.
         matmul_precision: "highest" is float32. "high" and "medium" allow TF32 or bfloat16 on devices that have them.
             That is faster, and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
             for, though the scores may hardly change.
-        store: a folder for the audit, by convention `….zarr`. Finished shards are written there at once. The same call
-            resumes from what is there, or reads it if nothing is missing, on any device. `status` tells how far it is;
-            `xarray.open_zarr` opens it, with NaN and bits of −1 for what is not there yet; `pack` puts a finished
-            audit into one file, which this argument takes as well. One process at a time may write (`flock`; some
-            network file systems ignore it). Another machine computes noise multipliers and canaries slightly
-            differently. So a noise multiplier or gradient within 1e-6 of the stored one counts as the same, and so does
-            a record of the same label if each feature is within 1e-3 of its standard deviation in the private records.
-            The stored ones are then used. A folder is written only if it holds nothing but the audit; files that
-            systems make, such as .DS_Store, may be there. Links below it are refused.
-        repair: train damaged shards of the store again. Without it, damage is an error. A folder or a link in the place
-            of a file has to be moved away first.
-        allow_mix: resume a store that was begun on another kind of device (GPU, or CPU instructions) or with another
-            version of torch or dpsub, and record both. The law is unchanged, but no single machine reproduces the
-            numbers.
-        client: a `dask.distributed.Client`, or a scheduler's address. Its workers train the shards, one torch thread
-            for each of their threads and one GPU for each worker; only this process writes. A worker that dies costs
-            the shards it was training. A script that starts a LocalCluster must do so under
-            `if __name__ == "__main__":`, since workers import it.
-        progress: show a progress bar.
+        execution: where and how the audit runs, as one object.
+        options: the same as keyword arguments: `device`, `client`, `store`, `repair`, `allow_mix` and `progress`, as
+            `audits.Execution` describes them.
 
     Returns:
         A dataset with `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; and
@@ -128,131 +105,260 @@ def audit(
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in
             0 … num_classes − 1; if model or canary do not fit the task; if a gradient canary is longer than
-            max_grad_norm; if the memory does not hold one block; if the store is something else's folder, another
-            audit, damaged, of another format or another kind of device; if the model or an observer holds what a store
-            cannot tell apart, such as a lambda in a module that was not named. After some training, if it diverged.
+            max_grad_norm; if the memory does not hold one block; if the store is some other file, another audit,
+            damaged, of another format or another kind of device; if the model or an observer holds what a store cannot
+            tell apart, such as a lambda in a module that was not named. After some training, if it diverged.
         OSError: with the path, if the store cannot be written, or another process is writing it. Finished shards stay.
         ConnectionError: if no scheduler answers.
-        KeyboardInterrupt: on Ctrl-C, after the shard being written is written.
+        KeyboardInterrupt: on Ctrl-C. Finished shards are in the store.
 
     Source: *Beyond Membership*, Algorithm 1.
     """
-    plan = plan_of(
-        task,
-        model,
-        canary,
-        spec,
+    how = Execution.of(execution, options)
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    repeats = checks.whole("repeats", repeats)
+    canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
+    for each in canaries:
+        if not isinstance(each, CanaryPair):
+            raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(each).__name__}")
+        check_canary(task, model, each, spec)
+    if isinstance(canary, Sequence) and len(canaries) != repeats:
+        raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
+    if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
+        raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
+    runs = checks.whole("runs", runs)
+    observe_every = checks.whole("observe_every", observe_every)
+    if observe_every > spec.steps:
+        raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
+    observers = chosen(metrics, task)
+    learning_runs = checks.whole("learning_runs", learning_runs, at_least=LEAST_RUNS)
+    learned = checks.choice("score", score, SCORES) == "learned"
+    plan = ManyRuns(
+        task=task,
+        model=model,
+        canaries=canaries,
+        spec=spec,
         runs=runs,
         observe_every=observe_every,
-        repeats=repeats,
-        metrics=metrics,
-        score=score,
-        learning_runs=learning_runs,
-        coordinates=coordinates,
-        seed=seed,
-        matmul_precision=matmul_precision,
+        observers=observers,
+        coordinates=_coordinates(coordinates, observers, learned),
+        seeds=tuple(repeat_seeds(seed, repeats)),
+        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+        learning=Learning(learning_runs) if learned else None,
     )
-    return carried_out(
-        plan, device=device, store=store, repair=repair, allow_mix=allow_mix, client=client, progress=progress
-    )
+    plan.attributes  # noqa: B018, which refuses what stores could not tell apart
+    return carried_out(plan, how)
 
 
-def carried_out(
-    plan: BankPlan,
-    *,
-    device: str,
-    store: str | os.PathLike[str] | None,
-    repair: bool,
-    allow_mix: bool,
-    client: Any,
-    progress: bool,
-) -> xr.Dataset:
-    """Train what is missing of a plan, and return all of it. The arguments are those of `audit`."""
-    checks.choice("device", device, devices.NAMES)
-    for name, value in (("repair", repair), ("allow_mix", allow_mix), ("progress", progress)):
-        checks.flag(name, value)
-    place: Place = Memory(plan)
-    if store is not None:
-        from dpsub.audits.storage.store import Store  # zarr takes a quarter of a second to import
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ManyRuns(BankPlan):
+    """What an audit of many runs trains and observes.
 
-        check_told_apart(plan)
-        place = Store(located(store), plan, repair=repair)
-    if not place.missing and not _is_to_learn(place):
-        place.settle()
-        return place.dataset()
-    try:
-        _train(place, device, client, allow_mix, progress)
-    except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
-        if store is None:
-            raise
-        total = plan.runs * plan.repeats
-        done = total - sum(shard.stop - shard.start for shard in place.missing)
-        message = f"{done:,} of {total:,} models are in {store}; the same call goes on from there"
-        raise type(interruption)(message) from None
-    return place.dataset()
+    Attributes:
+        canaries: one for all repeats, or one for each.
+        observers: beside the scores.
+        coordinates: "span" or "all".
+        seeds: one for each repeat.
+        learning: how the score is learned; None for the canary's own score.
+    """
+
+    call: ClassVar[str] = "audit"
+
+    canaries: tuple[CanaryPair, ...]
+    observe_every: int
+    observers: tuple[Observer, ...]
+    coordinates: str
+    seeds: tuple[int, ...]
+    learning: Learning | None = None
+
+    @property
+    def repeats(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def title(self) -> str:
+        return f"{self.canaries[0].scenario} on {self.task.name}"
+
+    @cached_property
+    def observed(self) -> list[int]:
+        steps = self.spec.steps
+        return sorted({*range(self.observe_every, steps + 1, self.observe_every), steps})
+
+    def rows(self, observer: Observer) -> int:
+        """How many models of a repeat this observer observes."""
+        return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, self.block_size)
+
+    @cached_property
+    def layout(self) -> Layout:
+        lead: dict[str, int] = {} if self.repeats == 1 else {"repeat": self.repeats}
+        sizes = {"step": len(self.observed), "parameter": self.model.parameters}
+        found = {"bit": Variable(lead | {"run": self.runs}, "int8", -1, LONG_NAMES["bit"])}
+        indexes = {"step": np.array(self.observed), **({"repeat": np.arange(self.repeats)} if lead else {})}
+        for one in (Score(), *self.observers):
+            few = one.most_runs is not None
+            shape = lead | {one.dims[0]: self.rows(one), one.dims[1]: sizes[one.dims[1]]}
+            found[one.name] = Variable(shape, "float32", np.nan, one.long_name, of_first_shard=few)
+            if few:
+                indexes[one.dims[0]] = np.arange(self.rows(one))
+        coordinates = {name: (name, values.astype(np.int64)) for name, values in indexes.items()}
+        return Layout(Cut(self.runs, self.repeats, self.block_size), found, coordinates)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        own = {
+            "scenario": self.canaries[0].scenario,
+            "adjacency": self.canaries[0].adjacency,
+            "task": self.task.name,
+            "task_fingerprint": self.task.fingerprint,
+            "n": len(self.task.y_train),
+            "model": repr(self.model),
+            **asdict(self.spec),
+            "runs": self.runs,
+            "observe_every": self.observe_every,
+            "repeats": self.repeats,
+            "metrics": " ".join(one.name for one in self.observers),
+            "trained_coordinates": self.coordinates,  # `coordinates` means something else to xarray
+            "seed": self.seeds[0],
+            **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
+            "block_size": self.block_size,
+            "matmul_precision": self.matmul_precision,
+            **canary_attributes(self.canaries, ONCE if len(self.canaries) == 1 else EACH_REPEAT),
+            **(self.learning.attributes if self.learning is not None else {}),
+        }
+        observed = {name: value for one in self.observers for name, value in one.attributes(self.task).items()}
+        if taken := sorted(observed.keys() & own.keys()):
+            raise ValueError(f"metrics must have attributes of other names than the audit's own, got {taken[0]!r}")
+        return own | observed
+
+    @property
+    def arrays(self) -> Arrays:
+        return canary_arrays(self.canaries) | (self.learning.arrays if self.learning is not None else {})
+
+    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
+        plan = self.with_noise(attributes)
+        plan = replace(plan, canaries=stored_canaries(self.canaries, self.task, attributes, arrays))
+        if plan.learning is not None:
+            plan = replace(plan, learning=plan.learning.resumed(attributes, arrays))
+        check_same(attributes, plan.attributes)
+        return plan
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.learning is None or self.learning.learned is not None
+
+    def prepared(self, executor: Executor, *, progress: bool) -> Self:
+        assert self.learning is not None
+        return replace(self, learning=self.learning.completed(learned(self, executor, progress=progress)))
+
+    @property
+    def told_apart(self) -> tuple[Any, ...]:
+        return (self.model, *self.observers)
+
+    def canary(self, repeat: int) -> CanaryPair:
+        return self.canaries[repeat if len(self.canaries) > 1 else 0]
+
+    @property
+    def copies(self) -> int:
+        score = Score.copies if self.learning is None else LearnedScore.copies
+        return max(score, *(one.copies for one in self.observers), 0)
+
+    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+        size, seed = self.block_size, self.seeds[repeat]
+        runs = min(size, self.runs - block * size)
+        bits = stream(seed, "audit", block).integers(0, 2, size, dtype=np.int8)[:runs]
+        bank = assemble(
+            self.model,
+            self.task,
+            self.spec,
+            bits=bits,
+            generator=torch.Generator(device).manual_seed(torch_seed(seed, "audit", block)),
+            canary=self.canary(repeat),
+            coordinates=self.coordinates,
+        )
+        score: Observer = Score()
+        if self.learning is not None:
+            assert self.learning.learned is not None
+            score = LearnedScore(self.learning.learned, repeat, self.canary(repeat).score == "displacement")
+        # Observers of only some runs observe those of the first block.
+        observers = [one for one in (score, *self.observers) if one.most_runs is None or block == 0]
+        watches = {one.name: one.watch(bank, self.task, min(runs, self.rows(one))) for one in observers}
+        observed, last = set(self.observed), {self.spec.steps}
+        due = {one.name: observed if "step" in one.dims else last for one in observers}
+        seen: dict[str, list[Tensor]] = {name: [] for name in watches}
+        for step in range(1, self.spec.steps + 1):
+            if stop.is_set():
+                raise Stopped
+            looking = [name for name in watches if step in due[name]]
+            for name in looking:
+                watches[name].before_step()
+            bank.advance()
+            for name in looking:
+                seen[name].append(watches[name].after_step())
+        stacked = {
+            one.name: torch.stack(seen[one.name], dim=1) if "step" in one.dims else seen[one.name][0]
+            for one in observers
+        }
+        return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
 
 
-def _train(place: Place, device: str, client: Any, allow_mix: bool, progress: bool) -> None:
-    """Train the missing shards, here or on a cluster, and write them."""
-    asked = place.plan
-    assert not isinstance(asked, TrainingPlan)
-    with ExitStack() as stack:
-        if client is None:
-            where = devices.device(device)
-            at_once = workers(asked, where)
-            expected = [made_on(where)]
-        else:
-            client = stack.enter_context(cluster.connected(client))
-            expected = cluster.kinds(client, device)
-        for made in expected:
-            _check_kind(place.made, made, allow_mix)
-        if _is_to_learn(place):
-            assert isinstance(asked, Plan)
-            place.take(learn(asked, device, client, progress=progress))
-            if not place.missing:
-                place.settle()
-                return
-        writer = stack.enter_context(place.writing())
-        plan, missing = writer.plan, writer.missing
-        assert not isinstance(plan, TrainingPlan)
-        bars = stack.enter_context(Bars(plan, missing, progress))
-        if client is None:
-            trained = _trained_here(plan, missing, where, at_once, bars)
-        else:
-            trained = cluster.trained(client, plan, missing, device)
-        if not expected:
-            bars.models.set_postfix_str("waiting for workers")
-        for shard, arrays, made in stack.enter_context(closing(trained)):
-            _check_kind(writer.made, made, allow_mix)
-            writer.write(shard, arrays, made)
-            bars.count(shard)
+def _coordinates(coordinates: str, observers: tuple[Observer, ...], learned: bool) -> str:
+    """Resolve "auto": "all" if an observer or a learned score needs all coordinates, else "span"."""
+    needing = [one.name for one in observers if one.all_coordinates]
+    checks.choice("coordinates", coordinates, ("auto", *COORDINATES))
+    if coordinates == "span" and needing:
+        raise ValueError(
+            f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "
+            "parameters, got 'span'"
+        )
+    if coordinates == "span" and learned:
+        raise ValueError(
+            "coordinates must be 'all' or 'auto' for score='learned', which uses all parameters, got 'span'"
+        )
+    return coordinates if coordinates != "auto" else "all" if needing or learned else "span"
 
 
-def _is_to_learn(place: Place) -> bool:
-    return isinstance(place.plan, Plan) and place.plan.is_to_learn
+def check_canary(task: Task, model: Model, canary: CanaryPair | StepCanary, spec: DPSGD) -> None:
+    """Check that a canary fits task, model and spec.
 
+    Raises:
+        ValueError: if it does not. What is crafted at each step is checked by its crafter.
+    """
+    if canary.task is not None and canary.task != task.fingerprint:
+        raise ValueError(
+            f"canary must be crafted for this task, {task!r}, got one for other private records: craft it again"
+        )
+    if not 0 <= canary.slot < len(task.y_train):
+        raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
+    if not isinstance(canary, CanaryPair):
+        return
 
-def _trained_here(
-    plan: BankPlan, shards: list[Shard], device: torch.device, at_once: int, bars: Bars
-) -> Generator[tuple[Shard, Arrays, Made]]:
-    def train(shard: Shard, stop: Event) -> tuple[Arrays, Made]:
-        begin = time.monotonic()
-        arrays = train_shard(plan, shard, device, stop, partial(bars.tick, shard))
-        return arrays, made_on(device, time.monotonic() - begin)
+    def norm(gradient: NDArray[np.float32]) -> float:
+        return float(np.linalg.norm(gradient.astype(np.float64)))
 
-    with (
-        devices.matmul_precision(plan.matmul_precision),
-        closing(devices.side_by_side(train, shards, at_once)) as results,
-    ):
-        for shard, (arrays, made) in results:
-            yield shard, arrays, made
-
-
-def _check_kind(others: list[Made], made: Made, allow_mix: bool) -> None:
-    for other in others:
-        if other.kind != made.kind and not allow_mix:
-            kinds = "".join(f"\n  {name}: {other.kind[name]}, now {value}" for name, value in made.kind.items())
+    for name, world in (("z", canary.z), ("z_prime", canary.z_prime)):
+        if isinstance(world, Record):
+            if world.x.shape != task.x_train.shape[1:] or world.y >= task.num_classes:
+                raise ValueError(
+                    f"canary.{name} must be a record like the task's, features {task.x_train.shape[1:]} and a label "
+                    f"below {task.num_classes}, got {world.x.shape} and {world.y}"
+                )
+        elif world is not None and world.shape != (model.parameters,):
+            raise ValueError(f"canary.{name} must have shape ({model.parameters},) for {model!r}, got {world.shape}")
+        elif world is not None and not norm(world) <= spec.max_grad_norm * (1 + 1e-6):
             raise ValueError(
-                f"device and versions must be those of the audit's other shards:{kinds}\n"
-                "use those, or audit(..., allow_mix=True), which records both: no single machine reproduces the numbers"
+                f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {norm(world):g}"
             )
+
+
+def repeat_seeds(seed: int, repeats: int) -> list[int]:
+    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`; the first is `seed` itself.
+
+    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat alone. To craft a canary for each repeat:
+    `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
+
+    >>> repeat_seeds(7, 1)
+    [7]
+    """
+    return random_streams.repeat_seeds(checks.whole("seed", seed, at_least=0), checks.whole("repeats", repeats))

@@ -177,8 +177,8 @@ class Weights(Observer):
 
 
 BY_NAME: dict[str, Observer] = {one.name: one for one in (Accuracy(), Distance(), GradientProduct(), Weights())}
-# Dimensions and variables of every audit, and the groups of its store.
-RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "shards", "canary")
+# Dimensions and variables of every audit.
+RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")
 
 
 OF_ALL_RUNS = (("run", "step"), ("run", "parameter"))  # the dims of observers of all runs

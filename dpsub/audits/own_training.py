@@ -3,22 +3,55 @@ r"""Algorithm 1 around a training function that is not dpsub's."""
 from __future__ import annotations
 
 import inspect
-import os
+import platform
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import metadata
+from itertools import pairwise
+from math import isfinite
+from threading import Event
+from typing import Any, ClassVar, Unpack
 
+import numpy as np
+import torch
 import xarray as xr
+from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub.audits import cluster, training_runs
-from dpsub.audits.destinations import Memory, Place
-from dpsub.audits.failed_runs import warn_of_failures
-from dpsub.audits.progress import Bars
-from dpsub.audits.stored_audits import located
-from dpsub.audits.training_plans import MOST_RUNS, TrainingPlan, checked_parameters, checked_steps
+from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.provenance import commit, versions
+from dpsub._core.random_streams import stream, torch_seed
+from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.executors import message_of
+from dpsub.audits.plans import Cut, Layout, Made, Plan, Results, Shard, Tick, Variable
 
-MOST_PROCESSES = 1024
+Plain = bool | int | float | str
+Train = Callable[[int, int], Any]
+OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
+MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
+MOST_RUNS = 10**6
+MOST_STEP = 2**53
+MOST_WHOLE = 2**63
+ABOUT = ("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters")
+# What a dataset says beside that. Parameters have other names.
+WHERE_FROM = {"device", "cpu_capability", "commit", "wall_seconds", "last_written"}
+FRAMEWORKS = ("opacus", "jax", "flax", "optax", "tensorflow", "keras")
+IMPORTABLE = (
+    "train must be importable by name in other processes: write it at the top level of a file that can be imported, "
+    "not in another function or a notebook"
+)
+_turn = threading.RLock()  # one run at a time in a process: seeds of torch and NumPy are the process's
+
+
+class OwnOptions(Options, total=False):
+    """The fields of `Execution` that `audit_training` takes as keyword arguments."""
+
+    retry: bool
+    processes: int
 
 
 def audit_training(
@@ -30,12 +63,8 @@ def audit_training(
     parameters: Mapping[str, bool | int | float | str] | None = None,
     seed: int = 0,
     steps: Sequence[int] | None = None,
-    store: str | os.PathLike[str] | None = None,
-    repair: bool = False,
-    retry: bool = False,
-    client: Any = None,
-    processes: int = 1,
-    progress: bool = True,
+    execution: Execution | None = None,
+    **options: Unpack[OwnOptions],
 ) -> xr.Dataset:
     r"""Call your own training function `runs` times, each time with z or z′ by a fair coin, and collect the scores.
 
@@ -59,18 +88,15 @@ def audit_training(
         seed: ≥ 0; of the coins and of the runs' seeds.
         steps: the numbers of steps after which a run was scored, in increasing order, one for each score that `train`
             returns. None: one score for each run, at the coordinate 1.
-        store: a folder for the audit, by convention `….zarr`, as in `audit`: the same call resumes from it. Each run is
-            written when it is done; of more than 4,096 runs, several neighbours are written together. `load`, `status`,
-            `pack` and `load_all` read it. In `xarray.open_zarr`, failed runs have scores of NaN.
-        repair: train damaged runs of the store again. Without it, damage is an error.
-        retry: train the failed runs of the store again, with the same seeds. Without it, they stay failed.
-        client: a `dask.distributed.Client`, or a scheduler's address, as in `audit`. A worker trains one run at a time,
-            so give each one thread.
-        processes: train so many runs side by side, each in a process of its own on this machine. `train` must then be
-            importable by name, and a script must call this function under `if __name__ == "__main__":`. Set the number
-            of threads in `train`, as by `torch.set_num_threads(1)`: else the processes compete for cores, and sums may
-            be rounded differently than in one process.
-        progress: show a progress bar.
+        execution, options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
+            than 4,096 runs, several neighbours are stored together. A worker of a `client` trains one run at a time, so
+            give each one thread. Two more options:
+
+            - `retry`: train the failed runs of the store again, with the same seeds. Without it, they stay failed.
+            - `processes`: train so many runs side by side, each in a process of its own on this machine. `train` must
+              then be importable by name, and a script must call this function under `if __name__ == "__main__":`. Set
+              the number of threads in `train`, as by `torch.set_num_threads(1)`: else the processes compete for cores,
+              and sums may be rounded differently than in one process.
 
     Returns:
         A dataset as `audit` returns: `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1
@@ -80,7 +106,7 @@ def audit_training(
 
     Raises:
         ValueError: before any training, if an argument is out of range, `train` does not take (bit, seed), or the store
-            is something else's folder, another audit, or damaged. After it, if all runs failed.
+            is some other file, another audit, or damaged. After it, if all runs failed.
         OSError: with the path, if the store cannot be written, or another process is writing it. Finished runs stay.
         RuntimeError: if a process of `processes` ended in the middle of a run.
         ConnectionError: if no scheduler answers.
@@ -98,71 +124,90 @@ def audit_training(
     >>> dict(audited.sizes), audited.attrs["name"]
     ({'run': 8, 'step': 1}, 'one normal')
     """
+    how = Execution.of(execution, options)
     _check_train(train)
-    plan = TrainingPlan(
+    plan = OwnTraining(
+        train=train,
         name=checks.text("name", name),
         adjacency=checks.adjacency(adjacency),
-        parameters=checked_parameters(parameters),
+        parameters=_parameters(parameters),
         runs=checks.whole("runs", runs, at_most=MOST_RUNS),
         seed=checks.whole("seed", seed, at_least=0),
-        observed=checked_steps(steps),
+        observed=_steps(steps),
     )
-    for flag, value in (("repair", repair), ("retry", retry), ("progress", progress)):
-        checks.flag(flag, value)
-    processes = checks.whole("processes", processes, at_most=MOST_PROCESSES)
-    if processes > 1:
-        if client is not None:
-            raise ValueError(f"processes must be 1 with a client, whose workers train, got {processes}")
-        training_runs.check_importable(train)
-    place: Place = Memory(plan)
-    if store is not None:
-        from dpsub.audits.storage.store import Store  # zarr takes a quarter of a second to import
-
-        path = located(store)
-        place = Store(path, plan, repair=repair)
-        if retry and place.failed and path.is_file():
-            raise ValueError(f"retry needs a store that is a folder, got the packed {path}: give another path")
-    if place.missing or (retry and place.failed):
-        try:
-            _train(train, plan, place, retry, client, processes, progress)
-        except (KeyboardInterrupt, SystemExit) as interruption:
-            if store is None:
-                raise
-            done = runs - sum(shard.stop - shard.start for shard in place.missing)
-            message = f"{done:,} of {runs:,} runs are in {store}; the same call goes on from there"
-            raise type(interruption)(message) from None
-    else:
-        place.settle()
-    found = place.dataset()
-    warn_of_failures(found)
-    return found
+    if how.processes > 1:
+        _check_importable(train)
+    return carried_out(plan, how)
 
 
-def _train(
-    train: training_runs.Train,
-    plan: TrainingPlan,
-    place: Place,
-    retry: bool,
-    client: Any,
-    processes: int,
-    progress: bool,
-) -> None:
-    """Train the missing runs, and write them."""
-    with ExitStack() as stack:
-        if client is not None:
-            client = stack.enter_context(cluster.connected(client))
-        writer = stack.enter_context(place.writing())
-        shards = [*writer.missing, *(writer.failed if retry else ())]
-        if client is not None:
-            results = training_runs.on_cluster(client, train, plan, shards)
-        elif processes > 1:
-            results = training_runs.in_processes(train, plan, shards, processes)
-        else:
-            results = training_runs.here(train, plan, shards)
-        bars = stack.enter_context(Bars(plan, shards, progress))
-        for shard, trained in stack.enter_context(closing(results)):
-            writer.write(shard, trained.arrays, trained.made, trained.failed)
-            bars.count(shard, len(trained.failed))
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnTraining(Plan):
+    """What an audit of a training function trains."""
+
+    call: ClassVar[str] = "audit_training"
+    things: ClassVar[str] = "runs"
+    of_one_kind: ClassVar[bool] = False
+    serial: ClassVar[bool] = True
+    not_sent: ClassVar[str] = IMPORTABLE
+
+    train: Train
+    name: str
+    adjacency: str
+    parameters: Mapping[str, Plain]
+    runs: int
+    seed: int
+    observed: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    @cached_property
+    def layout(self) -> Layout:
+        sizes = {"run": self.runs, "step": len(self.observed)}
+        variables = {
+            "score": Variable(sizes, "float32", np.nan, LONG_NAMES["score"]),
+            "bit": Variable({"run": self.runs}, "int8", -1, LONG_NAMES["bit"]),
+        }
+        steps = np.array(self.observed, np.int64)
+        return Layout(Cut(self.runs, most=MOST_SHARDS), variables, {"step": ("step", steps)}, may_fail=True)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        return {
+            "trained_by": OWN_FUNCTION,
+            "name": self.name,
+            "adjacency": self.adjacency,
+            "runs": self.runs,
+            "seed": self.seed,
+            "observed_steps": list(self.observed),
+            "parameters": " ".join(self.parameters),
+            **self.parameters,
+        }
+
+    @cached_property
+    def bits(self) -> NDArray[np.int8]:
+        """The world of each run, by a fair coin."""
+        return stream(self.seed, "training").integers(0, 2, self.runs, dtype=np.int8)
+
+    def run_seed(self, run: int) -> int:
+        """The seed of one run, below 2³². No two runs share one."""
+        return torch_seed(self.seed, "training", run)
+
+    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
+        scores = np.full((shard.runs, len(self.observed)), np.nan, np.float32)
+        bits, failed = self.bits[shard.start : shard.stop], {}
+        with _turn:
+            for row, run in enumerate(range(shard.start, shard.stop)):
+                try:
+                    scores[row] = _scores(self.train(int(bits[row]), self.run_seed(run)), len(self.observed))
+                except Exception as error:  # whatever it is, it costs this run alone
+                    failed[run] = message_of(error)
+        return Results({"score": scores, "bit": bits}, failed)
+
+    def made(self, device: torch.device, seconds: float) -> Made:
+        loaded = tuple(name for name in FRAMEWORKS if name in sys.modules)
+        return Made(platform.machine(), "", _versions(loaded), commit(), seconds)
 
 
 def _check_train(train: object) -> None:
@@ -180,3 +225,92 @@ def _check_train(train: object) -> None:
     names = list(signature.parameters)
     if names[0] == "seed" or names[1:2] == ["bit"]:
         raise ValueError(f"{expected}, in this order, got one of {signature}: exchange them")
+
+
+def _parameters(parameters: object) -> dict[str, Plain]:
+    """The parameters of a training function, by name and in order.
+
+    Raises:
+        ValueError: if they are no mapping from names that are free to numbers and texts.
+    """
+    if parameters is None:
+        return {}
+    expected = "parameters must be a mapping from names to numbers and texts"
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"{expected}, got {parameters!r}")
+    found: dict[str, Plain] = {}
+    for name, value in parameters.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{expected}, whose names are identifiers, such as sample_rate, got {name!r}")
+        if name in ABOUT or name in WHERE_FROM or name.startswith(("version_", "failed_")):
+            raise ValueError(f"parameters must have names other than an audit's own attributes, got {name!r}")
+        plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, str):
+            fine = checks.drawable(plain)
+        elif isinstance(plain, float):
+            fine = isfinite(plain)
+        else:
+            fine = isinstance(plain, int) and abs(plain) < MOST_WHOLE
+        if not fine:
+            raise ValueError(
+                f"{expected}: finite, below 2⁶³ if whole, and without NUL or halves of characters, got a "
+                f"{type(value).__name__} for {name!r} that is none of these"
+            )
+        found[name] = str(plain) if isinstance(plain, str) else plain
+    return dict(sorted(found.items()))
+
+
+def _steps(steps: Sequence[int] | None) -> tuple[int, ...]:
+    """The steps that scores belong to; (1,) if each run has one score."""
+    if steps is None:
+        return (1,)
+    expected = "steps must be increasing whole numbers, one for each score of a run, such as [50, 100], or None"
+    given = checks.several(expected, steps)
+    found = tuple(checks.whole(f"steps[{i}]", step, at_most=MOST_STEP) for i, step in enumerate(given))
+    if not found or any(one >= other for one, other in pairwise(found)):
+        raise ValueError(f"{expected}, got {steps!r}")
+    return found
+
+
+def _check_importable(train: Train) -> None:
+    """Check that another process finds the function by its name."""
+    holder: Any = getattr(train, "__func__", train)  # a bound method's, a partial's, or an object's class
+    holder = holder if hasattr(holder, "__qualname__") else getattr(holder, "func", type(holder))
+    module = sys.modules.get(getattr(holder, "__module__", None) or "")
+    found: Any = module
+    with suppress(AttributeError):
+        for part in holder.__qualname__.split("."):
+            found = getattr(found, part)
+    typed_in = getattr(module, "__name__", "") == "__main__" and not hasattr(module, "__file__")
+    if found is not holder or typed_in:
+        raise ValueError(f"{IMPORTABLE}, or leave processes out, got {train!r}")
+
+
+def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
+    """The scores of one run.
+
+    Raises:
+        ValueError: if they are not numbers, not finite, or not one for each step.
+    """
+    checks.no_mask("train's scores", returned)
+    values = np.asarray(returned)
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"train must return a number or a sequence of numbers, got a {type(returned).__name__}")
+    if values.shape != (steps,) and (values.shape, steps) != ((), 1):
+        expected = "one score" if steps == 1 else f"{steps} scores, one for each of steps"
+        raise ValueError(f"train must return {expected}, got shape {values.shape}")
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise ValueError(f"train must return finite scores, got {values[~np.isfinite(found)].flat[0]}")
+    return found
+
+
+@cache
+def _versions(loaded: tuple[str, ...]) -> dict[str, str]:
+    """The versions of the libraries of every audit, and of these."""
+    found = versions("torch")
+    for name in loaded:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

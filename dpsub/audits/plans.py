@@ -1,52 +1,56 @@
-"""The plan of an audit: everything that its numbers depend on, cut into shards that can be trained anywhere."""
+"""The plan of an audit: everything that its numbers depend on, cut into shards that can be computed anywhere.
+
+A new kind of audit is a subclass of `Plan`, in a file with the public function that makes it. It calls
+`execution.carried_out`, and is then stored, resumed, and spread over processes or a cluster as all others are.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
-from typing import Any, NamedTuple
+from math import prod
+from threading import Event
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
+import xarray as xr
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair
-from dpsub._core.datasets import LONG_NAMES
-from dpsub.audits.learned_scores import LearnedScore, Learning
-from dpsub.audits.observers import BY_NAME, Observer, Score
-from dpsub.data import Task
-from dpsub.models import Model
-from dpsub.trainers import StepCanary, block_size
+from dpsub._core.provenance import commit, versions
 
-SHARDS = 128  # of a repeat, at most: few files, and little is lost with one shard
-ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
+if TYPE_CHECKING:
+    from dpsub.audits.executors import Executor
 
-Arrays = dict[str, NDArray[Any]]  # of a shard, by variable
+SHARDS = 128  # of a repeat, at most: little is lost with one shard, and few are written
+
+Arrays = dict[str, NDArray[Any]]
+Tick = Callable[[int], None]
 
 
 class Stopped(Exception):
-    """A shard was told to stop before it was trained."""
+    """A shard was told to stop before it was computed."""
 
 
 class Variable(NamedTuple):
-    """How one variable is stored; `fill` stands for values that are not trained yet."""
+    """A variable of the dataset.
 
-    sizes: dict[str, int]  # by dimension, in order
+    Attributes:
+        sizes: by dimension, in order. The dimension of repeats, if there are several, is the first.
+        dtype: its name in NumPy.
+        fill: stands for values that are not computed yet.
+        long_name: in words, with the unit.
+        of_first_shard: whether the first shard of each repeat fills all of it. Else each run fills its own part.
+    """
+
+    sizes: dict[str, int]
     dtype: str
     fill: float
     long_name: str
-    coordinates: str = ""  # that it has beside those of its dimensions
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        return tuple(self.sizes)
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        """What a store says of it, as xarray reads it."""
-        return {"long_name": self.long_name, **({"coordinates": self.coordinates} if self.coordinates else {})}
+    of_first_shard: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,13 +58,17 @@ class Variable(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Whole blocks of one repeat, trained and stored together: its runs from `start` to before `stop`."""
+    """Whole blocks of one repeat, computed and stored together: its runs from `start` to before `stop`."""
 
     number: int
     repeat: int
     blocks: range
     start: int
     stop: int
+
+    @property
+    def runs(self) -> int:
+        return self.stop - self.start
 
     def __str__(self) -> str:
         return f"runs {self.start} to {self.stop - 1} of repeat {self.repeat}"
@@ -70,14 +78,15 @@ class Cut(NamedTuple):
     """How the runs of an audit are cut into shards of whole blocks."""
 
     runs: int
-    repeats: int
-    block_size: int
+    repeats: int = 1
+    block_size: int = 1
     most: int = SHARDS  # shards of a repeat
 
     @property
     def shard_runs(self) -> int:
         """The runs of each shard of a repeat but the last, which may have fewer."""
-        return -(-self._blocks // self.most) * self.block_size
+        blocks = -(-self.runs // self.block_size)
+        return -(-blocks // self.most) * self.block_size
 
     @property
     def shards_each(self) -> int:
@@ -94,163 +103,266 @@ class Cut(NamedTuple):
         stop = min(start + self.shard_runs, self.runs)
         return Shard(number, repeat, range(start // self.block_size, -(-stop // self.block_size)), start, stop)
 
-    @property
-    def _blocks(self) -> int:
-        return -(-self.runs // self.block_size)
 
+@dataclass(frozen=True)
+class Layout:
+    """The variables and coordinates of an audit's dataset, and the part of each that a shard fills.
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What an audit will train and observe."""
+    A variable's values are stored run by run, so that the part of a shard is one stretch of the flat array.
 
-    task: Task
-    model: Model
-    canaries: tuple[CanaryPair, ...]  # one for all repeats, or one for each
-    spec: DPSGD
-    runs: int
-    observe_every: int
-    observers: tuple[Observer, ...]  # beside the scores
-    coordinates: str  # "span" or "all"
-    seeds: tuple[int, ...]
-    matmul_precision: str
-    learning: Learning | None = field(default=None, kw_only=True)  # None: the canary's own score
+    Attributes:
+        cut: how runs are cut into shards.
+        variables: by name.
+        coordinates: by name: dimension and values.
+        may_fail: whether single runs may fail. The dataset then says how many did.
+    """
 
-    @property
-    def repeats(self) -> int:
-        return len(self.seeds)
-
-    @property
-    def is_to_learn(self) -> bool:
-        """Whether the score has to be learned before models can be judged."""
-        return self.learning is not None and self.learning.learned is None
-
-    @property
-    def score_copies(self) -> int:
-        return Score.copies if self.learning is None else LearnedScore.copies
-
-    def score(self, repeat: int) -> Observer:
-        """The score of the models of a repeat."""
-        if self.learning is None:
-            return Score()
-        assert self.learning.learned is not None
-        return LearnedScore(self.learning.learned, repeat, self.canaries[0].score == "displacement")
-
-    @property
-    def described(self) -> tuple[CanaryPair | StepCanary, ...]:
-        """The canaries whose descriptions are stored."""
-        return self.canaries
-
-    @property
-    def canary_crafted(self) -> str:
-        return ONCE if len(self.canaries) == 1 else EACH_REPEAT
-
-    @property
-    def title(self) -> str:
-        return f"{self.described[0].scenario} on {self.task.name}"
-
-    @cached_property
-    def observed(self) -> list[int]:
-        return observed_steps(self.spec.steps, self.observe_every)
-
-    def rows(self, observer: Observer) -> int:
-        """How many models of a repeat this observer observes."""
-        return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, block_size(self.model))
-
-    @property
-    def cut(self) -> Cut:
-        return Cut(self.runs, self.repeats, block_size(self.model))
+    cut: Cut
+    variables: Mapping[str, Variable]
+    coordinates: Mapping[str, tuple[str, NDArray[Any]]] = field(default_factory=dict)
+    may_fail: bool = False
 
     @cached_property
     def shards(self) -> list[Shard]:
         return [self.cut.shard(number) for number in range(self.cut.shards)]
 
-    @cached_property
-    def variables(self) -> dict[str, Variable]:
-        lead: dict[str, int] = {} if self.repeats == 1 else {"repeat": self.repeats}
-        sizes = {"step": len(self.observed), "parameter": self.model.parameters}
-        found = {}
-        for observer in (Score(), *self.observers):
-            dims = lead | {observer.dims[0]: self.rows(observer), observer.dims[1]: sizes[observer.dims[1]]}
-            found[observer.name] = Variable(dims, "float32", np.nan, observer.long_name)
-            if observer.name == "score":
-                found["bit"] = Variable(lead | {"run": self.runs}, "int8", -1, LONG_NAMES["bit"])
-        return found
+    def part(self, name: str, shard: Shard) -> slice:
+        """Which values of the flat variable this shard fills."""
+        variable, (runs, repeats) = self.variables[name], self.cut[:2]
+        if variable.of_first_shard:
+            each = prod(variable.shape) // repeats
+            return slice(shard.repeat * each, (shard.repeat + (shard.start == 0)) * each)
+        each = prod(variable.shape) // (repeats * runs)
+        first = shard.repeat * runs
+        return slice((first + shard.start) * each, (first + shard.stop) * each)
+
+    def empty(self) -> Arrays:
+        """The flat variables before any shard."""
+        return {name: np.full(prod(one.shape), one.fill, one.dtype) for name, one in self.variables.items()}
+
+    def dataset(self, flat: Arrays, attributes: Mapping[str, Any], failed: Mapping[int, str]) -> xr.Dataset:
+        """The dataset of flat variables, without the runs that failed."""
+        variables = {
+            name: (tuple(one.sizes), flat[name].reshape(one.shape), {"long_name": one.long_name})
+            for name, one in self.variables.items()
+        }
+        found = xr.Dataset(variables, dict(self.coordinates), dict(attributes))
+        return without_failed(found, failed) if self.may_fail else found
+
+
+class Results(NamedTuple):
+    """What a shard was computed to be.
+
+    Attributes:
+        arrays: by variable. A variable that the first shard fills is missing in the others.
+        failed: the messages of runs that failed, by the run's number; their numbers are NaN.
+    """
+
+    arrays: Arrays
+    failed: Mapping[int, str] = {}
+
+
+class Made(NamedTuple):
+    """Where a shard came from."""
+
+    device: str
+    cpu_capability: str  # the instructions that torch uses, where it computes on a CPU
+    versions: dict[str, str]
+    commit: str
+    seconds: float
 
     @property
-    def indexes(self) -> dict[str, tuple[str, NDArray[np.int64]]]:
-        """The coordinates of the dataset, each with its dimension."""
-        found = {"step": np.array(self.observed)}
-        found |= {one.dims[0]: np.arange(self.rows(one)) for one in self.observers if one.most_runs is not None}
-        if self.repeats > 1:
-            found["repeat"] = np.arange(self.repeats)
-        return {name: (name, values.astype(np.int64)) for name, values in found.items()}
-
-    def region(self, name: str, shard: Shard) -> tuple[slice | int, ...]:
-        """The part of a variable that this shard fills."""
-        rows = slice(shard.start, shard.stop) if "run" in self.variables[name].dims else slice(None)
-        return (rows,) if self.repeats == 1 else (shard.repeat, rows)
-
-    @cached_property
-    def attributes(self) -> dict[str, Any]:
-        """What determines the numbers: everything needed to run the audit again, except device and versions."""
-        canaries = self.described
-        first = canaries[0]
-
-        def each(values: list[Any]) -> Any:
-            plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-            return plain[0] if len(plain) == 1 else plain
-
-        observed = {name: value for one in self.observers for name, value in one.attributes(self.task).items()}
-        own = {
-            "scenario": first.scenario,
-            "adjacency": first.adjacency,
-            "task": self.task.name,
-            "task_fingerprint": self.task.fingerprint,
-            "n": len(self.task.y_train),
-            "model": repr(self.model),
-            **asdict(self.spec),
-            "runs": self.runs,
-            "observe_every": self.observe_every,
-            "repeats": self.repeats,
-            "metrics": " ".join(one.name for one in self.observers),
-            "trained_coordinates": self.coordinates,  # `coordinates` means something else to xarray
-            "seed": self.seeds[0],
-            **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
-            "block_size": block_size(self.model),
-            "matmul_precision": self.matmul_precision,
-            "slot": each([canary.slot for canary in canaries]),
-            "canary_crafted": self.canary_crafted,
-            "canary_fingerprint": each([canary.fingerprint for canary in canaries]),
-            **{f"canary_{name}": each([c.details[name] for c in canaries]) for name in first.details},
-        }
-        if self.learning is not None:
-            own |= self.learning.attributes
-        if taken := sorted(observed.keys() & own.keys()):
-            raise ValueError(f"metrics must have attributes of other names than the audit's own, got {taken[0]!r}")
-        return own | observed
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits that change with any attribute."""
-        return fingerprint(self.attributes)
+    def kind(self) -> dict[str, str]:
+        """Shards of one audit agree to the last bit if these are equal."""
+        versions = {f"version_{name}": self.versions[name] for name in ("torch", "dpsub")}
+        return {"device": self.device, "cpu_capability": self.cpu_capability, **versions}
 
 
-def observed_steps(steps: int, observe_every: int) -> list[int]:
-    return sorted({*range(observe_every, steps + 1, observe_every), steps})
+class OtherAudit(ValueError):
+    """A store holds another audit than the one asked for. The arguments are the differences."""
 
 
-def implied_coordinates(metrics: str) -> str:
-    """The coordinates that "auto" chooses for these metrics. Observers outside `BY_NAME` do not count."""
-    known = (BY_NAME[name] for name in metrics.split() if name in BY_NAME)
-    return "all" if any(one.all_coordinates for one in known) else "span"
+class Computation(ABC):
+    """What is computed shard by shard, here or elsewhere.
 
-
-def fingerprint(attributes: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that change with any attribute.
-
-    Coordinates that the metrics imply do not count, so that stores from before the choice keep their fingerprint.
+    Attributes:
+        of_one_kind: whether all shards should be made on one kind of device, with one version of dpsub and torch.
+        serial: whether shards are computed one after the other in the calling thread, whose settings stay as they are.
+        not_sent: what must hold so that other processes can take it, if that is not sure; "" if it is.
+        matmul_precision: of products while it is computed, as in `audit`.
     """
-    known = dict(attributes)
-    if "metrics" in known and known.get("trained_coordinates") == implied_coordinates(known["metrics"]):
-        del known["trained_coordinates"]
-    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+    of_one_kind: ClassVar[bool] = True
+    serial: ClassVar[bool] = False
+    not_sent: ClassVar[str] = ""
+    matmul_precision: str = "highest"
+
+    @abstractmethod
+    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Any:
+        """Compute one shard. It depends on nothing but this object, the shard and the kind of device.
+
+        Args:
+            shard, device: what to compute, and where.
+            stop: set to end early.
+            tick: may be called with the number of units that were done since the last call.
+
+        Raises:
+            Stopped: if `stop` was set before all of it was computed.
+        """
+
+    def side_by_side(self, device: torch.device) -> int:
+        """How many shards to compute at once in this process, each on one torch thread, unless they are serial.
+
+        Raises:
+            ValueError: if the memory does not hold one.
+        """
+        return 1
+
+    def bytes_at_once(self, device: torch.device) -> int:
+        """About the most memory, in bytes, that a shard takes; 0 if that is not known."""
+        return 0
+
+    def made(self, device: torch.device, seconds: float) -> Made:
+        """Where a shard comes from that was computed here."""
+        return made_on(device, seconds)
+
+
+class Plan(Computation):
+    """What an audit computes.
+
+    Attributes:
+        call: the name of the public function that makes such plans.
+        things: what its runs are.
+        unit: what its progress bar counts.
+    """
+
+    call: ClassVar[str]
+    things: ClassVar[str] = "models"
+    unit: ClassVar[str] = " models"
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What the audit is of, for progress bars and `status`."""
+
+    @property
+    @abstractmethod
+    def attributes(self) -> dict[str, Any]:
+        """Everything that determines the numbers, device and versions aside: texts, numbers, and lists of them."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout: ...
+
+    @abstractmethod
+    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results: ...
+
+    def units(self, shard: Shard) -> int:
+        """How far a shard moves the progress bar."""
+        return shard.runs
+
+    @property
+    def arrays(self) -> Arrays:
+        """What a store keeps beside the shards, to go on with on another machine."""
+        return {}
+
+    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
+        """The plan as a store holds it already.
+
+        Raises:
+            OtherAudit: if the store's plan is another one.
+        """
+        check_same(attributes, self.attributes)
+        return self
+
+    def check_told_apart(self) -> None:
+        """Raise a ValueError if its attributes do not tell it from other plans, so that a store could mistake it."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether shards can be computed as it is."""
+        return True
+
+    def prepared(self, executor: Executor, *, progress: bool) -> Self:
+        """The plan with what has to be computed before the first shard."""
+        return self
+
+
+def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Check that two plans have the same attributes.
+
+    Raises:
+        OtherAudit: with the differences.
+    """
+    others = []
+    for name in {**asked, **stored}:
+        told = [repr(about[name]) if name in about else "nothing" for about in (stored, asked)]
+        if told[0] != told[1]:
+            others.append(f"{name}: stored {told[0]}, asked for {told[1]}")
+    if others:
+        raise OtherAudit(*others)
+
+
+def made_on(device: torch.device, seconds: float = 0.0) -> Made:
+    if device.type == "cuda":
+        return Made(torch.cuda.get_device_name(device), "", versions("torch"), commit(), seconds)
+    return Made(device.type, torch.backends.cpu.get_cpu_capability(), versions("torch"), commit(), seconds)
+
+
+def origin(made: Iterable[Made]) -> dict[str, str]:
+    """Devices and versions as attributes; if there are several, all of them."""
+    made = list(made)
+    names = dict.fromkeys(name for each in made for name in each.versions)
+    versions = {name: joined(each.versions.get(name, "") for each in made) for name in names}
+    found = {name: joined(getattr(each, name) for each in made) for name in ("device", "cpu_capability")}
+    return found | {f"version_{name}": version for name, version in versions.items()}
+
+
+def joined(values: Iterable[str]) -> str:
+    return " + ".join(sorted({value for value in values if value}))
+
+
+def without_failed(found: xr.Dataset, failed: Mapping[int, str]) -> xr.Dataset:
+    """The dataset without failed runs, which its attributes name.
+
+    Args:
+        found: all runs, failed ones included.
+        failed: the messages of failed runs, by number.
+
+    Raises:
+        ValueError: if all runs failed.
+    """
+    numbers = sorted(failed)
+    if numbers and len(numbers) == found.sizes["run"]:
+        raise ValueError(
+            f"train must not fail in every run, got {len(numbers):,} failures of as many runs, the first: {failed[0]}; "
+            "mend it, and call again, with retry=True if the audit is stored"
+        )
+    bits = found.bit.values[numbers]
+    found = found.assign_attrs(
+        {f"failed_with_{world}": int((bits == bit).sum()) for bit, world in enumerate(("z", "z_prime"))}
+    )
+    if not numbers:
+        return found
+    kept = np.setdiff1d(np.arange(found.sizes["run"]), numbers)
+    messages = [failed[number] for number in numbers]
+    return found.isel(run=kept).assign_coords(run=kept).assign_attrs(failed_runs=numbers, failed_messages=messages)
+
+
+def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 2) -> None:
+    """Warn if the attributes of a dataset name failed runs.
+
+    Args:
+        found: the dataset, without the failed runs.
+        of: what the message begins with.
+        depth: how many calls lie between this one and the user's.
+    """
+    about = found.attrs
+    if failed := about.get("failed_runs"):
+        warnings.warn(
+            f"{of}{len(failed):,} of {about['runs']:,} runs failed, {about['failed_with_z']:,} with z and "
+            f"{about['failed_with_z_prime']:,} with z′, and are not in the dataset. The first is run {failed[0]}: "
+            f"{about['failed_messages'][0]}. If failures depend on the world, bounds from the other runs may be wrong: "
+            "mend train, and call again with retry=True if the audit is stored",
+            stacklevel=depth + 2,
+        )

@@ -6,15 +6,17 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub.audits.failed_runs import warn_of_failures
+from dpsub.audits.database import located, read
+from dpsub.audits.execution import Execution
 from dpsub.audits.many_runs import audit
-from dpsub.audits.stored_audits import located
+from dpsub.audits.plans import warn_of_failures
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
 from dpsub.models import Model
@@ -39,7 +41,7 @@ def sweep(
         specs: by label, such as "q = 0.25": the DP-SGD parameters of each panel.
         scenarios: the crafters by name; S2 to S5 by default.
         seed: of crafters and audits.
-        results: a folder for the stores, one for each audit ("q=0.25-S2.zarr"); None stores nothing.
+        results: a folder for the stores, one for each audit ("q=0.25-S2.db"); None stores nothing.
         options: of `audit`.
 
     Returns:
@@ -67,7 +69,10 @@ def sweep(
         for scenario, craft in scenarios.items():
             store = stores.get((label, scenario))
             canary = craft(task, model, spec, seed=seed)
-            found[label, scenario] = audit(task, model, canary, spec, seed=seed, store=store, **options)
+            where: dict[str, Any] = {"store": store}
+            if isinstance(how := options.get("execution"), Execution):
+                where = {"execution": replace(how, store=store)}
+            found[label, scenario] = audit(task, model, canary, spec, seed=seed, **options | where)
     return found
 
 
@@ -75,7 +80,7 @@ def _stores(folder: Path, specs: Iterable[str], scenarios: Iterable[str]) -> dic
     """Where each audit is stored. All names are checked before the first audit runs."""
     found: dict[tuple[str, str], Path] = {}
     for label, scenario in itertools.product(specs, scenarios):
-        path = folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.zarr"
+        path = folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.db"
         if path in found.values():
             raise ValueError(
                 f"specs and scenarios must give each audit a file name of its own, got two for {path.name}"
@@ -92,7 +97,7 @@ def load_all(
     An audit by `audit_training` goes by its parameter `scenario`, or else by its name.
 
     Args:
-        folder: where the stores are: `*.zarr`, or packed `*.zarr.zip`.
+        folder: where the stores are: `*.db`.
         label: a format string over an audit's attributes. It has to give each audit of a scenario another label, and
             it gives the labels of the sweep only if it is written like them.
 
@@ -103,22 +108,20 @@ def load_all(
     Warns:
         UserWarning: with the store's name, for each audit of a training function in which runs failed.
     """
-    from dpsub.audits import storage  # zarr takes a quarter of a second to import
-
     place = checks.path("folder", folder)
     if not isinstance(label, str):
         raise ValueError(f"label must be a text, got {label!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
-    for path in sorted([*place.glob("*.zarr"), *place.glob("*.zarr.zip")]):
-        one = storage.read(located(path))
-        warn_of_failures(one, of=f"{path.name}: ")
+    for path in sorted(place.glob("*.db")):
+        one = read(located(path))
+        warn_of_failures(one, of=f"{path.name}: ", depth=1)
         key = _label(label, path, one), str(one.attrs.get("scenario", one.attrs.get("name")))
         if key in found:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
         found[key] = one
     if not found:
         raise FileNotFoundError(
-            f"folder must hold audits, *.zarr, got {Path(folder).absolute()} without any: the book's audits are in "
+            f"folder must hold audits, *.db, got {Path(folder).absolute()} without any: the book's audits are in "
             "results/ of dpsub's repository, and its notebooks run in notebooks/"
         )
     return found

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.func import functional_call, jvp
 
-from dpsub.crafters.reference_model import Reference
+from dpsub.crafters.reference_model import Reference, gradient_of
 from dpsub.models import losses_of
+from dpsub.models.stand_ins import ATTENTION, Instead
 
 AT_ONCE = 4096  # records
 
@@ -42,8 +43,8 @@ class Geometry(NamedTuple):
 def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
     """Compare the gradients of k records (x, y) with the gradient of the target.
 
-    No record's gradient is formed. Its inner product with the target's gradient is the derivative of the record's loss
-    in that direction.
+    A record's inner product with the target's gradient is the derivative of its loss in that direction. Where torch has
+    that derivative, no record's gradient is formed.
     """
     model, module = reference.model, reference.module
     target = reference.gradient()
@@ -55,13 +56,18 @@ def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geome
     for records, labels in zip(
         torch.split(torch.tensor(x), AT_ONCE), torch.split(torch.tensor(y), AT_ONCE), strict=True
     ):
-        inputs = records.double()
+        inputs = records.to(reference.theta.dtype)
 
         def losses(parameters: dict[str, Tensor], inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
             return losses_of(model)(functional_call(module, parameters, (inputs,)), labels)
 
-        products.append(jvp(losses, (parameters,), (towards,))[1])
+        try:
+            with Instead(ATTENTION):
+                products.append(jvp(losses, (parameters,), (towards,))[1])
+        except NotImplementedError:  # an operation that torch cannot differentiate forward
+            own = (gradient_of(module, *one, losses_of(model)) for one in zip(inputs, labels.tolist(), strict=True))
+            products.append(torch.stack([one @ target for one in own]))
         norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
-    length = torch.cat(norms).numpy()
-    cosine = torch.cat(products).numpy() / np.maximum(length * norm, np.finfo(float).tiny)
+    length = torch.cat(norms).double().numpy()
+    cosine = torch.cat(products).double().numpy() / np.maximum(length * norm, np.finfo(float).tiny)
     return Geometry(cosine=cosine, ratio=length / norm, norm=norm)

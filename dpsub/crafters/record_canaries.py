@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub.crafters.gradient_geometry import Geometry, compare_gradients
-from dpsub.crafters.reference_model import Reference, gradient_of, reference, snapshots
+from dpsub.crafters.reference_model import Reference, differentiable_by_records, gradient_of, reference, snapshots
 from dpsub.data import Task, check_task
 from dpsub.data.tasks import features_of
 from dpsub.models import Model, losses_of
@@ -64,7 +64,7 @@ def crafted_input(
     wanted = found.gradient()
     norm = wanted.norm()
     direction = wanted / norm
-    x = torch.zeros(found.z.x.shape, dtype=torch.float64, requires_grad=True)
+    x = torch.zeros(found.z.x.shape, dtype=wanted.dtype, requires_grad=True)
     seen = snapshots(steps)
     losses, moments = [], []
     for step in range(steps + 1):
@@ -80,7 +80,8 @@ def crafted_input(
                     f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}"
                 )
         if step < steps:
-            (slope,) = torch.autograd.grad(cosine + mse, x)
+            with differentiable_by_records():
+                (slope,) = torch.autograd.grad(cosine + mse, x)
             x = (x.detach() - learning_rate * slope).requires_grad_()
     curves = torch.stack(losses).numpy()
     if curves[-1, 0] > SAME_DIRECTION:

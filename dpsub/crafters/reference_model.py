@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from dpsub._core import DPSGD, Record, checks
@@ -15,6 +16,7 @@ from dpsub._core.random_streams import torch_seed
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
 from dpsub.models.interface import Losses
+from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision
 
@@ -29,7 +31,8 @@ class Reference(NamedTuple):
     Attributes:
         model: the architecture.
         theta: the parameters of the one model, in float64: the gradient of a well-learned record is a difference of
-            nearly equal numbers.
+            nearly equal numbers. In float32 where the module or its loss holds float32 numbers that it cannot mix with
+            others. Crafters compute in this precision.
         z: the target.
         slot: the target's index among the private records.
         confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
@@ -44,15 +47,19 @@ class Reference(NamedTuple):
     @property
     def module(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
-            return self.model.module(self.model.flat(self.theta)[0]).double()
+            return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
+
+    def inputs(self, x: ArrayLike) -> Tensor:
+        """Records in the precision of theta."""
+        return torch.tensor(x, dtype=self.theta.dtype)
 
     def gradient(self) -> Tensor:
-        """(parameters,): the gradient of the target, in float64.
+        """(parameters,): the gradient of the target, in the precision of theta.
 
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        found = gradient_of(self.module, torch.tensor(self.z.x).double(), self.z.y, losses_of(self.model))
+        found = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
         if not found.norm() > LEAST_NORM:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
@@ -96,7 +103,7 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         target: the index of the private record to be z, from 0 to n − 1. None: the one with the least confidence.
 
     Returns:
-        A `Reference`: `module`, the trained model as a `torch.nn.Module` in float64; `z`, the target record, and
+        A `Reference`: `module`, the trained model as a `torch.nn.Module`, in float64 if it can be; `z`, the target, and
         `slot`, its index; `confidence` (n,), the probability of each private record's label, averaged over at most 100
         evenly spaced steps; `gradient()`, (parameters,), that of the target's loss at the end.
 
@@ -125,18 +132,31 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
     if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
         raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
     slot = int(confidence.argmin()) if target is None else target
-    return Reference(
-        model=model,
-        theta=bank.theta.double(),
-        z=Record(task.x_train[slot], int(task.y_train[slot])),
-        slot=slot,
-        confidence=confidence.numpy() / len(moments),
-    )
+    z = Record(task.x_train[slot], int(task.y_train[slot]))
+    found = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
+    try:
+        gradient_of(found.module, found.inputs(z.x), z.y, losses_of(model))
+    except Exception:  # it holds float32 numbers, and has trained with these
+        return found._replace(theta=bank.theta)
+    return found
 
 
 def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
     """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
-    loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
+    with Instead(ATTENTION):
+        loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
     trained = [one for one in module.parameters() if one.requires_grad]
-    parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad)
+    parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
+
+
+@contextmanager
+def differentiable_by_records() -> Iterator[None]:
+    """Torch's refusals to differentiate a module by its records, or its gradient by them, in a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ValueError(
+            "model must be differentiable by its records' features, got one of which torch says: "
+            f"{str(error).partition(chr(10))[0]}\nCanaries such as mislabeled need no such derivative"
+        ) from error

@@ -151,4 +151,4 @@ def _pair(task: Task, z: Record, slot: int, scenario: str, seed: int, **details:
 def _least_likely(task: Task, model: Model, spec: DPSGD, x: NDArray[np.float32], seed: int) -> int:
     found = reference(task, model, spec, seed=seed)
     with torch.no_grad():
-        return int(found.module(torch.tensor(x[None]).double())[0].argmin())
+        return int(found.module(found.inputs(x[None]))[0].argmin())

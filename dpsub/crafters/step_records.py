@@ -13,6 +13,7 @@ from dpsub._core.random_streams import stream
 from dpsub.crafters.record_canaries import check_not_private
 from dpsub.crafters.record_descents import BALLS, Ascent, Turning, mean_gradient
 from dpsub.crafters.recrafted_records import RecordEachStep
+from dpsub.crafters.reference_model import differentiable_by_records
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
 
@@ -139,14 +140,9 @@ def _check_differentiable(model: Model, x: NDArray[np.float32], y: NDArray[np.in
     with torch.random.fork_rng(devices=[]):  # a new module may draw random weights
         module = model.module()
     losses, first = losses_of(model), (torch.tensor(x[:1]), torch.tensor(y[:1]))
-    try:
+    with differentiable_by_records():
         if isinstance(change, Ascent):
             replace(change, steps=1)(module, losses, first[0][0], int(y[0]))
         else:
             away_from = mean_gradient(module, losses, *first)
             replace(change, steps=1)(module, losses, first[0][0], int(y[0]), away_from)
-    except RuntimeError as error:
-        raise ValueError(
-            f"model must be differentiable by its records' features, got one of which torch says: "
-            f"{str(error).splitlines()[0]}"
-        ) from error

@@ -7,25 +7,29 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+# Of how many dimensions inputs are whose first one torch takes for the channels to drop. Otherwise it is the second.
+CHANNELS_FIRST: dict[type, int] = {nn.Dropout1d: 2, nn.Dropout3d: 4}
 
 
 class Masked(nn.Module):
     """Takes the place of a dropout layer: each call multiplies by the next mask of `masks`.
 
-    Without masks it lets everything pass, and notes the shapes of the masks that it would have used.
+    Without masks it lets everything pass, and notes the shapes of the masks that it would have used. They are noted for
+    one record, and have all dimensions: layers may see records in another dimension than the first.
     """
 
-    def __init__(self, rate: float, *, whole_channels: bool) -> None:
+    def __init__(self, rate: float, kind: type) -> None:
         super().__init__()
-        self.rate, self._whole_channels = rate, whole_channels
+        self.rate, self._kind = rate, kind
         self.masks: Iterator[Tensor] | None = None
         self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         if self.masks is not None:
             return x * next(self.masks)
-        self.shapes.append((x.shape[1], *[1] * (x.ndim - 2)) if self._whole_channels else tuple(x.shape[1:]))
+        own = x.ndim if self._kind is nn.Dropout else 1 if x.ndim == CHANNELS_FIRST.get(self._kind) else 2
+        self.shapes.append((*x.shape[:own], *[1] * (x.ndim - own)))
         return x
 
 
@@ -33,9 +37,9 @@ def masked(module: nn.Module) -> list[Masked]:
     """Put a `Masked` in the place of each dropout layer, and return them in order."""
     found = []
     for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Dropout or isinstance(child, WHOLE_CHANNELS):
-                found.append(Masked(child.p, whole_channels=type(child) is not nn.Dropout))
+        for name, child in list(parent._modules.items()):  # named_children names a layer once
+            if isinstance(child, DROPOUTS) and type(child) in DROPOUTS:
+                found.append(Masked(child.p, type(child)))
                 setattr(parent, name, found[-1])
     return found
 

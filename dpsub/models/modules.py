@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
 from dpsub.models.dropout import Masked, draw, masked
 from dpsub.models.identity import identity_of
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
 from dpsub.models.record_gradients import norms_of, record_gradients
+from dpsub.models.stand_ins import call
 
 # About how many numbers activations and gradients of one part of a step hold. Constants, since parts of another size
 # round differently. The one of CUDA was not measured.
@@ -150,8 +151,7 @@ class ModuleBank:
         for runs, records in self._parts_of([len(inputs)] * len(theta)):
 
             def outputs(own: Tensor, x: Tensor = inputs[records]) -> Tensor:
-                found: Tensor = functional_call(self._net, rest | self._named(own), (x,))
-                return found
+                return call(self._net, rest | self._named(own), x)
 
             out[records, :, runs] = vmap(outputs, out_dims=2)(theta[runs])
         return out
@@ -211,10 +211,10 @@ class ModuleBank:
         if taken is not None:
             weights *= taken
         for piece, gradient in zip(self._pieces(total), gradients, strict=True):
-            piece += (weights[:, None] @ gradient.flatten(2))[:, 0].view(piece.shape)
+            piece += (weights[:, None] @ gradient)[:, 0].view(piece.shape)
 
     def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """For each trained parameter the records' gradients, (runs, records, …).
+        """For each trained parameter the records' gradients, (runs, records, numbers).
 
         Args:
             theta: (runs, parameters).
@@ -229,10 +229,10 @@ class ModuleBank:
         def outputs(own: dict[str, Tensor], x: Tensor, masks: list[list[Tensor]]) -> Tensor:
             for layer, of_layer in zip(self._dropouts, masks, strict=True):
                 layer.masks = iter(of_layer)
-            found: Tensor = functional_call(self._net, rest | own, (x[None],))
-            return found[0]
+            return call(self._net, rest | own, x[None])[0]
 
-        return list(record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks).values())
+        found = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
+        return [one.reshape(*one.shape[:2], -1) for one in found.values()]
 
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._names, self._pieces(theta), strict=True))
@@ -240,7 +240,7 @@ class ModuleBank:
     def _pieces(self, theta: Tensor) -> Iterator[Tensor]:
         """The parameters' own tensors, views of (…, parameters)."""
         parts = torch.split(theta, [shape.numel() for shape in self._shapes], dim=-1)
-        return (part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, self._shapes, strict=True))
+        return (part.view((*part.shape[:-1], *shape)) for part, shape in zip(parts, self._shapes, strict=True))
 
     def _untrained(self, theta: Tensor) -> dict[str, Tensor]:
         """Frozen parameters and buffers, in the precision of theta."""

@@ -55,5 +55,5 @@ def record_gradients(
 
 
 def norms_of(gradients: Sequence[Tensor]) -> Tensor:
-    """(runs, records): the norms of gradients that are given parameter by parameter."""
-    return torch.stack([one.flatten(2).square().sum(dim=2) for one in gradients]).sum(dim=0).sqrt_()
+    """(runs, records): the norms of gradients (runs, records, numbers) that are given parameter by parameter."""
+    return torch.stack([one.square().sum(dim=2) for one in gradients]).sum(dim=0).sqrt_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 
 from dpsub.models import Model, losses_of
 from dpsub.models.interface import OPACUS_EPS
+from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers.bank import Bank
 from dpsub.trainers.slot import Slot, label_logits
 
@@ -174,7 +176,8 @@ def record_products(
 def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
     """(records, runs): the products of the records' gradients with a direction.
 
-    No record's gradient is formed: its product with a direction is the derivative of its loss along it.
+    A record's product with a direction is the derivative of its loss along it. Where torch has that derivative, no
+    record's gradient is formed.
 
     Args:
         model: the architecture.
@@ -184,9 +187,14 @@ def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, d
         direction: shaped like theta.
     """
     forwards: Any = forward_ad
-    with _FORWARDS, torch.no_grad(), forwards.dual_level():
-        logits, tangents = forwards.unpack_dual(model.logits(forwards.make_dual(theta, direction), inputs))
-        logits, along = logits.clone(), torch.zeros_like(logits) if tangents is None else tangents.clone()
+    try:
+        with _FORWARDS, torch.no_grad(), forwards.dual_level(), Instead(ATTENTION):
+            logits, tangents = forwards.unpack_dual(model.logits(forwards.make_dual(theta, direction), inputs))
+            logits, along = logits.clone(), torch.zeros_like(logits) if tangents is None else tangents.clone()
+    except (NotImplementedError, AssertionError):  # an operation that torch cannot differentiate forward
+        records = zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True)
+        gradients = (model.clipped_sum(theta, *record, None, math.inf) for record in records)
+        return torch.stack([model.flat(one * direction).sum(dim=1) for one in gradients])
     runs = logits.shape[2]
     with torch.enable_grad():
         flat = logits.detach().permute(2, 0, 1).flatten(0, 1).requires_grad_()

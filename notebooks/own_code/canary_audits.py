@@ -112,7 +112,7 @@ def audited(
             store = None
             if folder is not None:
                 of = label.replace(",", "").replace(" ", "_")
-                store = Path(folder) / f"{name}-{adjacency}-{of}.zarr"
+                store = Path(folder) / f"{name}-{adjacency}-{of}.db"
             found[adjacency, label] = dpsub.audit_steps(
                 task,
                 model,
@@ -128,8 +128,8 @@ def audited(
 def kept(folder, name):
     """The audits that `audited` kept in a folder under this name."""
     found = {}
-    for path in sorted(Path(folder).glob(f"{name}-*.zarr*")):
-        of = path.name.partition(".zarr")[0]
+    for path in sorted(Path(folder).glob(f"{name}-*.db")):
+        of = path.name.partition(".db")[0]
         _, adjacency, label = of.split("-", 2)
         found[adjacency, label.replace("_", " ")] = audits.load(path)
     return found

@@ -234,9 +234,9 @@ def which_audit_page(results="../results"):
 def what_audits_showed(results):
     """What kept audits showed at 95 % confidence, and ε_S, the truth."""
     folder = results / "paper/final_model_only"
-    many = audits.load(results / "paper/quickstart/S2.zarr.zip")
-    final = audits.load(folder / f"{TRAINING}.zarr.zip")
-    steps = audits.load(folder / f"{TRAINING}-steps.zarr.zip")
+    many = audits.load(results / "paper/quickstart/S2.db")
+    final = audits.load(folder / f"{TRAINING}.db")
+    steps = audits.load(folder / f"{TRAINING}-steps.db")
     found = {"many": last(many), "final": last(final)}
     found["steps"] = estimators.step_to_training(
         estimators.epsilon_lower_bound(steps.score, steps.bit, delta=DELTA),

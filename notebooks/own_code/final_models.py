@@ -183,7 +183,7 @@ def trained(cell, folder=None, **options):
         observe_every=max(1, cell.steps // 10),
         metrics=("accuracy", "distance", "weights"),
         seed=cell.seed + 1,
-        store=None if folder is None else Path(folder, f"{cell.name}.zarr"),
+        store=None if folder is None else Path(folder, f"{cell.name}.db"),
         **options,
     )
 

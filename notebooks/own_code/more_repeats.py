@@ -69,7 +69,7 @@ def main(folder, repeats, parameters):
         given["features"], **{name: given[name] for name in RECORDS}, seed=0
     )
     for i in range(1, int(repeats)):
-        for path in sorted(Path(folder).glob("*.zarr.zip")):
+        for path in sorted(Path(folder).glob("*.db")):
             one = audits.load(path)
             if one.task_fingerprint != task.fingerprint:
                 raise ValueError(

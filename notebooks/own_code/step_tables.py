@@ -206,7 +206,7 @@ def table_1(paths):
     """Of audits "task-adjacency-ε": every estimator's bounds."""
     rows = {}
     for path in paths:
-        name, adjacency, epsilon = path.name.split(".zarr")[0].split("-")
+        name, adjacency, epsilon = path.name.split(".db")[0].split("-")
         bounds = step_bounds(audits.load(path), delta=DELTA)
         rows[name, adjacency, float(epsilon)] = bounds
     return pd.concat(rows, names=INDEX["steps_table1"])
@@ -216,7 +216,7 @@ def canaries(paths):
     """Of audits "figure-adjacency-canary": what their steps measure."""
     rows = {}
     for path in paths:
-        name, adjacency, label = path.name.split(".zarr")[0].split("-", 2)
+        name, adjacency, label = path.name.split(".db")[0].split("-", 2)
         key = name, adjacency, label.replace("_", " ")
         measured = canary_steps({key: audits.load(path)}, delta=DELTA)
         rows[key] = measured.iloc[0].drop(["adjacency", "valid"])
@@ -234,7 +234,7 @@ MAKERS = {"steps_table1": table_1, "steps_canaries": canaries}
 def computed(folder, paths=None):
     """The table of a folder's audits, or of some of them."""
     make = MAKERS[Path(folder).name]
-    return make(sorted(paths or Path(folder).glob("*.zarr.zip")))
+    return make(sorted(paths or Path(folder).glob("*.db")))
 
 
 def stored(folder):

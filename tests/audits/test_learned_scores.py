@@ -1,6 +1,9 @@
 """Learned scores: twins, a naive reimplementation, stores, power, and the promise of the bound."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -8,9 +11,10 @@ import torch
 
 from dpsub import DPSGD, CanaryPair, audit, audits, crafters, data, estimators, models
 from dpsub._core.random_streams import torch_seed
-from dpsub.audits import twin_lessons
-from dpsub.audits.checked_arguments import plan_of
-from dpsub.audits.twin_lessons import discriminant, learn, twins
+from dpsub.audits import learned_scores, many_runs
+from dpsub.audits.executors import Threads
+from dpsub.audits.learned_scores import Twins, discriminant, learned
+from dpsub.audits.plans import Shard
 from dpsub.trainers import assemble, devices
 
 CPU = torch.device("cpu")
@@ -18,11 +22,15 @@ LEARNED = {"score": "learned", "learning_runs": 40}
 DIGITS = data.digits(n_train=30)
 
 
-def plan(task, model, pair, spec, *, observe_every=2, repeats=1, **options):
-    return plan_of(
-        task, model, pair, spec, runs=8, observe_every=observe_every, repeats=repeats, metrics=(), coordinates="auto",
-        seed=3, matmul_precision="highest", **{**LEARNED, **options},
-    )  # fmt: skip
+def plan(*arguments, **options):
+    """The plan of an audit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_runs, "carried_out", lambda plan, how: plan)
+        return audit(*arguments, **{"runs": 8, "observe_every": 2, "seed": 3, **LEARNED, **options})
+
+
+def learn(plan):
+    return learned(plan, Threads("cpu"), progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +40,7 @@ def records(task, model, spec):
 
 @pytest.fixture
 def forbid_learning(monkeypatch):
-    def forbid():
-        monkeypatch.setattr(twin_lessons, "assemble", None)
-
-    return forbid
+    return lambda: monkeypatch.setattr(learned_scores, "assemble", None)
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -45,20 +50,17 @@ def test_twins_differ_by_the_canary_at_the_steps_that_sample_it_and_by_nothing_e
 ):
     pair = canary if adjacency == "substitute" else canary.against_nothing(adjacency=adjacency)
     spec = replace(spec, sample_rate=sample_rate, learning_rate=1e-4, steps=9)
-    first, second = twins(plan(task, model, pair, spec), 0, 0, 50, CPU)
-    for bank in (first, second):
-        for _ in bank.train():
-            pass
-    apart = (first.model.flat(first.theta - second.theta)).double().numpy()
+    pairs = [Shard(number, 0, range(number, number + 1), number, number + 1) for number in range(50)]
+    twins = Twins(plan(task, model, pair, spec, observe_every=1), pairs, None)
+    apart = np.stack([twins.run(shard, CPU, Event(), lambda units: None) for shard in pairs])
+    assert apart.shape == (50, 9, model.parameters)
     step = -spec.learning_rate * (pair.z - pair.z_prime) / (sample_rate * len(task.y_train))
     times = apart @ step / (step @ step)
-    assert np.allclose(apart, times[:, None] * step, atol=1e-3 * np.abs(step).max())
-    assert np.allclose(times, times.round(), atol=1e-3)
-    if sample_rate == 1:
-        assert (times.round() == spec.steps).all()
-    else:
-        assert times.round().mean() == pytest.approx(spec.steps / 2, abs=4 * 1.5 / np.sqrt(50))
-    assert first.theta.std() > np.abs(apart).max()
+    np.testing.assert_allclose(apart, times[..., None] * step, atol=1e-3 * np.abs(step).max())
+    np.testing.assert_allclose(times, times.round(), atol=1e-3)
+    sampled = np.diff(times.round(), prepend=0)
+    assert np.isin(sampled, (0, 1) if sample_rate < 1 else 1).all()
+    assert sampled.sum(axis=1).mean() == pytest.approx(spec.steps * sample_rate, abs=4 * 1.5 / np.sqrt(50))
 
 
 @pytest.mark.parametrize("kind", ["records", "canary", "nothing"])
@@ -70,7 +72,7 @@ def test_what_is_learned_is_what_a_naive_reimplementation_learns(request, task, 
         pair = pair.against_nothing(adjacency="zero_out")
     spec = replace(spec, sample_rate=0.7)
     asked = plan(task, model, pair, spec, learning_runs=300)
-    found = learn(asked, "cpu", None, progress=False)
+    found = learn(asked)
     assert found.directions.shape == (1, 2, model.parameters)
     thetas, scores = [], []  # by world, then by half: (runs, steps, …)
     for bit in (0, 1):
@@ -90,7 +92,7 @@ def test_what_is_learned_is_what_a_naive_reimplementation_learns(request, task, 
         direction = (thetas[0][0][i] - thetas[1][0][i]).mean(0)
         features = [np.c_[scores[bit][i], thetas[bit][1][i] @ direction].astype(np.float64) for bit in (0, 1)]
         covariance = (np.cov(features[0].T) + np.cov(features[1].T)) / 2
-        ridge = twin_lessons.RIDGE * np.diag(np.diag(covariance))
+        ridge = learned_scores.RIDGE * np.diag(np.diag(covariance))
         w = np.linalg.solve(covariance + ridge, (features[0] - features[1]).mean(0))
         w /= np.sqrt(w @ covariance @ w)
         assert found.coefficients[0, i] == pytest.approx(w[0], rel=1e-3)
@@ -103,12 +105,13 @@ def test_scores_are_the_canarys_and_the_parameters_along_the_direction(request, 
     options = {"runs": 200, "seed": 3, "observe_every": 2, "device": "cpu", "progress": False}
     own = audit(task, model, pair, spec, coordinates="all", **options)
     found = audit(task, model, pair, spec, metrics=("weights",), **LEARNED, **options)
-    learned = learn(plan(task, model, pair, spec), "cpu", None, progress=False)
-    assert found.attrs["learned_fingerprint"] == learned.fingerprint
+    learnt = learn(plan(task, model, pair, spec))
+    assert found.attrs["learned_fingerprint"] == learnt.fingerprint
     assert (found.attrs["score"], found.attrs["learning_runs"]) == ("learned", 40)
     assert "score" not in own.attrs
     assert found.bit.equals(own.bit)
-    expected = learned.coefficients[0, -1] * own.score[:, -1] + found.weights.values @ learned.directions[0, -1]
+    along = found.weights.values @ learnt.directions[0, -1]
+    expected = learnt.coefficients[0, -1] * own.score[:, -1] + along
     assert np.allclose(found.score[:, -1], expected, atol=1e-4)
     within = np.mean([found.score.values[found.bit.values == bit].std(axis=0) for bit in (0, 1)], axis=0)
     assert np.allclose(within, 1, atol=0.35)
@@ -146,56 +149,52 @@ def test_the_learned_score_is_better_where_the_canarys_weighs_its_records_wrongl
 
 
 def test_an_interrupted_audit_goes_on_with_what_it_learned_first(
-    run, records, dies_after, forbid_learning, forbid_training, tmp_path
+    run, records, killed_after, forbid_learning, forbid_training, store
 ):
     options = {"canary": records, **LEARNED}
     expected = run(store=None, **options)
-    with pytest.MonkeyPatch.context() as patch:
-        dies_after(patch, 48)
-        with pytest.raises(dies_after.error):
-            run(**options)
-    assert 0 < audits.status(tmp_path / "audit.zarr").stored < 300
+    killed_after(lambda: run(**options), 2)
+    assert 0 < audits.status(store).stored < 300
     forbid_learning()
     found = run(**options)
     forbid_training()
     assert found.equals(expected)
     assert found.identical(run(**options))
-    assert found.identical(audits.load(tmp_path / "audit.zarr"))
-    packed = audits.pack(tmp_path / "audit.zarr")
-    assert found.identical(audits.load(packed))
-    assert found.identical(run(**options))
+    assert found.identical(audits.load(store))
 
 
-def test_damage_to_what_was_learned_is_repaired_by_learning_it_again(run, tmp_path, flip, forbid_training):
+def changed(store, statement):
+    with closing(sqlite3.connect(store)) as database, database:
+        assert database.execute(statement).rowcount == 1
+
+
+@pytest.mark.parametrize("name", [learned_scores.COEFFICIENTS, learned_scores.DIRECTIONS])
+def test_damage_to_what_was_learned_is_repaired_by_learning_it_again(run, store, forbid_training, name):
     found = run(**LEARNED)
     forbid_training()
-    for file in sorted((tmp_path / "audit.zarr/canary/directions").rglob("*")):
-        if not file.is_file():
-            continue
-        flip(file, 99)
-        with pytest.raises(ValueError, match=r"store is damaged(.|\n)*canary/directions"):
-            run(**LEARNED)
-        assert run(**LEARNED, repair=True).equals(found)
-        assert run(**LEARNED).equals(found)
+    changed(store, f"UPDATE arrays SET data = zeroblob(length(data)) WHERE name = '{name}'")
+    with pytest.raises(ValueError, match=f"(?s)store is damaged.*{name}"):
+        run(**LEARNED)
+    assert run(**LEARNED, repair=True).equals(found)
+    assert run(**LEARNED).equals(found)
 
 
-def test_shards_are_never_judged_by_something_else(run, tmp_path, flip, monkeypatch):
+def test_shards_are_never_judged_by_something_else(run, store, monkeypatch):
     run(**LEARNED)
-    flip(next(path for path in (tmp_path / "audit.zarr/canary/directions/c").rglob("0") if path.is_file()), 99)
-    monkeypatch.setattr(twin_lessons, "RIDGE", 0.5)
+    changed(store, f"UPDATE arrays SET data = x'00' WHERE name = '{learned_scores.DIRECTIONS}'")
+    monkeypatch.setattr(learned_scores, "RIDGE", 0.5)
     with pytest.raises(ValueError, match="store lost what its score was learned to be, and now it is learned to be"):
         run(**LEARNED, repair=True)
 
 
-def test_audits_with_another_score_are_refused(run, tmp_path):
-    run()
-    with pytest.raises(ValueError, match="score: stored None, asked for 'learned'"):
-        run(**LEARNED)
-    run(store=tmp_path / "b.zarr", **LEARNED)
-    with pytest.raises(ValueError, match=r"score: stored 'learned', asked for None"):
-        run(store=tmp_path / "b.zarr")
-    with pytest.raises(ValueError, match="learning_runs: stored 40, asked for 41"):
-        run(store=tmp_path / "b.zarr", score="learned", learning_runs=41)
+def test_audits_with_another_score_are_refused(run, store):
+    run(**LEARNED)
+    for options, told in (
+        ({}, r"score: stored 'learned', asked for nothing"),
+        (LEARNED | {"learning_runs": 41}, "learning_runs: stored 40, asked for 41"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            run(**options)
 
 
 def test_each_repeat_learns_by_itself(run):
@@ -228,11 +227,10 @@ def test_bad_input_is_refused_before_training(run, records, spec, monkeypatch):
         run(store=None, coordinates="span", **LEARNED)
     with pytest.raises(ValueError, match="models to learn from are not finite"):
         run(store=None, spec=replace(spec, learning_rate=1e30), canary=records, **LEARNED)
-    plenty = devices.free_bytes(CPU)
-    monkeypatch.setattr(devices, "free_bytes", lambda device: plenty if device is None else 2**20)
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**20)
     asked = plan(DIGITS, models.linear(DIGITS), records, spec, observe_every=1)
     with pytest.raises(ValueError, match="score='learned' must fit the memory: twins, and the directions of 4"):
-        learn(asked, "cpu", None, progress=False)
+        learn(asked)
 
 
 def nothing_to_find(seed):

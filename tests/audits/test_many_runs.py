@@ -79,8 +79,7 @@ def small(kind):
 def test_same_numbers_however_many_threads_train(kind, monkeypatch):
     """More blocks than threads, so that a thread trains several."""
     block = BLOCK if kind == "linear" else 16
-    for module in ("plans", "shards"):
-        monkeypatch.setattr(f"dpsub.audits.{module}.block_size", lambda model: block)
+    monkeypatch.setattr("dpsub.audits.bank_plans.block_size", lambda model: block)
     task, model = small(kind)
     spec = replace(SPEC, steps=3, sample_rate=0.4)
     pair = crafters.gradient(task, model, spec, seed=0)

@@ -167,14 +167,14 @@ def test_a_wrapped_network_trains_to_the_same_numbers(run, task, spec):
         assert run(model=Wrapped(network), **options).equals(run(model=network, **options))
 
 
-def test_a_wrapped_model_is_stored_under_its_own_name(run, tmp_path, model, expected, forbid_training):
+def test_a_wrapped_model_is_stored_under_its_own_name(run, store, model, expected, forbid_training):
     made = run(model=Wrapped(model))
     assert made.equals(expected)
     with pytest.raises(ValueError, match=r"model: stored 'Wrapped\(Linear"):
         run()
     forbid_training()
     assert run(model=Wrapped(model)).identical(made)
-    assert audits.load(tmp_path / "audit.zarr").identical(made)
+    assert audits.load(store).identical(made)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -165,16 +165,14 @@ class Displacement(audits.Observer):
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_observers_of_ones_own_are_in_the_dataset_and_survive_the_store(run, tmp_path, model, forbid_training, repeats):
+def test_observers_of_ones_own_are_in_the_dataset_and_survive_the_store(run, store, model, forbid_training, repeats):
     options = {"metrics": ("weights", Travel(), Confidence(), Displacement()), "repeats": repeats}
     made = run(store=None, **options)
     stored = run(**options)
     assert stored.equals(made)
     forbid_training()
     assert run(**options).identical(stored)
-    assert audits.load(tmp_path / "audit.zarr").identical(stored)
-    audits.pack(tmp_path / "audit.zarr")
-    assert audits.load(tmp_path / "audit.zarr").identical(stored)
+    assert audits.load(store).identical(stored)
 
     lead = () if repeats == 1 else ("repeat",)
     assert made.attrs["metrics"] == "confidence displacement travel weights"
@@ -203,7 +201,7 @@ def test_observers_see_the_same_models_as_without_them(run, expected):
     assert alone.drop_vars("travel").equals(run(store=None, coordinates="all"))
 
 
-def test_another_observer_is_another_audit(run, tmp_path):
+def test_another_observer_is_another_audit(run):
     run(metrics=[Confidence()])
     for metrics, told in (((), "metrics: stored 'confidence', asked for ''"), ([Travel()], "asked for 'travel'")):
         with pytest.raises(ValueError, match=told):
@@ -240,41 +238,24 @@ def an_observer(name="own", dims=("run", "step"), most_runs=None):
         ([an_observer("my own")], "got an observer of the name 'my own'"),
         ([an_observer("a"), an_observer("a")], "got two observers of the name 'a'"),
         ([an_observer("accuracy"), "accuracy"], "got an observer of the name 'accuracy'"),
-        ([an_observer(dims=("run",))], r"must have the dims .* got \('run',\) of 'own'"),
-        ([an_observer(dims=("run", "class"))], r"must have the dims .* of 'own'"),
-        ([an_observer(dims=("few", "step"))], r"must have the dims .* with most_runs, .* of 'own'"),
-        ([an_observer(dims=("few", "parameter"), most_runs=3)], r"must have the dims .* of 'own'"),
-        ([Travel], "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got <class"),
+        ([an_observer(dims=("run",))], r"have the dims .* got \('run',\) of 'own'"),
+        ([an_observer(dims=("run", "class"))], r"have the dims .* of 'own'"),
+        ([an_observer(dims=("few", "step"))], r"have the dims .* with most_runs, .* of 'own'"),
+        ([an_observer(dims=("few", "parameter"), most_runs=3)], r"have the dims .* of 'own'"),
+        ([Travel], "be one of 'accuracy', 'distance', 'gradient', 'weights', got <class"),
+        ([an_observer("few", ("few", "step"), 3)], "first dimensions that are no other metric's name"),
+        ([an_observer("measured"), "accuracy"], "first dimensions that are no other metric's name"),
+        ([an_observer("a", ("few", "step"), 3), an_observer("b", ("few", "step"), 2)], "and of one size, got 'few'"),
+        ([an_observer(most_runs=3)], "with most_runs, one of their own"),
+        ([an_observer(dims=("score", "step"), most_runs=3)], "with most_runs, one of their own"),
+        ([an_observer(dims=("repeat", "step"), most_runs=3)], "with most_runs, one of their own"),
+        ([an_observer("gradient")], "names other than dpsub's own"),
     ],
 )
 def test_observers_that_do_not_fit_in_a_dataset_are_refused_before_training(run, forbid_training, metrics, told):
     forbid_training()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=f"metrics must .*{told}"):
         run(metrics=metrics)
-
-
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        pytest.param([an_observer("canary")], id="a group of the store"),
-        pytest.param([an_observer("shards")], id="another group of the store"),
-        pytest.param([an_observer("few", ("few", "step"), 3)], id="named as its dimension"),
-        pytest.param([an_observer("measured"), "accuracy"], id="named as another's dimension"),
-        pytest.param([an_observer(most_runs=3)], id="some of the runs, under the name of all"),
-        pytest.param(
-            [an_observer("a", ("few", "step"), 3), an_observer("b", ("few", "step"), 2)], id="two sizes of a dimension"
-        ),
-        pytest.param([an_observer(dims=("score", "step"), most_runs=3)], id="a dimension named as the scores"),
-        pytest.param([an_observer(dims=("repeat", "step"), most_runs=3)], id="a dimension named as the repeats"),
-        pytest.param([an_observer("gradient")], id="named as one of dpsub's: stores would take it for that"),
-    ],
-)
-def test_observers_whose_names_meet_others_are_refused_before_training(run, monkeypatch, metrics):
-    trained = []
-    monkeypatch.setattr("dpsub.audits.shards.assemble", lambda *_, **__: trained.append(1))
-    with pytest.raises(ValueError, match="metrics must have"):
-        run(store=None, metrics=metrics)
-    assert not trained
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ import functools
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -94,15 +96,14 @@ def test_estimators_take_the_result():
     assert truth / 3 < bound.epsilon < truth
 
 
-def test_processes_find_the_same_numbers(tmp_path):
+def test_processes_find_the_same_numbers(store):
     expected = audit_training(others.two_scores, **TWO)
-    store = tmp_path / "a.zarr"
     assert audit_training(others.two_scores, processes=2, store=store, **TWO).equals(expected)
     assert audits.load(store).equals(expected)
 
 
-def test_dask_workers_find_the_same_numbers(tmp_path):
-    expected, store = audit_training(others.two_scores, **TWO), tmp_path / "a.zarr"
+def test_dask_workers_find_the_same_numbers(store):
+    expected = audit_training(others.two_scores, **TWO)
     options = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(n_workers=2, threads_per_worker=2, processes=False, **options) as cluster:
         cluster.wait_for_workers(2)  # distributed does not expect news of workers while a client connects
@@ -127,37 +128,31 @@ def test_a_process_that_dies_is_told():
         audit_training(others.dies, processes=2, **OPTIONS)
 
 
-def test_stores_resume_load_pack_and_show_their_status(tmp_path):
-    expected, store = audit_training(others.one_normal, **OPTIONS), tmp_path / "a.zarr"
+def test_an_interrupted_run_is_all_that_is_trained_again(store):
+    expected = audit_training(others.one_normal, **OPTIONS)
     interrupted, calls = interrupted_at(41, others.one_normal)
     with pytest.raises(KeyboardInterrupt, match="40 of 60 runs are in"):
         audit_training(interrupted, store=store, **OPTIONS)
     status = audits.status(store)
     assert (status.audit, status.stored, status.models, status.complete) == ("one normal", 40, 60, False)
-    with pytest.raises(ValueError, match="store must be complete, got .* with 40 of 60 models"):
+    with pytest.raises(ValueError, match="store must be complete, got .* with 40 of 60 runs"):
         audits.load(store)
     found = audit_training(interrupted, store=store, **OPTIONS)
-    assert len(calls) == 61
     assert found.equals(expected)
-    assert audits.status(store).complete
-    with xr.open_zarr(store) as opened:
-        np.testing.assert_array_equal(opened.score, expected.score)
-    packed = audits.pack(store)
-    assert audits.load(packed).identical(found)
+    assert audits.load(store).identical(found)
     assert audit_training(interrupted, store=store, **OPTIONS).identical(found)
     assert len(calls) == 61
 
 
 def test_load_all_takes_them_by_scenario_or_name(tmp_path):
     for name, parameters in (("a", {"sample_rate": 0.5}), ("b", {"sample_rate": 0.5, "scenario": "S4"})):
-        audit_training(
-            others.one_normal, parameters=parameters, store=tmp_path / f"{name}.zarr", **OPTIONS | {"name": name}
-        )
+        options = OPTIONS | {"name": name, "parameters": parameters}
+        audit_training(others.one_normal, store=tmp_path / f"{name}.db", **options)
     assert set(audits.load_all(tmp_path)) == {("q = 0.5", "a"), ("q = 0.5", "S4")}
 
 
-def test_another_audit_is_refused_with_the_difference(tmp_path):
-    store, given = tmp_path / "a.zarr", {"sample_rate": 0.5, "fine": True}
+def test_another_audit_is_refused_with_the_difference(store):
+    given = {"sample_rate": 0.5, "fine": True}
     audit_training(others.one_normal, parameters=given, store=store, **OPTIONS)
     for change, told in (
         ({"name": "other"}, "name: stored 'one normal', asked for 'other'"),
@@ -174,23 +169,13 @@ def test_another_audit_is_refused_with_the_difference(tmp_path):
             audit_training(others.one_normal, store=store, **{"parameters": given, **OPTIONS, **change})
 
 
-def test_audits_by_dpsub_and_of_functions_are_told_apart(run, tmp_path):
-    store, own = tmp_path / "audit.zarr", tmp_path / "own.zarr"
-    run(store=store, runs=2)
-    with pytest.raises(ValueError, match=r"stored by dpsub\.audit, asked for by dpsub\.audit_training"):
-        audit_training(others.one_normal, store=store, **OPTIONS)
-    audit_training(others.one_normal, store=own, **OPTIONS)
-    with pytest.raises(ValueError, match=r"stored by dpsub\.audit_training, asked for by dpsub\.audit"):
-        run(store=own, runs=2)
-
-
 def failures(attributes):
     names = ("failed_runs", "failed_messages", "failed_with_z", "failed_with_z_prime")
     return [attributes[name] for name in names]
 
 
-def test_runs_that_fail_cost_themselves_alone(tmp_path):
-    whole, store = audit_training(others.two_scores, **TWO), tmp_path / "a.zarr"
+def test_runs_that_fail_cost_themselves_alone(store):
+    whole = audit_training(others.two_scores, **TWO)
     seeds = [torch_seed(3, "training", run) for run in range(60)]
     wrong = [run for run, seed in enumerate(seeds) if not (seed % 5 and seed % 7 and seed % 3)]
     with pytest.warns(UserWarning, match=rf"{len(wrong)} of 60 runs failed, \d+ with z and .*depend on the world"):
@@ -213,8 +198,8 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path):
     ) as told:
         assert audits.load(store).identical(found)
     assert told[0].filename == __file__
-    with pytest.warns(UserWarning, match=rf"^a\.zarr: {len(wrong)} of 60 runs failed") as told:
-        (one,) = audits.load_all(tmp_path, label="{name}").values()
+    with pytest.warns(UserWarning, match=rf"^audit\.db: {len(wrong)} of 60 runs failed") as told:
+        (one,) = audits.load_all(store.parent, label="{name}").values()
     assert one.identical(found)
     assert told[0].filename == __file__
     assert f"60 of 60 models, {len(wrong)} failed, complete" in str(audits.status(store))
@@ -234,43 +219,34 @@ def test_the_same_runs_fail_in_other_processes():
 
 
 @failing
-def test_a_retry_that_is_killed_at_any_write_loses_no_run_that_was_fine(tmp_path, monkeypatch, dies_after):
-    options = TWO | {"runs": 12}
-    whole = audit_training(others.two_scores, **options)
-    for operations in (0, 2, 5, 9, 14):
-        store = tmp_path / f"{operations}.zarr"
-        found = audit_training(others.fails_at_times, store=store, **options)
-        with monkeypatch.context() as patch:
-            dies_after(patch, operations)
-            with pytest.raises(dies_after.error):
-                audit_training(others.two_scores, store=store, retry=True, **options)
-        assert not audits.status(store).damaged
-        assert audits.status(store).stored >= found.sizes["run"]
-        assert audit_training(others.two_scores, store=store, retry=True, **options).equals(whole)
+def test_a_retry_that_is_killed_loses_no_run_that_was_fine(store, killed_after):
+    options = TWO | {"runs": 12, "store": store}
+    whole = audit_training(others.two_scores, **options | {"store": None})
+    failed = audit_training(others.fails_at_times, **options).attrs["failed_runs"]
+    for done in (0, 1, 1):
+        killed_after(lambda: audit_training(others.two_scores, retry=True, **options), done)
+        failed = failed[done:]
+        status = audits.status(store)
+        assert (status.stored, status.failed, status.damaged) == (12, len(failed), {})
+        assert audits.load(store).attrs["failed_runs"] == failed
+    assert audit_training(others.two_scores, retry=True, **options).equals(whole)
 
 
 @failing
-def test_runs_that_are_stored_together_find_the_same_numbers(tmp_path, monkeypatch):
-    expected, store = audit_training(others.fails_at_times, **TWO), tmp_path / "a.zarr"
-    monkeypatch.setattr("dpsub.audits.training_plans.MOST_SHARDS", 7)
+def test_runs_that_are_stored_together_find_the_same_numbers(store, monkeypatch):
+    expected = audit_training(others.fails_at_times, **TWO)
+    monkeypatch.setattr("dpsub.audits.own_training.MOST_SHARDS", 7)
     interrupted, _ = interrupted_at(31, others.fails_at_times)
     with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
         audit_training(interrupted, store=store, **TWO)
     found = audit_training(others.fails_at_times, store=store, **TWO)
     assert found.equals(expected)
     assert failures(found.attrs) == failures(expected.attrs)
-    assert len(list(store.glob("shards/*/zarr.json"))) == 7
+    with closing(sqlite3.connect(store)) as database:
+        assert database.execute("SELECT count(*) FROM shards").fetchone() == (7,)
     assert audits.load(store).identical(found)
     whole = audit_training(others.two_scores, **TWO)
     assert audit_training(others.two_scores, store=store, retry=True, **TWO).equals(whole)
-
-
-@failing
-def test_a_packed_store_is_not_retried(tmp_path):
-    audit_training(others.fails_at_times, store=tmp_path / "a.zarr", **TWO)
-    audits.pack(tmp_path / "a.zarr")
-    with pytest.raises(ValueError, match="retry needs a store that is a folder"):
-        audit_training(others.two_scores, store=tmp_path / "a.zarr", retry=True, **TWO)
 
 
 @pytest.mark.parametrize(
@@ -290,13 +266,14 @@ def test_a_packed_store_is_not_retried(tmp_path):
         (np.ma.masked_all(1), "must not be masked"),
     ],
 )
-def test_if_all_runs_fail_the_first_message_is_the_error(returned, told, tmp_path):
-    for store in (None, tmp_path / "a.zarr"):
+def test_if_all_runs_fail_the_first_message_is_the_error(returned, told, store):
+    options = OPTIONS | {"runs": 3}
+    for place in (None, store):
         with pytest.raises(ValueError, match=f"train must not fail in every run, got 3 failures.*{told}"):
-            audit_training(lambda bit, seed: returned, store=store, **OPTIONS | {"runs": 3})
+            audit_training(lambda bit, seed: returned, store=place, **options)
     with pytest.raises(ValueError, match="train must not fail in every run"):
-        audits.load(tmp_path / "a.zarr")
-    assert audit_training(others.one_normal, store=tmp_path / "a.zarr", retry=True, **OPTIONS | {"runs": 3}).runs == 3
+        audits.load(store)
+    assert audit_training(others.one_normal, store=store, retry=True, **options).sizes["run"] == 3
 
 
 @pytest.mark.parametrize("returned", [1, np.float16(1), np.array(1.0), [1.0], (1,), torch.ones(1), xr.DataArray(1.0)])
@@ -321,10 +298,10 @@ async def coroutine(bit, seed):
         (lambda seed, bit: 0.0, r"in this order, got one of \(seed, bit\): exchange them"),
     ],
 )
-def test_a_function_of_another_signature_is_refused_before_any_training(train, told, tmp_path):
+def test_a_function_of_another_signature_is_refused_before_any_training(train, told, store):
     with pytest.raises(ValueError, match=rf"train must be a function that is called as train\(bit, seed\).*{told}"):
-        audit_training(train, store=tmp_path / "a.zarr", **OPTIONS)
-    assert not (tmp_path / "a.zarr").exists()
+        audit_training(train, store=store, **OPTIONS)
+    assert not store.exists()
 
 
 @pytest.mark.parametrize(
@@ -370,61 +347,64 @@ if __name__ == "__main__":
 """
 
 
-def begun(tmp_path, processes):
-    """A process that audits into a store, and a function that counts the runs stored there."""
-    script, store = tmp_path / "script.py", tmp_path / "a.zarr"
+def begun(store, processes):
+    """A process that audits into a store."""
+    script = store.with_name("script.py")
     script.write_text(KILLED)
     path = os.pathsep.join([str(TESTS), str(Path(dpsub.__file__).parents[1])])
     command, environment = [sys.executable, script, store, str(processes)], {**os.environ, "PYTHONPATH": path}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    return process, lambda: len(list(store.glob("shards/*/zarr.json")))
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def stopped(tmp_path, how, moments, processes=1):
-    """End an audit by a signal when it has stored so many more runs, each time; return what was stored then."""
-    rng, stored = np.random.default_rng(), []
+def stored(store):
+    """How many runs a store holds, which may not be there yet."""
+    with suppress(ValueError):
+        return audits.status(store).stored
+    return 0
+
+
+def stopped(store, how, moments, processes=1):
+    """End an audit by a signal when it has stored so many more runs, each time; it then goes on to the same numbers."""
+    rng, counts = np.random.default_rng(), []
     for more in moments:
-        process, count = begun(tmp_path, processes)
-        before = count()
-        while process.poll() is None and count() < before + more:
+        before = stored(store)
+        process = begun(store, processes)
+        while process.poll() is None and stored(store) < before + more:
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.05))
         workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.send_signal(how)
         told = process.communicate(timeout=60)[1]
         assert not psutil.wait_procs(workers, timeout=20)[1], "workers outlive the audit"
-        assert how == signal.SIGKILL or re.search(r"KeyboardInterrupt: \d+ of 60 runs are in .*a\.zarr; the same", told)
-        status = audits.status(tmp_path / "a.zarr")
+        assert how == signal.SIGKILL or re.search(
+            r"KeyboardInterrupt: \d+ of 60 runs are in .*audit\.db; the same", told
+        )
+        status = audits.status(store)
         assert not status.damaged
         assert not status.being_written
-        stored.append(status.stored)
-    print(f"runs stored when stopped: {stored}")
-    assert 0 < stored[0] < 60
-    assert stored == sorted(stored)
+        counts.append(status.stored)
+    print(f"runs stored when stopped: {counts}")
+    assert 0 < counts[0] < 60
+    assert counts == sorted(counts)
+    assert audit_training(others.one_normal, store=store, **OPTIONS).equals(
+        audit_training(others.one_normal, **OPTIONS)
+    )
 
 
-def goes_on_to_the_same_numbers(tmp_path):
-    expected = audit_training(others.one_normal, **OPTIONS)
-    return audit_training(others.one_normal, store=tmp_path / "a.zarr", **OPTIONS).equals(expected)
-
-
-def test_kill_9_changes_no_bit(tmp_path):
-    stopped(tmp_path, signal.SIGKILL, [8, 0])
-    assert goes_on_to_the_same_numbers(tmp_path)
+def test_kill_9_changes_no_bit(store):
+    stopped(store, signal.SIGKILL, [8, 0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_kill_9_at_ten_random_moments_changes_no_bit(tmp_path, processes):
-    stopped(tmp_path, signal.SIGKILL, np.random.default_rng().integers(1, 6, 10), processes)
-    assert goes_on_to_the_same_numbers(tmp_path)
+def test_kill_9_at_ten_random_moments_changes_no_bit(store, processes):
+    stopped(store, signal.SIGKILL, np.random.default_rng().integers(1, 6, 10), processes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_ctrl_c_keeps_finished_runs_and_says_how_many(tmp_path, processes):
-    stopped(tmp_path, signal.SIGINT, [5, 10], processes)
-    assert goes_on_to_the_same_numbers(tmp_path)
+def test_ctrl_c_keeps_finished_runs_and_says_how_many(store, processes):
+    stopped(store, signal.SIGINT, [5, 10], processes)
 
 
 @pytest.mark.slow

@@ -1,9 +1,75 @@
-from dataclasses import replace
+"""A plan is all that a kind of audit is: one that is made here is stored, killed, resumed and spread like any other."""
 
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 import pytest
 
 from dpsub import audits, crafters
-from dpsub.audits import plans
+from dpsub._core.random_streams import stream
+from dpsub.audits.execution import Execution, carried_out
+from dpsub.audits.plans import SHARDS, Cut, Layout, Plan, Results, Variable
+from dpsub.estimators import epsilon_lower_bound
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyCounts(Plan):
+    """A fifth kind of audit: a count with or without one record, plus Gaussian noise."""
+
+    call = "audit_counts"
+    things = "counts"
+    serial = True
+
+    runs: int
+    noise: float
+    seed: int = 0
+
+    @property
+    def title(self):
+        return f"counts with noise {self.noise:g}"
+
+    @property
+    def attributes(self):
+        return {"runs": self.runs, "noise": self.noise, "seed": self.seed}
+
+    @cached_property
+    def layout(self):
+        sizes = {"run": self.runs}
+        variables = {
+            "score": Variable(sizes, "float32", np.nan, "noisy count"),
+            "bit": Variable(sizes, "int8", -1, "0: with the record, 1: without"),
+        }
+        return Layout(Cut(self.runs, block_size=50), variables)
+
+    def run(self, shard, device, stop, tick):
+        rng = stream(self.seed, "audit", shard.number)
+        bits = rng.integers(0, 2, shard.runs, dtype=np.int8)
+        return Results({"score": (rng.normal(0, self.noise, shard.runs) + (bits == 0)).astype(np.float32), "bit": bits})
+
+
+def audit_counts(*, runs=1_000, noise=1.0, **options):
+    return carried_out(NoisyCounts(runs, noise), Execution.of(None, {"progress": False, "device": "cpu", **options}))
+
+
+def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after):
+    expected = audit_counts()
+    assert 0 < epsilon_lower_bound(expected.score, expected.bit, delta=1e-5).epsilon < 4.38
+    killed_after(lambda: audit_counts(store=store), 7)
+    assert "counts with noise 1, 350 of 1,000 models, not complete" in str(audits.status(store))
+    with pytest.raises(ValueError, match="with 350 of 1,000 counts"):
+        audits.load(store)
+    found = audit_counts(store=store)
+    assert found.equals(expected)
+    assert audits.load(store).identical(found)
+    with pytest.raises(ValueError, match="noise: stored 1.0, asked for 2.0"):
+        audit_counts(store=store, noise=2.0)
+    with pytest.raises(ValueError, match=r"stored by dpsub\.audit_counts, asked for by dpsub\.audit_training"):
+        audits.audit_training(lambda bit, seed: 0.0, runs=2, adjacency="substitute", name="x", store=store)
+
+
+def test_a_fifth_kind_of_audit_is_spread_over_processes(store):
+    assert audit_counts(store=store, processes=2, runs=120).equals(audit_counts(runs=120))
 
 
 def test_repeats_have_seeds_of_their_own(run, task, model, expected):
@@ -19,7 +85,7 @@ def test_repeats_have_seeds_of_their_own(run, task, model, expected):
     assert audits.repeat_seeds(3, 5)[:3] == seeds
 
 
-def test_canaries_can_be_crafted_anew_for_each_repeat(run, task, model, tmp_path, spec):
+def test_canaries_can_be_crafted_anew_for_each_repeat(run, task, model, spec):
     spec = replace(spec, sample_rate=0.5)
     pairs = [crafters.gradient(task, model, spec, seed=seed) for seed in audits.repeat_seeds(3, 2)]
     found = run(spec=spec, canary=pairs, repeats=2)
@@ -38,12 +104,12 @@ def test_canaries_can_be_crafted_anew_for_each_repeat(run, task, model, tmp_path
 
 
 def test_many_blocks_are_put_into_few_shards():
-    few = plans.Cut(runs=700, repeats=2, block_size=128, most=2)
+    few = Cut(runs=700, repeats=2, block_size=128, most=2)
     shards = [few.shard(number) for number in range(few.shards)]
     assert [(one.repeat, one.start, one.stop) for one in shards] == [
         (0, 0, 384), (0, 384, 700), (1, 0, 384), (1, 384, 700),
     ]  # fmt: skip
     assert [list(one.blocks) for one in shards[:2]] == [[0, 1, 2], [3, 4, 5]]
-    many = plans.Cut(runs=128 * 128 + 1, repeats=1, block_size=1)
-    assert many.shards <= plans.SHARDS
-    assert sum(one.stop - one.start for one in map(many.shard, range(many.shards))) == 128 * 128 + 1
+    many = Cut(runs=128 * 128 + 1)
+    assert many.shards <= SHARDS
+    assert sum(one.runs for one in map(many.shard, range(many.shards))) == 128 * 128 + 1

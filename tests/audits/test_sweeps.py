@@ -1,3 +1,5 @@
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -41,9 +43,8 @@ def test_a_sweep_that_is_stored_is_read_and_loaded_whole(task, model, specs, sce
     arguments = {"scenarios": scenarios, "results": tmp_path / "results", **OPTIONS}
     made = audits.sweep(task, model, specs, **arguments)
     stores = sorted(path.name for path in (tmp_path / "results").iterdir())
-    assert stores == ["q=0.5-S2.zarr", "q=0.5-S4.zarr", "q=1-S2.zarr", "q=1-S4.zarr"]
-    audits.pack(tmp_path / "results/q=0.5-S4.zarr")
-    (tmp_path / "results/q=0.5-S4.zarr.zip.partial").write_text("left behind")
+    assert stores == ["q=0.5-S2.db", "q=0.5-S4.db", "q=1-S2.db", "q=1-S4.db"]
+    (tmp_path / "results/q=0.5-S4.db-rescued").write_text("left behind")
     (tmp_path / "results/notes.txt").write_text("no store")
     loaded = audits.load_all(tmp_path / "results")
     assert loaded.keys() == made.keys()
@@ -64,7 +65,7 @@ def test_a_sweep_that_is_stored_is_read_and_loaded_whole(task, model, specs, sce
 def test_labels_must_tell_audits_apart(task, model, spec, scenarios, tmp_path):
     specs = {f"η = {rate}": replace(spec, learning_rate=rate) for rate in (0.01, 0.1)}
     made = audits.sweep(task, model, specs, scenarios={"S2": scenarios["S2"]}, results=tmp_path, **OPTIONS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["eta=0.01-S2.zarr", "eta=0.1-S2.zarr"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eta=0.01-S2.db", "eta=0.1-S2.db"]
     with pytest.raises(ValueError, match=r"label must tell the audits in .* apart, got \('q = 1', 'S2'\) for two"):
         audits.load_all(tmp_path)
     loaded = audits.load_all(tmp_path, label="η = {learning_rate:g}")
@@ -86,7 +87,7 @@ def test_names_are_checked_before_the_first_audit(task, model, spec, scenarios, 
         audits.sweep(**sweep, specs={"q = 1": spec, "../q": spec}, scenarios=scenarios)
     with pytest.raises(ValueError, match="scenarios must have labels of letters"):
         audits.sweep(**sweep, specs={"q = 1": spec}, scenarios={**scenarios, "../S2": scenarios["S2"]})
-    with pytest.raises(ValueError, match=r"a file name of its own, got two for q=1-S2\.zarr"):
+    with pytest.raises(ValueError, match=r"a file name of its own, got two for q=1-S2\.db"):
         audits.sweep(**sweep, specs={"q = 1": spec, "q=1": spec}, scenarios=scenarios)
     for specs, crafters_of, message in (
         ({}, scenarios, "specs must be a dictionary with one entry or more"),
@@ -103,7 +104,7 @@ def test_names_are_checked_before_the_first_audit(task, model, spec, scenarios, 
 @pytest.mark.parametrize("label", ["q = {nothing}", "{}", "{sample_rate:s}", "{", "{sample_rate.nothing}"])
 def test_a_label_that_does_not_fit_the_attributes_is_named(task, model, spec, scenarios, tmp_path, label):
     audits.sweep(task, model, {"a": spec}, scenarios={"S4": scenarios["S4"]}, results=tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match=r"label must be a format string over the attributes of a-S4\.zarr, got"):
+    with pytest.raises(ValueError, match=r"label must be a format string over the attributes of a-S4\.db, got"):
         audits.load_all(tmp_path, label=label)
     with pytest.raises(ValueError, match="label must be a text, got None"):
         audits.load_all(tmp_path, label=None)
@@ -111,12 +112,13 @@ def test_a_label_that_does_not_fit_the_attributes_is_named(task, model, spec, sc
         audits.load_all(None)
 
 
-def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec, scenarios, tmp_path, flip):
+def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec, scenarios, tmp_path):
     with pytest.raises(FileNotFoundError, match=f"folder must hold audits, .* got {tmp_path} without any"):
         audits.load_all(tmp_path)
     audits.sweep(task, model, {"q = 1": spec}, scenarios=scenarios, results=tmp_path, **OPTIONS)
-    flip(tmp_path / "q=1-S4.zarr/bit/c/0", 3)
-    with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.zarr.*bit/c/0 is not what was written"):
+    with closing(sqlite3.connect(tmp_path / "q=1-S4.db")) as store, store:
+        store.execute("UPDATE shards SET data = zeroblob(9)")
+    with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.db.*shard 0 is not what was written"):
         audits.load_all(tmp_path)
 
 

@@ -98,7 +98,7 @@ def test_a_store_does_not_answer_for_another_model(small, tmp_path, kind, module
     one, other = (
         models.from_module(*given, loss=of) for given, of in zip(((m, small) for m in module), loss, strict=True)
     )
-    store = tmp_path / "audit.zarr"
+    store = tmp_path / "audit.db"
     made = audited(small, store, one, kind)
     assert audited(small, store, one, kind).identical(made)
     assert not audited(small, None, other, kind).score.equals(made.score)
@@ -117,11 +117,11 @@ def test_what_a_store_cannot_tell_apart_needs_a_name_and_only_for_a_store(small,
     bank = models.from_module(module, small, loss=loss)
     assert np.isfinite(audited(small, None, bank).score).all()
     with pytest.raises(ValueError, match=f"store must tell this audit from others, {told} .* name the model"):
-        audited(small, tmp_path / "audit.zarr", bank)
-    assert not (tmp_path / "audit.zarr").exists()
+        audited(small, tmp_path / "audit.db", bank)
+    assert not (tmp_path / "audit.db").exists()
     named = models.from_module(module, small, loss=loss, name="mine")
-    made = audited(small, tmp_path / "audit.zarr", named)
-    assert audited(small, tmp_path / "audit.zarr", named).identical(made)
+    made = audited(small, tmp_path / "audit.db", named)
+    assert audited(small, tmp_path / "audit.db", named).identical(made)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_what_a_store_cannot_tell_apart_needs_a_name_and_only_for_a_store(small,
 def test_models_of_ones_own_need_a_repr_that_tells_them_apart_and_only_for_a_store(small, tmp_path, model):
     audited(small, None, model)
     with pytest.raises(ValueError, match="got a model whose repr does not tell it .*: define a __repr__"):
-        audited(small, tmp_path / "audit.zarr", model)
+        audited(small, tmp_path / "audit.db", model)
 
 
 def test_a_store_does_not_answer_for_another_observer(small, tmp_path):
-    bank, store = models.linear(small), tmp_path / "audit.zarr"
+    bank, store = models.linear(small), tmp_path / "audit.db"
     made = audited(small, store, bank, metrics=[Share(1.0)])
     assert audited(small, store, bank, metrics=[Share(1.0)]).identical(made)
     with pytest.raises(ValueError, match="observer_share: stored"):
         audited(small, store, bank, metrics=[Share(2.0)])
     held = [Share(lambda scores: scores)]
     with pytest.raises(ValueError, match=r"got share\['of'\], which dpsub cannot tell apart: .* define `attributes`"):
-        audited(small, tmp_path / "other.zarr", bank, metrics=held)
-    said = audited(small, tmp_path / "said.zarr", bank, metrics=[Answered(1.0)])
+        audited(small, tmp_path / "other.db", bank, metrics=held)
+    said = audited(small, tmp_path / "said.db", bank, metrics=[Answered(1.0)])
     assert said.attrs["of"] == "what I say"
     assert "observer_answered" not in said.attrs

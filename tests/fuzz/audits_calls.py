@@ -1,8 +1,10 @@
 """Calls of dpsub.audit and dpsub.audits. They run in a folder that `registry.prepare` has filled."""
 
 import itertools
-import shutil
+import sqlite3
 import warnings
+from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +43,12 @@ def spoiled_observer(**attributes):
 OBSERVERS = [
     spoiled_observer(**{name: value})
     for name, values in {
-        "name": ("score", "", "a b", None, 1, "\ud800", "shards", "accuracy"),
+        "name": ("score", "", "a b", None, 1, "\ud800", "run", "accuracy"),
         "long_name": (None, 1, "\ud800"),
         "dims": ((), None, "run", ("run",), ("step", "run"), ("a", "step"), (1, 2)),
         "most_runs": (0, -1, "a", 2, 1.5, True),
         "copies": (None, -1, "a"),
-        "watch": (None, lambda *_: None, lambda *_: 1),
-        "check": (None,),
-        "attributes": (None, lambda *_: None, lambda *_: {"seed": "a"}, lambda *_: {1: object()}),
+        "attributes": (lambda *_: {"seed": "a"}, lambda *_: {1: object()}),
     }.items()
     for value in values
 ]
@@ -82,23 +82,25 @@ def status(result, /, **_):
     assert str(result)
 
 
-def packed(store):
-    """Pack a copy, since the folder is removed."""
-    if isinstance(store, str | Path) and Path(store) == Path("whole.zarr"):
-        store = shutil.copytree(store, f"copy-{next(COUNT)}.zarr")
-    return audits.pack(store)
-
-
 def sweep(**arguments):
     if arguments.get("results") == "results":
         arguments["results"] = f"results-{next(COUNT)}"
     return audits.sweep(**arguments)
 
 
-def audit(**arguments):
-    if arguments.get("store") == "new":
-        arguments["store"] = f"new-{next(COUNT)}.zarr"
-    return dpsub.audit(**arguments)
+def into_new(function):
+    """The function that audits, with a store of its own for "new", and without options beside an execution."""
+
+    def call(**arguments):
+        if arguments.get("store") == "new":
+            arguments["store"] = f"new-{next(COUNT)}.db"
+        if isinstance(arguments.get("execution"), audits.Execution):
+            arguments = {name: value for name, value in arguments.items() if name not in OF_EXECUTION}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* runs failed")
+            return function(**arguments)
+
+    return call
 
 
 def one_normal(bit, seed):
@@ -113,25 +115,11 @@ def two_scores(bit, seed):
     return np.random.default_rng(seed).normal(1 - 2 * bit, size=2)
 
 
-def audit_training(**arguments):
-    if arguments.get("store") == "new":
-        arguments["store"] = f"new-{next(COUNT)}.zarr"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* runs failed")
-        return dpsub.audit_training(**arguments)
-
-
 def audited_training(result, /, *, runs, **_):
     is_audit(result)
     failed = len(result.attrs.get("failed_runs", ()))
     assert result.sizes["run"] == runs - failed > 0
     assert result.attrs["failed_with_z"] + result.attrs["failed_with_z_prime"] == failed
-
-
-def audit_steps(**arguments):
-    if arguments.get("store") == "new":
-        arguments["store"] = f"new-{next(COUNT)}.zarr"
-    return dpsub.audit_steps(**arguments)
 
 
 def audited_steps(result, /, *, spec, trainings=1, **_):
@@ -142,29 +130,49 @@ def audited_steps(result, /, *, spec, trainings=1, **_):
     assert np.isin(result.bit, (0, 1)).all()
 
 
+def loaded(result, /, *, partial=False, **_):
+    assert np.isin(result.bit, (-1, 0, 1) if partial else (0, 1)).all()
+    assert (result.score.isnull() == (result.bit < 0)).all()
+
+
+def executed(result, /, **_):
+    assert isinstance(result, audits.Execution)
+
+
 FINAL = np.random.default_rng(0).normal(size=(4, cast.LINEAR.parameters))
-ANY_STORE = st.one_of(ANY_PATH, among(["half.zarr", "damaged.zarr", "foreign", "packed.zarr"]))
+STORES = ["half.db", "damaged.db", "other.db", "empty.db", "old.zarr"]
+ANY_STORE = st.one_of(ANY_PATH, among(STORES))
+ANY_CLIENT = among([0, 1.5, object(), b"tcp", [], {}, True, len])
+ANY_NUMBER = among([0, -1, 1.5, "a", None, True, 10**9, float("nan")])
+OF_EXECUTION = {field.name for field in fields(audits.Execution)}
+EXECUTION = {
+    "execution": [OMIT, OMIT, None, audits.Execution(device="cpu", progress=False)],
+    "store": [OMIT, OMIT, OMIT, "new"],
+    "client": [OMIT, None],
+    "repair": [OMIT, False, True],
+    "progress": [False],
+}
+ON_DEVICES = {"device": [OMIT, "cpu", "auto"], "allow_mix": [OMIT, False, True], **EXECUTION}
+HOSTILE_EXECUTION = {"store": ANY_STORE, "client": ANY_CLIENT, "processes": ANY_NUMBER}
 OPTIONS = {
     "runs": [1, 2, 4, np.int8(3), 5.0],
     "observe_every": [OMIT, 1],
     "metrics": [OMIT, (), ("accuracy",), ["distance", "gradient"], ("weights",), (Twice(),), {"accuracy"}],
     "coordinates": [OMIT, "auto", "all", "span"],
-    "device": [OMIT, "cpu", "auto"],
     "matmul_precision": [OMIT, "highest", "high", "medium"],
-    "progress": [False],
+    **ON_DEVICES,
 }
-SWITCHES = {"repair": [OMIT, False, True], "allow_mix": [OMIT, False, True]}
 ANY_METRICS = st.one_of(
     LITTLE, among(OBSERVERS).map(lambda one: [one]), st.lists(among([*OBSERVERS, "weights", "distance"]), max_size=2)
 )
-MANY_HOSTILE = HOSTILE | {"runs": LITTLE, "repeats": LITTLE, "metrics": ANY_METRICS, "store": ANY_STORE}
+MANY_HOSTILE = HOSTILE | {"runs": LITTLE, "repeats": LITTLE, "metrics": ANY_METRICS} | HOSTILE_EXECUTION
 NAMES = (*OF_TASK, *OF_CANARY, "store", "result", "canary")
 
 CALLS = [
     *(
         Call(
             f"dpsub{room}.audit",
-            audit,
+            into_new(dpsub.audit),
             {
                 "task": [FLAT],
                 "model": MODELS,
@@ -172,15 +180,12 @@ CALLS = [
                 "spec": SPECS,
                 "seed": [OMIT, 0, 7],
                 "repeats": [OMIT, OMIT, 1, 2],
-                "store": [OMIT, OMIT, OMIT, "new"],
-                "client": [OMIT, None],
                 "score": [OMIT, "canary"],
                 "learning_runs": [OMIT, 32, np.int16(300)],
                 **OPTIONS,
-                **SWITCHES,
             },
             audited,
-            hostile=MANY_HOSTILE | {"client": among([0, 1.5, object(), b"tcp", [], {}, True, len])},
+            hostile=MANY_HOSTILE,
             raises=(OSError,),
             names=NAMES,
         )
@@ -188,7 +193,7 @@ CALLS = [
     ),
     Call(
         "dpsub.audit that learns its score",
-        audit,
+        into_new(dpsub.audit),
         {
             "task": [FLAT],
             "model": MODELS,
@@ -197,7 +202,6 @@ CALLS = [
             "score": ["learned"],
             "learning_runs": [32, np.int8(33), 40.0],
             "repeats": [OMIT, 2],
-            "store": [OMIT, OMIT, "new"],
             **OPTIONS,
             "coordinates": [OMIT, "auto", "all"],
         },
@@ -209,7 +213,7 @@ CALLS = [
     *(
         Call(
             f"dpsub{room}.audit_steps",
-            audit_steps,
+            into_new(dpsub.audit_steps),
             {
                 "task": [FLAT],
                 "model": MODELS,
@@ -219,20 +223,11 @@ CALLS = [
                 "trainings": [OMIT, 2, np.int8(2), 4.0],
                 "protocol": [OMIT, "coins"],
                 "seed": [OMIT, 0, 7],
-                "store": [OMIT, OMIT, OMIT, "new"],
-                "client": [OMIT, None],
-                "device": OPTIONS["device"],
                 "matmul_precision": OPTIONS["matmul_precision"],
-                "progress": [False],
-                **SWITCHES,
+                **ON_DEVICES,
             },
             audited_steps,
-            hostile=HOSTILE
-            | {
-                "trainings": LITTLE,
-                "store": ANY_STORE,
-                "client": among([0, 1.5, object(), b"tcp", [], {}, True, len]),
-            },
+            hostile=HOSTILE | HOSTILE_EXECUTION | {"trainings": LITTLE},
             raises=(OSError,),
             names=NAMES,
         )
@@ -241,7 +236,7 @@ CALLS = [
     *(
         Call(
             f"dpsub{room}.audit_training{variant}",
-            audit_training,
+            into_new(dpsub.audit_training),
             {
                 "train": trains,
                 "runs": [1, 5, np.int8(3), 4.0],
@@ -250,20 +245,12 @@ CALLS = [
                 "parameters": [OMIT, None, {}, {"q": 0.5, "fine": np.True_, "of": "µ"}],
                 "seed": [OMIT, 0, 7],
                 "steps": steps,
-                "store": [OMIT, OMIT, None, "new"],
-                "repair": [OMIT, False, True],
                 "retry": [OMIT, False, True],
-                "client": [OMIT, None],
                 "processes": [OMIT, 1],
-                "progress": [False],
+                **EXECUTION,
             },
             audited_training,
-            hostile={
-                "runs": LITTLE,
-                "store": ANY_STORE,
-                "client": among([0, 1.5, object(), b"tcp", [], {}, True, len]),
-                "processes": among([0, -1, 1.5, "a", None, True, 10**9, float("nan")]),
-            },
+            hostile=HOSTILE_EXECUTION | {"runs": LITTLE},
             raises=(OSError,),
             names=("store", "name"),
         )
@@ -280,20 +267,28 @@ CALLS = [
         seeds,
         hostile={"repeats": LITTLE},
     ),
-    *(
-        Call(
-            f"dpsub.audits.{name}",
-            function,
-            {"store": ["whole.zarr", Path("whole.zarr")]},
-            fine,
-            hostile={"store": ANY_STORE},
-            raises=(OSError,),
-        )
-        for name, function, fine in (
-            ("load", audits.load, is_audit),
-            ("status", audits.status, status),
-            ("pack", packed, of(Path)),
-        )
+    Call(
+        "dpsub.audits.Execution",
+        audits.Execution,
+        ON_DEVICES | {"retry": [OMIT, False, True], "processes": [OMIT, 1, np.int8(3)]},
+        executed,
+        hostile=HOSTILE_EXECUTION,
+    ),
+    Call(
+        "dpsub.audits.load",
+        audits.load,
+        {"store": ["whole.db", Path("whole.db"), "half.db"], "partial": [OMIT, False, True]},
+        loaded,
+        hostile={"store": ANY_STORE},
+        raises=(OSError,),
+    ),
+    Call(
+        "dpsub.audits.status",
+        audits.status,
+        {"store": ["whole.db", "half.db", Path("damaged.db")]},
+        status,
+        hostile={"store": ANY_STORE},
+        raises=(OSError,),
     ),
     Call(
         "dpsub.distinguishers.AdversarialSamples",
@@ -342,7 +337,7 @@ CALLS = [
             "scenarios": [{"S2": crafters.gradient}, {"S4": crafters.mislabeled}],
             "seed": [OMIT, 0, 3],
             "results": [OMIT, None, "results"],
-            **OPTIONS,
+            **{name: OPTIONS[name] for name in OPTIONS if name not in ("store", "execution")},
         },
         all_audits,
         hostile=MANY_HOSTILE
@@ -363,19 +358,23 @@ CALLS = [
 
 
 def prepare(folder):
-    """Fill a folder with stores: whole, in part, damaged, packed; and a folder of audits."""
+    """Fill a folder with stores: whole, in part, damaged, not dpsub's; and a folder of audits."""
     folder = Path(folder)
-    options = {"runs": 4, "device": "cpu", "progress": False}
-    for name in ("whole", "half", "damaged", "packed"):
-        dpsub.audit(FLAT, cast.LINEAR, cast.MISLABELED, SPEC, **options, store=folder / f"{name}.zarr")
-    shutil.rmtree(folder / "half.zarr/shards/0")
-    (folder / "damaged.zarr/score/c/0/0").write_bytes(b"damaged")
-    audits.pack(folder / "packed.zarr")
+    options = {"runs": 130, "device": "cpu", "progress": False}
     (folder / "audits").mkdir()
-    shutil.copytree(folder / "whole.zarr", folder / "audits/one.zarr")
-    for name in ("folder", "foreign"):
+    for name in ("whole", "half", "damaged", "audits/one"):
+        dpsub.audit(FLAT, cast.LINEAR, cast.MISLABELED, SPEC, **options, store=folder / f"{name}.db")
+    for name, statement in (
+        ("half", "DELETE FROM shards WHERE number = 1"),
+        ("damaged", "UPDATE shards SET data = x'00'"),
+        ("other", "CREATE TABLE letters (x)"),
+    ):
+        with closing(sqlite3.connect(folder / f"{name}.db")) as store, store:
+            store.execute(statement)
+    (folder / "empty.db").touch()
+    for name in ("folder", "old.zarr"):
         (folder / name).mkdir()
-    (folder / "foreign/file").write_text("text")
+    (folder / "old.zarr/zarr.json").write_text("{}")
     (folder / "file").write_text("text")
     rng = np.random.default_rng(0)
     arrays = {

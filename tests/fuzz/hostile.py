@@ -34,7 +34,7 @@ PATHS = [
     "\ud800",
     "x" * 5_000,
     "~nobody-of-this-name/a",
-    "missing/a.zarr",
+    "missing/a.db",
     "file",
     "folder",
 ]

@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 import dpsub
 from dpsub import CanaryPair, Pairs, audits, crafters, data, estimators
 from fuzz import cast
-from fuzz.audits_calls import ANY_STORE, COUNT, SWITCHES
+from fuzz.audits_calls import HOSTILE_EXECUTION, ON_DEVICES, into_new
 from fuzz.call import OMIT, Call
 from fuzz.cast import FLAT, FOREIGN, HOSTILE, LINEAR, MODELS, OF_TASK, ONE_HOT, SPEC, SPECS
 from fuzz.hostile import ARRAYS, LITTLE, among
@@ -52,12 +52,6 @@ def is_pairs(result, /, **_):
 def crafted(result, /, *, pairs, **_):
     is_pairs(result)
     assert len(result) == pairs
-
-
-def audit_one_run(**arguments):
-    if arguments.get("store") == "new":
-        arguments["store"] = f"new-{next(COUNT)}.zarr"
-    return dpsub.audit_one_run(**arguments)
 
 
 def audited(result, /, *, pairs, models=1, **_):
@@ -163,7 +157,7 @@ CALLS = [
     *(
         Call(
             f"dpsub{room}.audit_one_run",
-            audit_one_run,
+            into_new(dpsub.audit_one_run),
             {
                 "task": [FLAT],
                 "model": [LINEAR],
@@ -174,18 +168,13 @@ CALLS = [
                 "whiten": [OMIT, 0, 2, np.int8(1)],
                 "metrics": [OMIT, (), ["accuracy"], ("weights", "accuracy")],
                 "seed": [OMIT, 0, 7],
-                "device": [OMIT, "cpu", "auto"],
                 "matmul_precision": [OMIT, "highest", "medium"],
-                "store": [OMIT, OMIT, OMIT, "new"],
-                "client": [OMIT, None],
-                "progress": [False],
-                **SWITCHES,
+                **ON_DEVICES,
             },
             audited,
             hostile=HOSTILE
-            | {"pairs": ANY_PAIRS, "models": LITTLE, "whiten": LITTLE}
-            | {"subtract_expected": among([False, 1, None]), "store": ANY_STORE}
-            | {"client": among([0, 1.5, object(), b"tcp", [], {}, True, len])},
+            | HOSTILE_EXECUTION
+            | {"pairs": ANY_PAIRS, "models": LITTLE, "whiten": LITTLE, "subtract_expected": among([False, 1, None])},
             raises=(OSError,),
             names=(*OF_TASK, "slots"),
         )

@@ -140,9 +140,8 @@ def buffered(value, persistent):
 
 
 def frozen(*names):
+    torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Linear(10, 10), nn.Linear(10, 10))
-    for one in module.parameters():
-        nn.init.ones_(one)
     for name in names:
         module.get_submodule(name).requires_grad_(False)
     return module

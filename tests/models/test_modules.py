@@ -1,16 +1,23 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from modules_of_others import ACCEPTED
 from torch import nn
 
-from dpsub import DPSGD, audit, audits, crafters, models
+from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.models import Model, Stochastic
+from dpsub.models.dropout import draw, masked
+from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=4, learning_rate=0.1)
 QUICK = {"runs": 12, "device": "cpu", "progress": False}
+# Of operations that torch batches by a loop.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+close = partial(torch.testing.assert_close, rtol=1e-3, atol=2e-5)
 
 
 @pytest.fixture(params=NAMES)
@@ -22,28 +29,70 @@ def bench(request, banks_of_modules):
     return bank, theta, torch.tensor(task.x_train), torch.tensor(task.y_train)
 
 
-def naive(bank, theta, x, y, max_grad_norm):
+def naive(bank, loss, theta, x, y, max_grad_norm, *, training=False):
     """The records' clipped gradients of one model, one record after the other, (records, parameters)."""
-    module, found = bank.module(theta), []
+    module, found = bank.module(theta).train(training), []
+    trained = [one for one in module.parameters() if one.requires_grad]
     for one, label in zip(x, y, strict=True):
-        loss = nn.functional.cross_entropy(module(one[None]), label[None])
-        parts = torch.autograd.grad(loss, list(module.parameters()))
+        [own] = loss(module(one[None]), label[None])
+        parts = torch.autograd.grad(own, trained, materialize_grads=True)
         gradient = torch.cat([part.flatten() for part in parts])
         found.append(gradient * (max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1))
     return torch.stack(found)
 
 
-def test_sums_are_those_of_records_one_by_one(bench):
-    bank, theta, x, y = bench
-    sampled = torch.rand(len(y), 3, generator=torch.Generator().manual_seed(0)) < 0.4
-    sampled[:, 1] = False
-    whole, batches = bank.clipped_sum(theta, x, y, None, 0.5), bank.clipped_sum(theta, x, y, sampled, 0.5)
-    for run in range(3):
-        each = naive(bank, theta[run], x, y, 0.5)
-        torch.testing.assert_close(whole[run], each.sum(dim=0), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(batches[run], each[sampled[:, run]].sum(dim=0), rtol=1e-4, atol=1e-5)
-        norms = naive(bank, theta[run], x, y, torch.inf).norm(dim=1)
-        torch.testing.assert_close(bank.gradient_norms(theta, x, y)[:, run], norms, rtol=1e-4, atol=1e-5)
+@pytest.fixture(scope="module", params=ACCEPTED)
+def accepted(request):
+    """A task of six records, a bank of any module, its loss, and three models apart from each other."""
+    make, loss = ACCEPTED[request.param]
+    rng = np.random.default_rng(1)
+    task = data.from_arrays(rng.random((6, 8, 8)), rng.integers(0, 10, 6), num_classes=10)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        bank = models.from_module(make(), task, loss=loss)
+    generator = torch.Generator().manual_seed(5)
+    theta = bank.initial_parameters(3, generator)
+    theta = theta + 0.1 * torch.randn(theta.shape, generator=generator)
+    return task, bank, loss or partial(nn.functional.cross_entropy, reduction="none"), theta
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_are_those_of_loops_over_models_and_records(accepted, training):
+    task, bank, loss, theta = accepted
+    x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
+    here = bank.training(torch.Generator()) if training else bank
+    for runs, records in ((2, 2), (3, 2), (3, 6)):
+        own = theta[:runs], x[:records], y[:records]
+        each = torch.stack([naive(bank, loss, one, *own[1:], 0.5, training=training) for one in own[0]])
+        sampled = torch.rand(records, runs, generator=torch.Generator().manual_seed(0)) < 0.6
+        close(here.clipped_sum(*own, None, 0.5), each.sum(dim=1))
+        for gather in (False, True):
+            found = replace(here, gather=gather).clipped_sum(*own, sampled, 0.5)
+            close(found, torch.einsum("rnp,nr->rp", each, sampled.float()))
+        if not training:
+            whole = torch.stack([naive(bank, loss, one, *own[1:], torch.inf) for one in own[0]])
+            close(bank.gradient_norms(*own), whole.norm(dim=2).T)
+            close(bank.logits(*own[:2]), torch.stack([bank.module(one)(own[1]) for one in own[0]], dim=2))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_banks_train_as_loops_over_models_and_records(accepted, optimizer):
+    task, bank, loss, theta = accepted
+    spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer=optimizer)
+    trained = assemble(bank, task, spec, bits=np.zeros(3, dtype=np.int8), generator=torch.Generator())
+    trained.theta.copy_(theta)
+    expected = [one.clone() for one in theta]
+    optimizers = [{"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]([one], lr=0.05) for one in expected]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(spec.steps):
+        sampled = torch.rand(6, 3, generator=generator) < 0.4
+        noise = torch.randn(theta.shape, generator=generator)
+        trained.step(sampled=sampled, noise=noise)
+        for run, (one, descent) in enumerate(zip(expected, optimizers, strict=True)):
+            each = naive(bank, loss, one, torch.tensor(task.x_train), torch.tensor(task.y_train), 0.5, training=True)
+            one.grad = (each[sampled[:, run]].sum(dim=0) + 0.5 * 0.5 * noise[run]) / (0.4 * 6)
+            descent.step()
+    close(trained.theta, torch.stack(expected))
 
 
 def test_parts_and_batches_of_their_own_change_nothing_but_rounding(bench):
@@ -53,13 +102,6 @@ def test_parts_and_batches_of_their_own_change_nothing_but_rounding(bench):
     for changed in (replace(bank, gather=True), replace(bank, room=1), replace(bank, room=1, gather=True)):
         found = changed.clipped_sum(theta, x, y, sampled, 0.5, out=torch.full_like(theta, 7))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_outputs_are_the_modules(bench):
-    bank, theta, x, _ = bench
-    logits = bank.logits(theta, x)
-    for run in range(3):
-        torch.testing.assert_close(logits[..., run], bank.module(theta[run])(x), rtol=1e-4, atol=1e-5)
 
 
 def test_banks_of_modules_are_models(banks_of_modules):
@@ -84,6 +126,37 @@ def test_dropout_keeps_the_mean_and_drops_its_share(module_of):
     assert torch.equal(moving, again)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Dropout, (1, 6, 7)),
+        (nn.Dropout, (6, 1, 7)),  # of records in the second dimension
+        (nn.Dropout, (6, 7)),  # of rows of one record as if they were records
+        (nn.Dropout1d, (1, 6, 7)),
+        (nn.Dropout1d, (1, 6)),  # which drops whole records
+        (nn.Dropout2d, (1, 6, 7, 5)),
+        (nn.Dropout2d, (1, 6, 7)),
+        (nn.Dropout3d, (1, 6, 7, 5, 4)),
+        (nn.Dropout3d, (1, 6, 7, 5)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:dropout2d")
+def test_dropout_drops_together_what_torch_drops_together(layer, shape):
+    def together(passed):
+        """The dimensions along which all of ten draws are constant."""
+        return [axis for axis in range(1, passed.ndim) if torch.equal(passed.amin(axis), passed.amax(axis))]
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        ours, theirs = masked(nn.Sequential(layer(0.5)))[0], layer(0.5)
+        expected = torch.stack([theirs(torch.ones(shape)) for _ in range(10)])
+    ours(torch.ones(shape))
+    [[masks]] = draw([ours], (10,), torch.Generator().manual_seed(0), torch.ones(1))
+    found = masks * torch.ones(shape)
+    assert together(found) == together(expected)
+    assert set(found.unique().tolist()) == set(expected.unique().tolist())
+
+
 def test_observing_does_not_change_the_dropout_of_training(module_of):
     task, module = module_of("attention", dropout=0.3)
     bank = models.from_module(module, task)
@@ -99,7 +172,7 @@ def test_audits_of_modules_are_stored_and_told_apart(module_of, tmp_path, monkey
     task, module = module_of("residual")
     bank = models.from_module(module, task, start="fresh")
     pair = crafters.gradient(task, bank, SPEC, seed=0)
-    store = tmp_path / "audit.zarr"
+    store = tmp_path / "audit.db"
     made = audit(task, bank, pair, SPEC, store=store, **{**QUICK, "runs": 200})
     again = audit(
         task, models.from_module(module, task, start="fresh"), pair, SPEC, store=store, **{**QUICK, "runs": 200}

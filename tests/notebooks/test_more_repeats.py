@@ -15,10 +15,10 @@ def test_another_repeat_is_that_of_an_audit_with_repeats(tmp_path, scenario):
     pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=0)
     options = {"runs": 6, "observe_every": 2, "seed": 0, "device": "cpu", "progress": False}
     folder = tmp_path / "figure"
-    dpsub.audit(task, model, pair, spec, store=folder / "a.zarr", **options)
-    one = audits.load(folder / "a.zarr")
+    dpsub.audit(task, model, pair, spec, store=folder / "a.db", **options)
+    one = audits.load(folder / "a.db")
     _, seed = audits.repeat_seeds(0, 2)
-    more_repeats.repeated(one, task, seed, folder / "repeat=1/a.zarr")
+    more_repeats.repeated(one, task, seed, folder / "repeat=1/a.db")
     whole = dpsub.audit(task, model, pair, spec, repeats=2, **options)
     (joined,) = more_repeats.with_repeats(folder, "{scenario}").values()
     assert joined.score.dims == whole.score.dims

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from modules_of_others import ACCEPTED
 from torch.nn import functional
 
 from dpsub import DPSGD, Pairs, models
@@ -187,6 +188,17 @@ def test_products_of_records_are_those_of_their_gradients(cast, name):
 @pytest.mark.parametrize("name", ["attention", "lstm", "residual"])
 def test_products_of_any_module_are_those_of_their_gradients(banks_of_modules, name):
     _check_products(*banks_of_modules[name])
+
+
+@pytest.mark.parametrize(
+    "name", ["fused attention", "masked attention", "bag of words", "weight norm", "distances", "gradient of one's own"]
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_products_do_not_need_operations_that_differentiate_forward(module_of, name):
+    task, (make, loss) = module_of("attention")[0], ACCEPTED[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _check_products(task, models.from_module(make(), task, loss=loss))
 
 
 def _check_products(task, model):

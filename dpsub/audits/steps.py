@@ -1,0 +1,257 @@
+r"""Algorithm 2 of *Tight Auditing*: every step of a training is an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from threading import Event
+from typing import Any, ClassVar, Self, Unpack
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+
+from dpsub._core import DPSGD, CanaryPair, checks
+from dpsub._core.random_streams import stream, torch_seed
+from dpsub.audits.bank_plans import BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.many_runs import ONCE, check_canary
+from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
+from dpsub.data import Task
+from dpsub.models import Model, check_fits
+from dpsub.trainers import StepCanary, assemble, devices
+from dpsub.trainers.step_canaries import StepSlot, at_each_step
+
+PROTOCOLS = ("coins", "two_trainings")
+STEPS = "steps"  # the attribute `audited`, which audits of models do not have
+EACH_STEP = "anew at each step"  # the attribute `canary_crafted`
+OBSERVATION = "observation"  # the dimension of the steps of one training, and of several, one after the other
+LEAST_RATE = 1e-9
+LONGER = 1e-5  # relative, by rounding
+
+
+def audit_steps(
+    task: Task,
+    model: Model,
+    canary: CanaryPair | StepCanary,
+    spec: DPSGD,
+    *,
+    canary_rate: float = 1.0,
+    trainings: int = 1,
+    protocol: str = "coins",
+    seed: int = 0,
+    matmul_precision: str = "highest",
+    execution: Execution | None = None,
+    **options: Unpack[Options],
+) -> xr.Dataset:
+    r"""Train with z or z′ in the slot by a fair coin for each step, and score every privatised sum.
+
+    The adversary sees every step and, if the canary is a gradient, chooses it. So one training shows what thousands of
+    final models show otherwise. Observations of one training depend on each other: the model of a step comes from the
+    steps before it. `epsilon_lower_bound` takes the scores as they are, and bets on them by default, which allows that.
+    Its bound is that of one step; `step_to_training` makes it that of a training.
+
+    At each step a fair coin says which of z and z′ is in the slot, and the slot is sampled with probability
+    `canary_rate`. The other n − 1 records are sampled with probability `spec.sample_rate`. The score is the privatised
+    sum's product with the direction from z′ to z, in units of C: N(±1, σ²) for opposite gradients of norm C, and
+    N(1, σ²) against N(0, σ²) beside an empty slot, plus what the other records contribute in that direction.
+
+    Args:
+        task, model: as in `audit`.
+        canary: a pair, which stays the same, or a `StepCanary`, which is crafted anew at each step, such as
+            `crafters.gradient_each_step` and `crafters.record_each_step` make. A record's gradient is always that at
+            the current model, clipped.
+        spec: the DP-SGD parameters. `spec.steps` is the length of each training.
+        canary_rate: q_c, 0 < q_c ≤ 1. At 1, the default, the audit is of the noise alone, and claims of μ-GDP are
+            exact. Below, give method "pld" with `sample_rate=canary_rate, steps=1`.
+        trainings: ≥ 1; how many trainings, one after the other: trainings × steps observations. They train side by
+            side.
+        protocol: "coins", or "two_trainings", as in the paper's experiments: z is in the slot at all steps of the
+            first training and z′ at those of the second, and so on. There the world is not tossed anew at each step,
+            so that bets do not apply, and bounds by ranks are not valid: they take observations for independent.
+        seed: ≥ 0; of batches, noise, starts and coins.
+        matmul_precision, execution, options: as in `audit`. What is stored at once are trainings: an interrupted
+            training begins anew.
+
+    Returns:
+        A dataset with `score` (observation,) float32, higher speaks for z, and `bit` (observation,) int8, 0 for z and 1
+        for z′, in the order in which they were made, training by training. The coordinates `training`, from 0, and
+        `step`, from 1, say where an observation belongs. For "two_trainings" there is the coordinate `same_world`, True
+        everywhere: `epsilon_lower_bound` reads it. The attributes hold all parameters.
+
+    Raises:
+        ValueError: as `audit`; if `trainings` is odd for "two_trainings".
+        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
+
+    Source: *Tight Auditing*, Algorithm 2 and sections 5.1 to 5.4.
+
+    >>> from dpsub import DPSGD, crafters, data, estimators, models
+    >>> task = data.digits(n_train=50)
+    >>> model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.5, 500, 0.1)
+    >>> canary = crafters.gradient(task, model, spec, seed=0)
+    >>> seen = audit_steps(task, model, canary, spec, progress=False)
+    >>> step = estimators.epsilon_lower_bound(seen.score, seen.bit, delta=1e-5)
+    >>> dict(seen.sizes), 1 < step.mu < 2, step.observations
+    ({'observation': 500}, True, 500)
+    """
+    how = Execution.of(execution, options)
+    check_fits(model, task)
+    if not isinstance(spec, DPSGD):
+        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    if not isinstance(canary, CanaryPair | StepCanary):
+        raise ValueError(f"canary must be a dpsub.CanaryPair, or a StepCanary, got a {type(canary).__name__}")
+    check_canary(task, model, canary, spec)
+    checks.choice("protocol", protocol, PROTOCOLS)
+    trainings = checks.whole("trainings", trainings)
+    if protocol == "two_trainings" and trainings % 2:
+        raise ValueError(
+            f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
+        )
+    plan = Steps(
+        task=task,
+        model=model,
+        canary=canary,
+        spec=spec,
+        runs=trainings,
+        canary_rate=checks.real("canary_rate", canary_rate, at_least=LEAST_RATE, at_most=1),
+        protocol=protocol,
+        seed=checks.whole("seed", seed, at_least=0),
+        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+    )
+    return carried_out(plan, how)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Steps(BankPlan):
+    """What an audit of steps trains. Its runs are the trainings, and it observes all steps.
+
+    Attributes:
+        canary: the pair, or what crafts it at each step.
+        canary_rate: the probability that the slot is sampled at a step.
+        protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings.
+        seed: of batches, noise, starts and coins.
+    """
+
+    call: ClassVar[str] = "audit_steps"
+    unit: ClassVar[str] = " steps"
+
+    canary: CanaryPair | StepCanary
+    canary_rate: float
+    protocol: str
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.canary.scenario} on {self.task.name}"
+
+    def units(self, shard: Shard) -> int:
+        return shard.runs * self.spec.steps
+
+    @property
+    def pairs(self) -> tuple[CanaryPair, ...]:
+        """The pair, if it stays the same."""
+        return (self.canary,) if isinstance(self.canary, CanaryPair) else ()
+
+    @cached_property
+    def layout(self) -> Layout:
+        steps = self.spec.steps
+        sizes = {OBSERVATION: self.runs * steps}
+        same_world = {} if self.protocol == "coins" else {"same_world": np.ones(self.runs * steps, bool)}
+        coordinates = {
+            "training": np.repeat(np.arange(self.runs), steps),
+            "step": np.tile(np.arange(1, steps + 1), self.runs),
+            **same_world,
+        }
+        return Layout(
+            Cut(self.runs, 1, self.block_size),
+            {
+                "score": Variable(sizes, "float32", np.nan, "score of a step, higher speaks for z"),
+                "bit": Variable(sizes, "int8", -1, "0: z was in the slot at this step, 1: z_prime"),
+            },
+            {name: (OBSERVATION, values) for name, values in coordinates.items()},
+        )
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        return {
+            "audited": STEPS,
+            "scenario": self.canary.scenario,
+            "adjacency": self.canary.adjacency,
+            "task": self.task.name,
+            "task_fingerprint": self.task.fingerprint,
+            "n": len(self.task.y_train),
+            "model": repr(self.model),
+            **asdict(self.spec),
+            "runs": self.runs,
+            "q_c": self.canary_rate,
+            "protocol": self.protocol,
+            "seed": self.seed,
+            "block_size": self.block_size,
+            "matmul_precision": self.matmul_precision,
+            **canary_attributes([self.canary], ONCE if self.pairs else EACH_STEP),
+        }
+
+    @property
+    def arrays(self) -> Arrays:
+        return canary_arrays(self.pairs)
+
+    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
+        plan = self.with_noise(attributes)
+        for canary in stored_canaries(self.pairs, self.task, attributes, arrays):
+            plan = replace(plan, canary=canary)
+        check_same(attributes, plan.attributes)
+        return plan
+
+    @property
+    def copies(self) -> int:
+        return 4  # which the canary's gradients and the score take
+
+    def coins(self, block: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+        """(steps, trainings of the block) each: the world of each step, and whether the slot is sampled."""
+        size, seed = self.block_size, self.seed
+        trainings = min(size, self.runs - block * size)
+        source = stream(seed, "steps", block)
+        if self.protocol == "coins":
+            worlds = source.integers(0, 2, (self.spec.steps, size), dtype=np.int8)
+        else:
+            numbers = block * size + np.arange(size)
+            worlds = np.broadcast_to((numbers % 2).astype(np.int8), (self.spec.steps, size))
+        sampled = source.random((self.spec.steps, size)) < self.canary_rate
+        return worlds[:, :trainings], sampled[:, :trainings]
+
+    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+        worlds, sampled = self.coins(block)
+        bank = assemble(
+            self.model,
+            self.task,
+            self.spec,
+            bits=np.zeros(worlds.shape[1], dtype=np.int8),
+            generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "steps", block)),
+            empty_slot=self.canary.slot,
+        )
+        canary = at_each_step(self.canary, bank)
+        in_world, in_batch = (torch.tensor(np.ascontiguousarray(one), device=device) for one in (worlds, sampled))
+        seen, longest = [], torch.zeros((), device=device)
+        for step in range(self.spec.steps):
+            if stop.is_set():
+                raise Stopped
+            gradients = canary.gradients(bank, step + 1)
+            if not self.pairs:  # pairs are checked before
+                longest = torch.maximum(longest, gradients.longest)
+                if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
+                    _check_norm(float(longest), self.spec.max_grad_norm)
+            bank.slot = slot = StepSlot(gradients, in_world[step], self.canary_rate)
+            bank.advance(slot_sampled=in_batch[step])
+            seen.append(slot.scores(bank))
+            tick(bank.runs)
+        return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
+
+
+def _check_norm(longest: float, max_grad_norm: float) -> None:
+    if not longest <= max_grad_norm * (1 + LONGER):
+        raise ValueError(
+            f"canary must have gradients of norm <= max_grad_norm = {max_grad_norm:g} at each step, got {longest:g}: "
+            "craft it for the spec of this audit"
+        )

@@ -1,0 +1,209 @@
+from dataclasses import replace
+from threading import Event
+
+import numpy as np
+import pytest
+import torch
+
+from dpsub import CanaryPair, audit, audits, crafters, data, models, trainers
+from dpsub.audits import many_runs
+from dpsub.audits.plans import Stopped
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runs": 0}, "runs must be >= 1, got 0"),
+        ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
+        ({"observe_every": 0}, "observe_every must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
+        ({"model": models.Linear(3, 10)}, "model must fit the task"),
+        ({"metrics": "accuracy"}, r"observers, such as \(\"accuracy\",\), got 'accuracy'"),
+        ({"metrics": None}, "metrics must be a sequence of names or observers, such as .* got None"),
+        ({"task": None}, "task must be a dpsub.data.Task, got a NoneType: make one with from_arrays"),
+        (
+            {"model": torch.nn.Linear(2, 2)},
+            "model must be a bank, got a torch.nn.Module, Linear: make one with dpsub.models.from_module",
+        ),
+        ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
+        ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
+        ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
+        ({"metrics": np.array(1.0)}, "metrics must be a sequence of names or observers"),
+        ({"repair": "False"}, "repair must be True or False, got 'False'"),
+        ({"allow_mix": 1}, "allow_mix must be True or False, got 1"),
+        ({"progress": None}, "progress must be True or False, got None"),
+        ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
+        ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
+    ],
+)
+def test_bad_input_is_named(task, model, canary, change, message, spec):
+    arguments = {"task": task, "model": model, "canary": canary, "spec": spec, "runs": 4, "progress": False}
+    with pytest.raises(ValueError, match=message):
+        audit(**{**arguments, **change})
+
+
+def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, canary, spec):
+    with pytest.raises(ValueError, match="canary.z must have norm <= max_grad_norm = 2, got 4"):
+        audit(task, model, replace(canary, z=2 * canary.z), spec, runs=4, progress=False)
+    with pytest.raises(ValueError, match=r"canary.z_prime must have shape"):
+        audit(task, model, replace(canary, z_prime=canary.z[:-1]), spec, runs=4, progress=False)
+    with pytest.raises(ValueError, match="canary.slot must be one of the 30 private records, got 30"):
+        audit(task, model, replace(canary, slot=30), spec, runs=4, progress=False)
+
+
+def test_a_task_that_was_changed_is_refused_before_training(task, model, canary, spec):
+    broken = task.x_train.copy()
+    broken[5, 2] = np.nan
+    labels = np.where(np.arange(30) == 4, 10, task.y_train)
+    for parts, message in (
+        ({"x_train": broken}, "x_train must be finite, got 1 values that are not"),
+        ({"y_train": labels}, "y_train must be labels from 0 to 9, got 10"),
+        ({"y_train": np.where(labels == 10, -1, task.y_train)}, "y_train must be whole numbers from 0 to"),
+        ({"x_test": task.x_test[:, :5]}, "x_test must have records of shape"),
+        ({"x_train": task.x_train.astype(np.float64)}, "x_train must be an array of float32, got float64"),
+        ({"y_train": task.y_train.tolist()}, "y_train must be an array of int64, got list"),
+        ({"x_train": task.x_train[:1], "y_train": task.y_train[:1]}, "x_train must hold at least 2 records, got 1"),
+        ({"x_train": task.x_train + 1}, "canary must be crafted for this task"),
+        ({"y_train": task.y_train[::-1].copy()}, "canary must be crafted for this task"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            audit(replace(task, **parts), model, canary, spec, runs=4, progress=False)
+    edited = replace(task, x_train=task.x_train.copy())
+    edited.x_train.flags.writeable = True
+    edited.x_train[3, 0] += 1
+    with pytest.raises(ValueError, match="canary must be crafted for this task"):
+        audit(edited, model, canary, spec, runs=1, progress=False)
+    none_to_test = replace(task, x_test=task.x_test[:0], y_test=task.y_test[:0])
+    with pytest.raises(ValueError, match='metrics must not name "accuracy" for a task without test records'):
+        audit(none_to_test, model, canary, spec, runs=4, metrics=("accuracy",), progress=False)
+    for record in ((task.x_train[0, :5], 1), (task.x_train[0], 10)):
+        pair = CanaryPair(record, (task.x_train[0], 1), 3, "S4")
+        with pytest.raises(ValueError, match="canary.z must be a record like the task's"):
+            audit(task, model, pair, spec, runs=4, progress=False)
+
+
+def test_another_default_dtype_is_refused(task, model, canary, spec):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match="torch's default dtype must be float32, in which banks train"):
+            audit(task, model, canary, spec, runs=4, progress=False)
+        with pytest.raises(ValueError, match="torch's default dtype must be float32"):
+            crafters.gradient(task, model, spec, seed=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_that_is_absent_is_refused(task, model, canary, spec):
+    with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
+        audit(task, model, canary, spec, runs=4, device="cuda", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"stores": "a.db"}, TypeError, "'stores' is no argument .*: did you mean 'store'"),
+        ({"colour": 1}, TypeError, "'colour' is no argument of the function nor one of Execution, which are device, "),
+        ({"execution": {}}, ValueError, "execution must be an Execution, got a dict"),
+        (
+            {"execution": audits.Execution(), "device": "cpu"},
+            TypeError,
+            "execution must be given alone, got it with dev",
+        ),
+        (
+            {"execution": audits.Execution(progress=False), "progress": False},
+            TypeError,
+            "execution must be given alone",
+        ),
+    ],
+)
+def test_where_it_runs_is_said_once(task, model, canary, spec, options, error, message):
+    options = options if "progress" in options or "execution" in options else {**options, "progress": False}
+    with pytest.raises(error, match=message):
+        audit(task, model, canary, spec, runs=4, **options)
+
+
+def test_an_execution_is_what_its_arguments_are(task, model, canary, spec, store, expected):
+    how = audits.Execution(store=store, device="cpu", progress=False)
+    assert audit(task, model, canary, spec, runs=300, observe_every=2, seed=3, execution=how).equals(expected)
+    assert audits.status(store).complete
+
+
+def test_training_that_diverges_is_said_so(task, model, canary, spec):
+    wild = replace(spec, learning_rate=1e38, max_grad_norm=1e15)
+    with pytest.raises(ValueError, match="spec must be such that training does not diverge"):
+        audit(task, model, canary, wild, runs=4, device="cpu", progress=False)
+
+
+def test_an_interrupt_stops_every_block_soon(task, model, canary, monkeypatch, spec):
+    steps = []
+    advance = trainers.Bank.advance
+
+    def interrupted(self):
+        steps.append(1)
+        if len(steps) == 30:
+            raise KeyboardInterrupt
+        advance(self)
+
+    monkeypatch.setattr(trainers.Bank, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        audit(task, model, canary, replace(spec, steps=1_000), runs=1_280, device="cpu", progress=False)
+    assert len(steps) < 500
+
+
+@pytest.fixture
+def plan_of(task, model, canary, spec, monkeypatch):
+    """The plan of an audit."""
+
+    def made(**options):
+        with monkeypatch.context() as patch:
+            patch.setattr(many_runs, "carried_out", lambda plan, how: plan)
+            return audit(task, model, canary, spec, **options)
+
+    return made
+
+
+def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, spec, monkeypatch, plan_of):
+    plan, cpu = plan_of(runs=200), torch.device("cpu")
+    needed = trainers.block_bytes(model, task, spec, cpu, 128)
+    assert plan.bytes_at_once(cpu) == needed
+    watched = plan_of(runs=200, metrics=("distance",))
+    assert watched.bytes_at_once(cpu) == needed + 4 * 128 * model.parameters, "a copy more of the parameters"
+    monkeypatch.setattr(trainers.devices, "free_bytes", lambda device: 3.5 * needed)
+    for threads, at_once in ((64, 3), (2, 2)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert plan.side_by_side(cpu) == at_once
+    monkeypatch.setattr(trainers.devices, "free_bytes", lambda device: needed - 1)
+    with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
+        audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
+
+
+def test_a_shard_that_is_told_to_stop_says_so(plan_of):
+    plan, stop, cpu = plan_of(runs=2), Event(), torch.device("cpu")
+    shard = plan.layout.shards[0]
+    assert plan.run(shard, cpu, stop, lambda units: None).arrays["score"].shape == (2, 4)
+    stop.set()
+    with pytest.raises(Stopped):
+        plan.run(shard, cpu, stop, lambda units: None)
+
+
+def test_progress_counts_models_and_repeats_and_begins_where_the_store_is(run, capsys, killed_after):
+    killed_after(lambda: run(repeats=2, progress=True), 2)
+    capsys.readouterr()
+    run(repeats=2, progress=True)
+    shown = capsys.readouterr().err
+    assert "models/s" in shown
+    assert "repeats: 100%" in shown
+    assert "| 600/600" in shown
+    assert "S2 on digits:   0%" not in shown
+    run(repeats=2, progress=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_is_shown_only_when_wanted(task, model, canary, capsys, spec):
+    for wanted, shown in ((False, ""), (True, "S2 on digits")):
+        audit(task, model, canary, spec, runs=2, observe_every=4, device="cpu", progress=wanted)
+        told = capsys.readouterr().err
+        assert shown in told
+        assert bool(told) == wanted

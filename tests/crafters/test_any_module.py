@@ -1,0 +1,119 @@
+"""Every crafter on modules and losses as users write them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from modules_of_others import ACCEPTED
+from torch import nn
+
+from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, crafters, data, models
+from dpsub.crafters.gradient_geometry import compare_gradients
+
+SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=2, learning_rate=0.05)
+QUICK = {"device": "cpu", "progress": False}
+FLOAT32 = ("numbers", "weighted loss", "weighted loss object")
+NAMES = (
+    *FLOAT32, "attention", "fused attention", "masked attention", "buffer", "embedding", "bag of words",
+    "single numbers", "weight norm", "distances", "activations", "frozen", "gradient of one's own",
+)  # fmt: skip
+# What crafts along the gradient by the features, which words do not have, nor some operations twice.
+ONCE = ("adversarial", "adversarial sample")
+TWICE = ("crafted input", "crafted")
+NO_FEATURES = {
+    **dict.fromkeys(("embedding", "bag of words"), ONCE + TWICE),
+    **dict.fromkeys(("distances", "activations"), TWICE),
+}
+
+
+def adversarial_sample(task, model, spec, *, seed):
+    weights = model.initial_parameters(6, torch.Generator())
+    weights = weights + 0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(seed))
+    sample = crafters.adversarial_sample(model, weights, [0, 1] * 3, start=(task.x_train[0], 0), steps=2)
+    assert np.isfinite(sample.scores(model, weights)).all()
+
+
+def pretrained(task, model, spec, *, seed):
+    assert np.isfinite(crafters.pretrained_start(task, model, seed=seed, epochs=1)).all()
+
+
+CRAFTERS = {
+    "gradient": crafters.gradient,
+    "crafted input": partial(crafters.crafted_input, steps=50, learning_rate=1.0),
+    "mislabeled": crafters.mislabeled,
+    "natural": crafters.natural,
+    "attribute": partial(crafters.attribute, columns=5),
+    "blank": crafters.blank,
+    "in distribution": crafters.in_distribution,
+    "ClipBKD": crafters.clipbkd,
+    "fixed gradient": partial(crafters.fixed_gradient, kind="random"),
+    "gradient each step": partial(crafters.gradient_each_step, kind="dirac"),
+    "mislabeled each step": partial(crafters.record_each_step, kind="mislabeled"),
+    "blank each step": partial(crafters.record_each_step, kind="blank"),
+    "adversarial": partial(crafters.record_each_step, kind="adversarial"),
+    "crafted": partial(crafters.record_each_step, kind="crafted", steps=3),
+    "gradient pairs": partial(crafters.gradient_pairs, pairs=3),
+    "mislabeled pairs": partial(crafters.mislabeled_pairs, pairs=3),
+    "natural pairs": partial(crafters.natural_pairs, pairs=3),
+    "attribute pairs": partial(crafters.attribute_pairs, pairs=3, columns=5),
+    "unused feature pairs": partial(crafters.unused_feature_pairs, pairs=3),
+    "adversarial sample": adversarial_sample,
+    "pretrained start": pretrained,
+}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def attacked(request):
+    """A module's name, a task of flat features, of which four are 0 throughout, and a bank."""
+    rng = np.random.default_rng(3)
+    x, y = rng.random((48, 64)), rng.integers(0, 10, 48)
+    x[:, 60:] = 0
+    task = data.from_arrays(x[:24], y[:24], x_aux=x[24:], y_aux=y[24:], num_classes=10)
+    make, loss = ACCEPTED[request.param]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Unflatten(1, (8, 8)), make())
+    return request.param, task, models.from_module(module, task, loss=loss)
+
+
+@pytest.mark.parametrize("name", CRAFTERS)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_every_crafter_attacks_modules_or_says_why_not(attacked, name):
+    module, task, model = attacked
+    if name in NO_FEATURES.get(module, ()):
+        with pytest.raises(
+            ValueError, match="model must (be differentiable by its records' features|have outputs that)"
+        ):
+            CRAFTERS[name](task, model, SPEC, seed=0)
+        return
+    canary = CRAFTERS[name](task, model, SPEC, seed=0)
+    if canary is None:
+        return
+    if isinstance(canary, CanaryPair):
+        metrics = ("weights", "distance", "gradient") if name == "mislabeled" else ()
+        found = audit(task, model, canary, SPEC, runs=4, metrics=metrics, **QUICK)
+    else:
+        run = audit_one_run if isinstance(canary, Pairs) else audit_steps
+        found = run(task, model, canary, SPEC, **QUICK)
+    assert np.isfinite(found.score).all()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_are_compared_as_records_one_by_one_have_them(attacked):
+    name, task, model = attacked
+    found = crafters.reference(task, model, SPEC, seed=0)
+    assert found.theta.dtype == (torch.float32 if name in FLOAT32 else torch.float64)
+    module, loss = model.module(model.flat(found.theta)[0]), models.losses_of(model)  # in float32
+    trained = [one for one in module.parameters() if one.requires_grad]
+
+    def gradient(x, y):
+        [own] = loss(module(torch.tensor(x)[None]), torch.tensor([y]))
+        return torch.cat([one.flatten() for one in torch.autograd.grad(own, trained, materialize_grads=True)]).detach()
+
+    target = gradient(*found.z)
+    others = torch.stack([gradient(x, int(y)) for x, y in zip(task.x_aux, task.y_aux, strict=True)])
+    ours = compare_gradients(found, task.x_aux, task.y_aux)
+    np.testing.assert_allclose(ours.norm, target.norm(), rtol=1e-4)
+    np.testing.assert_allclose(ours.ratio, others.norm(dim=1) / target.norm(), rtol=1e-4)
+    np.testing.assert_allclose(ours.cosine, others @ target / (others.norm(dim=1) * target.norm()), atol=1e-4)
