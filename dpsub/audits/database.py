@@ -334,9 +334,11 @@ def _only_writer(path: Path) -> Iterator[None]:
     try:
         with closing(sqlite3.connect(lock, timeout=PATIENCE, isolation_level=None)) as connection:
             connection.execute("BEGIN EXCLUSIVE")
-            yield
-            with suppress(OSError):
-                lock.unlink()
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    lock.unlink()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise BlockingIOError(errno.EAGAIN, "another process is writing this store", str(path)) from None

@@ -76,11 +76,10 @@ def main(folder, repeats, parameters):
                     f"PARAMETERS must name the records of {path}, "
                     f"got {parameters}"
                 )
-            store = path.parent / f"repeat={i}" / path.stem
+            store = path.parent / f"repeat={i}" / path.name
             seed = audits.repeat_seeds(one.seed, int(repeats))[i]
             again = repeated(one, task, seed, store)
             print(store, f"{again.wall_seconds:.0f} s", flush=True)
-            audits.pack(store)
 
 
 if __name__ == "__main__":

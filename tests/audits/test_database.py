@@ -212,6 +212,7 @@ def test_whoever_ends_the_process_leaves_word_of_what_is_there(run, store, expec
     stored = audits.status(store).stored
     told = rf"{stored} of 300 models are in .*audit.db; the same call goes on from there"
     assert re.search(told, str(ended.value))
+    assert list(store.parent.iterdir()) == [store]
     assert run().equals(expected)
 
 
