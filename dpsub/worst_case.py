@@ -2,6 +2,8 @@ r"""S1, the worst case that the substitute bound allows: exact simulation and ex
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import xarray as xr
 
@@ -10,10 +12,14 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting.worst_case_law import log_likelihood_ratio
 
 BLOCK = 8192
-MOST_RUNS = 10**9  # they take 20 GiB
-LEAST_NOISE, MOST_NOISE, MOST_STEPS = 1e-15, 1e15, 10**7  # scores are stored as float32
+RANGES: dict[str, checks.Check] = {  # scores are stored as float32
+    "noise_multiplier": partial(checks.real, at_least=1e-15, at_most=1e15),
+    "steps": partial(checks.whole, at_most=10**7),
+    "runs": partial(checks.whole, at_most=10**9),  # they take 20 GiB
+}
 
 
+@checks.checked("sample_rate", "adjacency", "seed", **RANGES)
 def audit_worst_case(
     *, noise_multiplier: float, sample_rate: float, steps: int, runs: int, adjacency: str, seed: int = 0
 ) -> xr.Dataset:
@@ -43,31 +49,26 @@ def audit_worst_case(
 
     Source: *Beyond Membership*, section 3.1, equations 2 and 3.
     """
-    _, q = checks.mechanism(noise_multiplier, sample_rate)
-    sigma = checks.real("noise_multiplier", noise_multiplier, at_least=LEAST_NOISE, at_most=MOST_NOISE)
-    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
-    runs = checks.whole("runs", runs, at_most=MOST_RUNS)
-    checks.adjacency(adjacency)
-    seed = checks.whole("seed", seed, at_least=0)
-
     sums, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
         here = slice(start, min(start + BLOCK, runs))
         rng = stream(seed, "worst_case", block)
         size = here.stop - here.start
         bits[here] = rng.integers(0, 2, BLOCK)[:size]
-        sampled = rng.binomial(steps, q, BLOCK)[:size]
+        sampled = rng.binomial(steps, sample_rate, BLOCK)[:size]
         sign = np.where(bits[here] == 0, 1, -1 if adjacency == "substitute" else 0)
-        sums[here] = sign * sampled + np.sqrt(steps) * sigma * rng.standard_normal(BLOCK)[:size]
-    scores = log_likelihood_ratio(sums, noise_multiplier=sigma, sample_rate=q, steps=steps, adjacency=adjacency)
+        sums[here] = sign * sampled + np.sqrt(steps) * noise_multiplier * rng.standard_normal(BLOCK)[:size]
+    scores = log_likelihood_ratio(
+        sums, noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, adjacency=adjacency
+    )
     return datasets.build(
         scores[:, None],
         bits,
         [steps],
         scenario="S1",
         adjacency=adjacency,
-        noise_multiplier=sigma,
-        sample_rate=q,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
         steps=steps,
         runs=runs,
         seed=seed,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,3 +205,66 @@ def history(value: Any, name: str = "history", beside: str = "") -> list[tuple[f
         except ValueError as error:
             raise ValueError(f"{name}[{i}]: {error}") from None
     return checked
+
+
+Check = Callable[[str, Any], Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
+    """Check arguments of a function before it runs. It is given what the checks return.
+
+    An argument that is its own default is not checked.
+
+    Args:
+        names: arguments that mean the same everywhere, checked as `ARGUMENTS` says.
+        ranges: checks of this function's own, by argument; those of `ARGUMENTS` come before them.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        tests = _tests(names, ranges)
+
+        @functools.wraps(function)
+        def with_checks(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # Python's own words for what is missing or unknown
+            given = bound.arguments
+            for name, test in tests:
+                if name in given and given[name] is not signature.parameters[name].default:
+                    given[name] = test(name, given[name])
+            return function(*bound.args, **bound.kwargs)
+
+        return cast(F, with_checks)
+
+    return decorate
+
+
+def check_fields(record: object, *names: str, **ranges: Check) -> None:
+    """Check fields of a frozen record in its `__post_init__`, as `checked` does arguments."""
+    for name, test in _tests(names, ranges):
+        object.__setattr__(record, name, test(name, getattr(record, name)))
+
+
+def _tests(names: Sequence[str], ranges: Mapping[str, Check]) -> list[tuple[str, Check]]:
+    return [
+        (name, test)
+        for name in dict.fromkeys([*names, *ranges])
+        for test in (ARGUMENTS.get(name), ranges.get(name))
+        if test
+    ]
+
+
+ARGUMENTS: dict[str, Check] = {
+    "noise_multiplier": partial(real, above=0),
+    "sample_rate": partial(real, above=0, at_most=1),
+    "steps": whole,
+    "delta": probability,
+    "adjacency": lambda name, value: adjacency(value),
+    "seed": partial(whole, at_least=0),
+    "max_grad_norm": partial(real, above=0),
+    "learning_rate": partial(real, above=0),
+}
+"""Arguments that mean the same in all of dpsub, with their checks."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict
 
 from dpsub._core import checks
 
 OPTIMIZERS = ("sgd", "adam")
 # What models in float32, and the coins of their batches, can compute with.
-RANGES = {
-    "noise_multiplier": (1e-30, 1e30),
-    "max_grad_norm": (1e-15, 1e15),
-    "sample_rate": (1e-12, 1.0),
-    "learning_rate": (1e-38, 1e38),
+RANGES: dict[str, checks.Check] = {
+    "noise_multiplier": partial(checks.real, at_least=1e-30, at_most=1e30),
+    "max_grad_norm": partial(checks.real, at_least=1e-15, at_most=1e15),
+    "sample_rate": partial(checks.real, at_least=1e-12, at_most=1),
+    "learning_rate": partial(checks.real, at_least=1e-38, at_most=1e38),
+    "optimizer": partial(checks.choice, options=OPTIMIZERS),
 }
 
 
@@ -51,20 +53,9 @@ class DPSGD:
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
-        sigma, q = checks.mechanism(self.noise_multiplier, self.sample_rate)
-        checked = {
-            "noise_multiplier": sigma,
-            "sample_rate": q,
-            "max_grad_norm": checks.real("max_grad_norm", self.max_grad_norm, above=0),
-            "steps": checks.whole("steps", self.steps),
-            "learning_rate": checks.real("learning_rate", self.learning_rate, above=0),
-            "optimizer": checks.choice("optimizer", self.optimizer, OPTIMIZERS),
-        }
-        for name, value in checked.items():
-            if name in RANGES:
-                least, most = RANGES[name]
-                checks.real(name, value, at_least=least, at_most=most)
-            object.__setattr__(self, name, value)
+        checks.check_fields(
+            self, "noise_multiplier", "sample_rate", "max_grad_norm", "steps", "learning_rate", **RANGES
+        )
 
     @property
     def mechanism(self) -> Mechanism:

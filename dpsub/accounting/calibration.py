@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from scipy.optimize import brentq
 
@@ -14,7 +14,8 @@ from dpsub.accounting.gaussian import gdp_mu
 from dpsub.accounting.phases import (
     LEAST_NOISE,
     MOST_NOISE,
-    MOST_STEPS,
+    SAMPLING,
+    STEPS,
     Training,
     check_adjacency,
     distance,
@@ -22,6 +23,9 @@ from dpsub.accounting.phases import (
 )
 
 
+@checks.checked(
+    "sample_rate", "delta", "adjacency", target_epsilon=partial(checks.real, above=0), steps=STEPS, sampling=SAMPLING
+)
 def noise_multiplier(
     *, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str, sampling: str = "poisson"
 ) -> float:
@@ -41,11 +45,7 @@ def noise_multiplier(
     >>> round(noise_multiplier(target_epsilon=10, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
     22.356
     """
-    target = checks.real("target_epsilon", target_epsilon, above=0)
-    q = checks.real("sample_rate", sample_rate, above=0, at_most=1)
-    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
-    delta = checks.probability("delta", delta)
-    checks.adjacency(adjacency)
+    target, q = target_epsilon, sample_rate
     check_adjacency(sampling, adjacency)
     if sampling == "epochs":
         [(_, q, steps)] = epochs([(1.0, q, steps)])

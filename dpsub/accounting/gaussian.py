@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,14 @@ from scipy.special import erfcx, exprel, ndtr, ndtri
 
 from dpsub._core import checks
 
+NOT_NEGATIVE = partial(checks.real, at_least=0)
 BEYOND = Fraction(10**150)  # standard deviations; larger numbers are cut to this
 _points, _weights = np.polynomial.legendre.leggauss(20)
 NODES = (2.5 * (1 + _points) + 5 * np.arange(8.0)[:, None]).ravel()  # from 0 to 40
 NODE_WEIGHTS = np.tile(2.5 * _weights, 8)
 
 
+@checks.checked(mu=NOT_NEGATIVE, epsilon=NOT_NEGATIVE)
 def gdp_delta(mu: float, epsilon: float) -> float:
     r"""The smallest δ for which every μ-GDP mechanism is (ε, δ)-DP.
 
@@ -37,8 +40,6 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     >>> round(gdp_delta(1.0, 4.377178), 8)
     1e-05
     """
-    mu = checks.real("mu", mu, at_least=0)
-    epsilon = checks.real("epsilon", epsilon, at_least=0)
     return math.exp(_log_delta(mu, epsilon)) if mu else 0.0
 
 
@@ -75,6 +76,7 @@ def _scaled_tail(x: float) -> float:
     return float(erfcx(x / math.sqrt(2)) / 2)
 
 
+@checks.checked("delta", mu=NOT_NEGATIVE)
 def gdp_epsilon(mu: float, delta: float) -> float:
     r"""The smallest ε ≥ 0 for which every μ-GDP mechanism is (ε, δ)-DP.
 
@@ -91,8 +93,6 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     >>> round(gdp_epsilon(1.0, 1e-5), 6)
     4.377178
     """
-    mu = checks.real("mu", mu, at_least=0)
-    delta = checks.probability("delta", delta)
     if mu == 0 or _excess(mu, 0.0, delta) <= 0:
         return 0.0
     # δ(ε) < Φ(-ε/μ + μ/2), which equals δ at the upper end of the bracket.
@@ -102,6 +102,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return _root(lambda epsilon: _excess(mu, epsilon, delta), 0.0, most)
 
 
+@checks.checked("delta", epsilon=NOT_NEGATIVE)
 def gdp_mu(epsilon: float, delta: float) -> float:
     r"""The largest μ whose Gaussian mechanism is (ε, δ)-DP: the inverse of `gdp_epsilon` in μ.
 
@@ -117,8 +118,6 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     >>> round(gdp_mu(4.0, 1e-5), 6)
     0.924931
     """
-    epsilon = checks.real("epsilon", epsilon, at_least=0)
-    delta = checks.probability("delta", delta)
     # δ(ε) < Φ(-ε/μ + μ/2) and δ(ε) ≤ δ(0) < μ/√(2π): each gives a lower end.
     low = -float(ndtri(delta))
     root = math.hypot(low, math.sqrt(2) * math.sqrt(epsilon))

@@ -11,12 +11,13 @@ from scipy.optimize import brentq
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, any_bound, as_arrays
-from dpsub.accounting.phases import History, of_arguments, one_count
+from dpsub.accounting.phases import History, of_arguments
 
 SMALLEST_GROUP_DELTA = 1e-60  # if group privacy needs a smaller δ, its bound is of little use
 LARGEST_GROUP_EPSILON = 600.0  # beyond this, e^-ε′ δ is too small for floating point
 
 
+@checks.checked("delta", "steps")
 def group_privacy_epsilon(
     *,
     noise_multiplier: float | None = None,
@@ -42,9 +43,7 @@ def group_privacy_epsilon(
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, "zero_out", sampling)
-    delta = checks.probability("delta", delta)
-
+    training, _ = of_arguments("zero_out", sampling, noise_multiplier, sample_rate, steps, history)
     full_batch = all(q == 1 for _, q in training.mechanisms)
     largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from dpsub._core import checks
 SAMPLINGS = ("poisson", "epochs")
 WHOLE = 1e-3  # how far 1/sample_rate may be from a whole number of steps, absolute
 LEAST_NOISE, MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e-4, 1e6, 1e-300, 10**9  # the range that floating point covers
+
+SAMPLING = partial(checks.choice, options=SAMPLINGS)
+NOISE = partial(checks.real, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+STEPS = partial(checks.whole, at_most=MOST_STEPS)
 
 StepCounts = Sequence[int] | NDArray[np.integer]
 Phase = tuple[float, float, int]  # noise multiplier, sample rate, steps
@@ -50,16 +55,16 @@ class Training:
         return max(self.counts, key=sum)
 
 
+@checks.checked("adjacency", "noise_multiplier", "sample_rate", sampling=SAMPLING)
 def of_arguments(
-    noise_multiplier: float | None,
-    sample_rate: float | None,
-    steps: int | StepCounts | None,
-    history: History | None,
     adjacency: str,
     sampling: str,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | StepCounts | None = None,
+    history: History | None = None,
 ) -> tuple[Training, bool]:
     """The training that the checked arguments describe, and whether they ask for a single curve."""
-    checks.adjacency(adjacency)
     check_adjacency(sampling, adjacency)
     if history is not None:
         if not (noise_multiplier is sample_rate is steps is None):
@@ -67,7 +72,6 @@ def of_arguments(
         return _training([checks.history(history)], adjacency, sampling), True
     if noise_multiplier is None or sample_rate is None or steps is None:
         raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
-    mechanism = checks.mechanism(noise_multiplier, sample_rate)
     checks.no_mask("steps", steps)
     expected = "steps must be a whole number or a non-empty sequence of whole numbers"
     try:
@@ -77,7 +81,7 @@ def of_arguments(
         raise ValueError(f"{expected}, got {steps!r}: give a list of whole numbers") from None
     if np.ndim(steps) > 1 or not counts:
         raise ValueError(f"{expected}, got {steps!r}")
-    rows = [[(*mechanism, checks.whole("steps", count))] for count in counts]
+    rows = [[(noise_multiplier, sample_rate, checks.whole("steps", count))] for count in counts]
     return _training(rows, adjacency, sampling), not several
 
 
@@ -93,18 +97,13 @@ def _training(rows: list[list[Phase]], adjacency: str, sampling: str) -> Trainin
 
 def _computable(training: Training) -> Training:
     for sigma, q in training.mechanisms:
-        checks.real("noise_multiplier", sigma, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+        NOISE("noise_multiplier", sigma)
         checks.real("sample_rate", q, at_least=LEAST_RATE, at_most=1)
-    checks.whole("steps", sum(training.most), at_most=MOST_STEPS)
+    STEPS("steps", sum(training.most))
     return training
 
 
-def one_count(steps: int | None) -> int | None:
-    return None if steps is None else checks.whole("steps", steps)
-
-
 def check_adjacency(sampling: str, adjacency: str) -> None:
-    checks.choice("sampling", sampling, SAMPLINGS)
     if sampling == "epochs" and adjacency == "add_remove":
         raise ValueError(
             "adjacency must be 'substitute' or 'zero_out' with sampling='epochs', got 'add_remove': a removed record "

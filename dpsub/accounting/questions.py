@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Self, cast, overload
 
 import numpy as np
@@ -21,9 +22,10 @@ from dpsub.accounting.engines import (
     as_arrays,
     epsilons,
 )
-from dpsub.accounting.phases import History, StepCounts, of_arguments, one_count
+from dpsub.accounting.phases import History, StepCounts, of_arguments
 
 ENGINES = tuple(NAMES)
+ENGINE = partial(checks.choice, options=ENGINES)
 FINEST_RATE = 1e-5  # half the width of a trade-off function's interval
 NO_DELTA = 1e-280  # a δ smaller than this is not distinguished from 0
 
@@ -134,6 +136,7 @@ def epsilon(
     ).upper
 
 
+@checks.checked("delta", engine=ENGINE, eps_error=partial(checks.real, above=0))
 def epsilon_interval(
     *,
     noise_multiplier: float | None = None,
@@ -156,11 +159,7 @@ def epsilon_interval(
     >>> low <= estimate <= high and high - estimate <= 4e-3
     True
     """
-    training, single = of_arguments(noise_multiplier, sample_rate, steps, history, adjacency, sampling)
-    delta = checks.probability("delta", delta)
-    checks.choice("engine", engine, ENGINES)
-    eps_error = checks.real("eps_error", eps_error, above=0)
-
+    training, single = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
     found = epsilons(training, engine, delta, eps_error)
     lower, upper = (np.concatenate(ends) for ends in zip(*found.intervals, strict=True))
     if np.isinf(upper).any():
@@ -197,6 +196,7 @@ def delta(
     sampling: str = ...,
     engine: str = ...,
 ) -> Array: ...
+@checks.checked("steps", engine=ENGINE)
 def delta(
     *,
     noise_multiplier: float | None = None,
@@ -216,13 +216,12 @@ def delta(
     >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
     9.8e-06
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
+    training, _ = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
     scalar = isinstance(epsilon, str | bytes) or (isinstance(epsilon, np.ndarray) and not epsilon.ndim)
     several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and not scalar else None
     wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
     if not wanted:
         raise ValueError("epsilon must be a number or a non-empty sequence of numbers, got an empty one")
-    checks.choice("engine", engine, ENGINES)
 
     def ask(curve: Curve) -> Interval:
         return as_arrays(map(curve.delta, wanted))
@@ -239,6 +238,7 @@ def delta(
     return float(high[0]) if several is None else high
 
 
+@checks.checked("steps")
 def tradeoff(
     fpr: ArrayLike,
     *,
@@ -270,7 +270,7 @@ def tradeoff(
     >>> round(tradeoff(0.05, noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute"), 3)
     0.765
     """
-    training, _ = of_arguments(noise_multiplier, sample_rate, one_count(steps), history, adjacency, sampling)
+    training, _ = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
     rates = checks.rates("fpr", fpr)
     found = answers(
         training,

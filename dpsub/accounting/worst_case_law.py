@@ -15,7 +15,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp, xlog1py, xlog
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.phases import LEAST_NOISE, MOST_NOISE
+from dpsub.accounting.phases import NOISE
 
 MOST_STEPS = 10**6  # of `worst_case_epsilon`: a few seconds
 TERMS = 2**18  # of the sum, computed at once
@@ -69,6 +69,7 @@ def log_above(x: float, sign: int, *, noise_multiplier: float, sample_rate: floa
     return float(logsumexp(weights + log_ndtr((sign * counts - x) / (np.sqrt(steps) * noise_multiplier))))
 
 
+@checks.checked("sample_rate", "delta", noise_multiplier=NOISE, steps=partial(checks.whole, at_most=MOST_STEPS))
 def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
     r"""The exact substitute ε against an adversary who sees only the sum over all steps.
 
@@ -84,12 +85,8 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     >>> round(worst_case_epsilon(noise_multiplier=1.6772842407, sample_rate=0.0625, steps=500, delta=1e-5), 4)
     7.9237
     """
-    _, q = checks.mechanism(noise_multiplier, sample_rate)
-    sigma = checks.real("noise_multiplier", noise_multiplier, at_least=LEAST_NOISE, at_most=MOST_NOISE)
-    steps = checks.whole("steps", checks.whole("steps", steps), at_most=MOST_STEPS)
-    delta = checks.probability("delta", delta)
-    log_ratio = partial(log_likelihood_ratio, noise_multiplier=sigma, sample_rate=q, steps=steps)
-    log_tail = partial(log_above, noise_multiplier=sigma, sample_rate=q, steps=steps)
+    log_ratio = partial(log_likelihood_ratio, noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
+    log_tail = partial(log_above, noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
 
     def ratio(x: float) -> float:
         return float(log_ratio(np.array([x]), adjacency="substitute")[0])
@@ -104,5 +101,5 @@ def worst_case_epsilon(*, noise_multiplier: float, sample_rate: float, steps: in
     if excess(0.0) <= 0:
         return 0.0
     beyond = float(ndtri_exp(math.log(delta) - math.log(2)))
-    farthest = steps - math.sqrt(steps) * sigma * beyond  # less than δ lies beyond, in either world
+    farthest = steps - math.sqrt(steps) * noise_multiplier * beyond  # less than δ lies beyond, in either world
     return ratio(float(brentq(excess, 0.0, farthest, xtol=1e-10)))

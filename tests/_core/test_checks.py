@@ -1,6 +1,7 @@
 import math
 import re
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +128,34 @@ def test_what_is_no_adjacency_is_not_guessed():
     for given in ("neighbours", "", None, 1):
         with pytest.raises(ValueError, match=r"adjacency must be one of .*, got [^:]*$"):
             checks.adjacency(given)
+
+
+@checks.checked("delta", steps=partial(checks.whole, at_most=9), sizes=lambda name, value: tuple(value))
+def asked(
+    delta: float, *, steps: int | None = None, sizes: tuple[int, ...] = (), other: str = ""
+) -> tuple[object, ...]:
+    """What it is given."""
+    return delta, steps, sizes, other
+
+
+def test_a_function_is_given_what_its_checks_return():
+    assert asked(np.float32(0.5), steps=np.int64(3), sizes=[1, 2], other=None) == (0.5, 3, (1, 2), None)
+    assert asked(delta=0.5) == (0.5, None, (), "")
+    assert asked(0.5, steps=None)[1] is None, "a default is not checked"
+    assert (asked.__name__, asked.__doc__) == ("asked", "What it is given.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"delta": 0}, ValueError, "delta must be > 0 and < 1, got 0"),
+        ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1, got 0"),
+        ({"delta": 0.5, "steps": 10}, ValueError, "steps must be >= 1 and <= 9, got 10"),
+        ({}, TypeError, "asked() missing 1 required positional argument: 'delta'"),
+        ({"delta": 0.5, "stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps'"),
+    ],
+)
+def test_declared_checks_name_the_argument(arguments, error, message):
+    with pytest.raises(error) as caught:
+        asked(**arguments)
+    assert str(caught.value).startswith(message)
