@@ -8,7 +8,6 @@ from typing import Any
 from opacus.optimizers import DPOptimizer
 
 from dpsub._core import checks
-from dpsub.estimators.lower_bounds import SMALLEST_ALPHA
 from dpsub.opacus.auditors import Asked, Auditor
 from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
 from dpsub.opacus.optimizer_checks import audited_optimizer
@@ -105,7 +104,7 @@ def audit_optimizer(
     delta, adjacency = checks.probability("delta", delta), checks.adjacency(adjacency)
     canary_rate = checks.real("canary_rate", canary_rate, above=0, at_most=1)
     canary_norm = checks.real("canary_norm", canary_norm, above=0)
-    alpha = checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+    alpha = checks.ARGUMENTS["alpha"]("alpha", alpha)
     if sample_rate is not None:
         sample_rate = checks.real("sample_rate", sample_rate, above=0, at_most=1)
     if noise_multiplier is not None:

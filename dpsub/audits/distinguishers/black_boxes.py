@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class BlackBox(Frozen):
         if self.surrogate is not None and (isinstance(self.surrogate, type) or not isinstance(self.surrogate, Model)):
             kind = type(self.surrogate).__name__
             raise ValueError(f"surrogate must be None or one of dpsub.models, such as mlp(task), got a {kind}")
-        checks.choice("device", self.device, NAMES)
+        checks.check_fields(self, device=partial(checks.choice, options=NAMES))
         for name, value in {"records": read_only(records), **recipe._asdict()}.items():
             object.__setattr__(self, name, value)
 
