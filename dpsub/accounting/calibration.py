@@ -17,9 +17,9 @@ from dpsub.accounting.phases import (
     SAMPLING,
     STEPS,
     Training,
-    check_adjacency,
     distance,
     epochs,
+    worlds_of,
 )
 
 
@@ -46,7 +46,7 @@ def noise_multiplier(
     22.356
     """
     target, q = target_epsilon, sample_rate
-    check_adjacency(sampling, adjacency)
+    worlds = worlds_of(adjacency, sampling)
     if sampling == "epochs":
         [(_, q, steps)] = epochs([(1.0, q, steps)])
 
@@ -60,7 +60,7 @@ def noise_multiplier(
         )
 
     def training(log_sigma: float) -> Training:
-        return Training(((math.exp(log_sigma), q),), ((steps,),), adjacency)
+        return Training(((math.exp(log_sigma), q),), ((steps,),), worlds)
 
     def rough(log_sigma: float) -> float:
         return min(rough_epsilon(training(log_sigma), delta), 10 * target + 10) - target

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from dpsub.accounting.dominating_pairs import Array, Pair
+from dpsub.accounting.dominating_pairs import Array, Pair, StepPair
 
 LARGEST_LOSS = 600.0  # of one step: its exponential must be a floating-point number
 REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
@@ -75,20 +75,20 @@ def deviations(steps: int, delta: float) -> float:
     return min(FARTHEST, -float(ndtri(max(BEYOND * delta / steps, 1e-300))))
 
 
-def loss_range(pair: Pair, reach: float) -> Array:
+def loss_range(pair: StepPair, reach: float) -> Array:
     """The losses at `reach` standard deviations of the noise on either side."""
     x = reach * pair.sigma + 1
     return np.clip(pair.loss(np.array([-x, x])), -LARGEST_LOSS, LARGEST_LOSS)
 
 
-def spread(pair: Pair) -> float:
+def spread(pair: StepPair) -> float:
     """The standard deviation of the loss under P."""
     x, log_p = pair.nodes(reach=12 * pair.sigma + 1)
     p, loss = np.exp(log_p), pair.loss(x)
     return float(np.sqrt(p @ (loss - p @ loss) ** 2))
 
 
-def split_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
+def split_outcomes(pair: StepPair, mesh: float, reach: float = REACH) -> Step:
     """Split each outcome between the two multiples of the mesh around its loss, keeping its mass under P and Q."""
     lowest, highest = loss_range(pair, reach) / mesh
     low, high = math.floor(lowest), math.ceil(highest)
@@ -103,7 +103,7 @@ def split_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     return Step(mesh, low, mass, float(beyond[0]))
 
 
-def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
+def merge_outcomes(pair: StepPair, mesh: float, reach: float = REACH) -> Step:
     """Merge the outcomes of each cell with the part of a neighbour that brings the merged loss onto the grid.
 
     Merging outcomes is post-processing of both P and Q, so every δ(ε) can only decrease.
@@ -114,9 +114,9 @@ def merge_outcomes(pair: Pair, mesh: float, reach: float = REACH) -> Step:
     high = max(math.floor(highest), low)
     index = np.arange(low, high + 1)
     edges = np.concatenate(([-np.inf], pair.inverse_loss((index[:-1] + 0.5) * mesh), [np.inf]))
-    if len(index) > 1 and pair.q < 1 and pair.direction == "remove":
+    if len(index) > 1 and isinstance(pair, Pair) and pair.q < 1 and pair.direction == "remove":
         edges[1] = _balanced_edge(pair, -math.inf, edges[1], low * mesh)
-    if len(index) > 1 and pair.q < 1 and pair.direction == "add":
+    if len(index) > 1 and isinstance(pair, Pair) and pair.q < 1 and pair.direction == "add":
         edges[-2] = _balanced_edge(pair, math.inf, edges[-2], high * mesh)
     p, q = pair.masses(edges, "P"), pair.masses(edges, "Q")
     ratio = np.exp(index * mesh)

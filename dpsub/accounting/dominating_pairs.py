@@ -1,4 +1,4 @@
-r"""The pairs of distributions that dominate one step of Poisson-subsampled DP-SGD.
+r"""The pairs of distributions that dominate one step of subsampled DP-SGD.
 
 Everything is in units of the clipping bound: the record's gradient has norm 1, and the noise has standard deviation
 ``sigma = noise_multiplier``. In every pair the privacy loss :math:`L(x) = \log P(x)/Q(x)` increases in x.
@@ -120,8 +120,63 @@ class Pair:
         return x, log_density + np.log((half * weights).ravel())
 
 
-def pairs(adjacency: str, sigma: float, q: float) -> tuple[Pair, ...]:
-    """The pairs whose largest δ is the adjacency's: one for substitute, its own mirror image; two for add/remove."""
-    if adjacency == "substitute":
+@dataclass(frozen=True)
+class MirroredPair:
+    r"""One step of batches of fixed size, one record of the data set replaced.
+
+    Where the record is in the batch, it has taken another one's place. If the gradients of all others are that of z′,
+    the step's worlds are (1-q) N(0) + q N(2) against N(0): what `half` describes, with half the noise. The others may
+    also point the other way. So above loss 0 this pair has the outcomes of `half`, below it their mirror image, and the
+    rest of the probability at loss 0. Here x is the distance from the outcome of loss 0, in units of the distance
+    between the two means.
+
+    Source: Zhu, Dong and Wang (2022), on sampling without replacement with one record replaced.
+    """
+
+    sigma: float
+    q: float
+
+    @property
+    def half(self) -> Pair:
+        return Pair("remove", self.sigma, self.q)
+
+    def loss(self, x: Array) -> Array:
+        return np.asarray(np.sign(x) * self.half.loss(np.abs(x) + 0.5))
+
+    def inverse_loss(self, loss: Array) -> Array:
+        size = np.abs(np.asarray(loss, dtype=np.float64))
+        return np.asarray(np.sign(loss) * np.where(size > 0, np.maximum(self.half.inverse_loss(size) - 0.5, 0.0), 0.0))
+
+    @property
+    def _atom(self) -> float:
+        below = np.array([-np.inf, 0.5]), np.array([0.5, np.inf])
+        return max(float(self.half.masses(below[0], "P")[0] - self.half.masses(below[1], "Q")[0]), 0.0)
+
+    def masses(self, edges: Array, under: Literal["P", "Q"]) -> Array:
+        """The probability of each interval between consecutive edges: the lower edge excluded, the upper included."""
+        above = self.half.masses(np.maximum(edges, 0.0) + 0.5, under)
+        below = self.half.masses(np.maximum(-edges[::-1], 0.0) + 0.5, "Q" if under == "P" else "P")[::-1]
+        at_zero = (edges[:-1] < 0) & (edges[1:] >= 0)
+        return np.asarray(above + below + np.where(at_zero, self._atom, 0.0))
+
+    def nodes(self, reach: float) -> tuple[Array, Array]:
+        """Points with |x| < reach, and their log-probabilities under P."""
+        outcomes, log_p = self.half.nodes_between(0.5, reach + 0.5, max(1, math.ceil(8 * reach / self.sigma)))
+        x = outcomes - 0.5
+        with np.errstate(divide="ignore"):
+            return np.concatenate((x, -x, [0.0])), np.concatenate((log_p, log_p - self.loss(x), [np.log(self._atom)]))
+
+
+StepPair = Pair | MirroredPair
+
+
+def pairs(worlds: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+    """The pairs whose largest δ is that of these worlds: an adjacency of Poisson batches, or "without_replacement".
+
+    One pair, its own mirror image, for a record replaced; two for a record added or removed.
+    """
+    if worlds == "without_replacement":
+        return (MirroredPair(sigma / 2, q),)
+    if worlds == "substitute":
         return (Pair("substitute", sigma, q),)
     return Pair("remove", sigma, q), Pair("add", sigma, q)

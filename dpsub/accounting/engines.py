@@ -63,12 +63,16 @@ def answers(
         eps_error: the error of ε that `engine="prv"` is discretised for.
         delta: the smallest δ that matters, or None for any.
     """
+    if engine != "auto" and training.attained:
+        raise ValueError(
+            f"engine must be 'auto' with sampling='without_replacement', got {engine!r}: others know Poisson only"
+        )
     if engine == "auto" and all(q == 1 for _, q in training.mechanisms):
         mus = (
             math.sqrt(sum(t / sigma**2 for (sigma, _), t in zip(training.mechanisms, row, strict=True)))
             for row in training.counts
         )
-        return Answers([ask(GaussianCurve(distance(training.adjacency) * mu)) for mu in mus], "closed form")
+        return Answers([ask(GaussianCurve(distance(training.worlds) * mu)) for mu in mus], "closed form")
 
     coarsest, make, finer = _precision(training, engine, eps_error, delta)
     found: list[Interval] = [(np.zeros(1), np.full(1, np.inf))] * len(training.counts)
@@ -81,7 +85,7 @@ def answers(
         level = finer(level, worst)
     if engine != "auto":
         return Answers(found, NAMES[engine])
-    revealed = (RevealedCurve(distance(training.adjacency), *training.harshest, sum(row)) for row in training.counts)
+    revealed = (RevealedCurve(distance(training.worlds), *training.harshest, sum(row)) for row in training.counts)
     narrowed = [_narrowed(*both) for both in zip(found, map(ask, revealed), strict=True)]
     helped = any(np.any(new < old) for (_, new), (_, old) in zip(narrowed, found, strict=True))
     return Answers(narrowed, "revealed batches" if helped else "coarse grid")
@@ -104,8 +108,8 @@ def rough_epsilon(training: Training, delta: float) -> float:
     reach = deviations(sum(training.most), delta)
     scale, widest, span = _extent(training, reach)
     mesh = max(min(scale / 10, widest / 1024), widest / 8192, span / ROUGH_POINTS)
-    [curve] = grid_engine.curves(training.adjacency, training.mechanisms, training.counts, mesh, reach)
-    revealed = RevealedCurve(distance(training.adjacency), *training.harshest, sum(training.most))
+    [curve] = grid_engine.curves(training.worlds, training.mechanisms, training.counts, mesh, reach)
+    revealed = RevealedCurve(distance(training.worlds), *training.harshest, sum(training.most))
     return min(curve.epsilon(delta)[1], revealed.epsilon(delta)[1])
 
 
@@ -129,14 +133,14 @@ def _precision(
 
     The last takes a level and how many times too wide its intervals were. It returns None if no other level would help.
     """
-    adjacency, mechanisms, counts = training.adjacency, training.mechanisms, training.counts
+    worlds, mechanisms, counts = training.worlds, training.mechanisms, training.counts
     if engine == "prv":
         from dpsub.accounting import prv_engine  # its import takes as long as all of dpsub.accounting
 
         target = 0.8 * eps_error
         return (
             max(0.1, target),
-            lambda error: prv_engine.curves(adjacency, mechanisms, counts, error, (delta or 1e-5) / 1000),
+            lambda error: prv_engine.curves(worlds, mechanisms, counts, error, (delta or 1e-5) / 1000),
             lambda error, worst: None if error == target else target,
         )
     reach = REACH if delta is None or engine == "pld" else deviations(sum(training.most), delta)
@@ -150,8 +154,8 @@ def _precision(
         if engine == "pld":
             from dpsub.accounting import pld_engine
 
-            return pld_engine.curves(adjacency, mechanisms, counts, mesh)
-        return grid_engine.curves(adjacency, mechanisms, counts, used(mesh), reach)
+            return pld_engine.curves(worlds, mechanisms, counts, mesh)
+        return grid_engine.curves(worlds, mechanisms, counts, used(mesh), reach)
 
     def finer(mesh: float, worst: float) -> float | None:
         if mesh <= finest or (math.isinf(worst) and widest / mesh > 2**15):  # a finer grid would not reach further
@@ -165,8 +169,8 @@ def _precision(
 
 def _extent(training: Training, reach: float) -> tuple[float, float, float]:
     """The scale of a step's losses, their width, and the width of all steps' losses together."""
-    scale = grid_engine.scale(training.adjacency, training.mechanisms, training.most)
-    widest = grid_engine.widest(training.adjacency, training.mechanisms, reach)
+    scale = grid_engine.scale(training.worlds, training.mechanisms, training.most)
+    widest = grid_engine.widest(training.worlds, training.mechanisms, reach)
     return scale, widest, widest + 20 * math.sqrt(sum(training.most)) * scale
 
 

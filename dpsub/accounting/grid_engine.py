@@ -58,24 +58,24 @@ class GridCurve:
         return tradeoff_of_curve(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
 
-def scale(adjacency: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
+def scale(worlds: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
     """The standard deviation of one step's privacy loss in its worst direction: the root mean square over all steps."""
-    of_phases = [max(spread(pair) for pair in pairs(adjacency, *mechanism)) for mechanism in mechanisms]
+    of_phases = [max(spread(pair) for pair in pairs(worlds, *mechanism)) for mechanism in mechanisms]
     total = sum(count * deviation**2 for count, deviation in zip(counts, of_phases, strict=True))
     return math.sqrt(total / sum(counts))
 
 
-def widest(adjacency: str, mechanisms: Mechanisms, reach: float) -> float:
+def widest(worlds: str, mechanisms: Mechanisms, reach: float) -> float:
     """The widest range of one step's losses in any phase and direction."""
-    every = (pair for mechanism in mechanisms for pair in pairs(adjacency, *mechanism))
+    every = (pair for mechanism in mechanisms for pair in pairs(worlds, *mechanism))
     return max(float(np.ptp(loss_range(pair, reach))) for pair in every)
 
 
 def curves(
-    adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float, reach: float
+    worlds: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float, reach: float
 ) -> list[GridCurve]:
     """One curve for each row of `counts`, which holds the steps of each phase; all share their discretisations."""
-    directions = list(zip(*(pairs(adjacency, *mechanism) for mechanism in mechanisms), strict=True))
+    directions = list(zip(*(pairs(worlds, *mechanism) for mechanism in mechanisms), strict=True))
     ends = [[[end(pair, mesh, reach) for pair in phases] for end in ENDS] for phases in directions]
 
     def composed(steps: Sequence[Step], row: Sequence[int]) -> Composition:
@@ -90,7 +90,7 @@ def aligned(mesh: float, training: Training) -> float:
     The loss ends at -log(1 - q), and for a small q nearly all of its mass lies close to that end. Bounds are tightest
     with this distance. At least one multiple lies inside the end.
     """
-    if training.adjacency == "substitute":
+    if training.worlds in ("substitute", "without_replacement"):
         return mesh
     phases = zip(training.mechanisms, training.most, strict=True)
     ends = [(-math.log1p(-q), count) for (_, q), count in phases if q < 1]

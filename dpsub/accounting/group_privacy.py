@@ -43,6 +43,11 @@ def group_privacy_epsilon(
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
+    if sampling == "without_replacement":
+        raise ValueError(
+            "sampling must be 'poisson' or 'epochs' for group privacy, got 'without_replacement': a replacement is two "
+            "exchanges for nothing, and their ε is not known with batches of fixed size"
+        )
     training, _ = of_arguments("zero_out", sampling, noise_multiplier, sample_rate, steps, history)
     full_batch = all(q == 1 for _, q in training.mechanisms)
     largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)

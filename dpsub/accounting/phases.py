@@ -1,7 +1,9 @@
 r"""A training as its accountants see it: phases of steps at one noise multiplier and sample rate.
 
-With `sampling="epochs"` each record is in one batch of each epoch. An adversary may know in which, so that sampling
-hides nothing: an epoch is one step that the record takes part in with certainty.
+With `sampling="poisson"` each record is in each batch by a coin of its own. With `sampling="without_replacement"` each
+batch is drawn anew, so many of all records. With `sampling="epochs"` each record is in one batch of each epoch. An
+adversary may know in which, so that sampling hides nothing: an epoch is one step that the record takes part in with
+certainty.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
 
-SAMPLINGS = ("poisson", "epochs")
+SAMPLINGS = ("poisson", "epochs", "without_replacement")
 WHOLE = 1e-3  # how far 1/sample_rate may be from a whole number of steps, absolute
 LEAST_NOISE, MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e-4, 1e6, 1e-300, 10**9  # the range that floating point covers
 
@@ -32,23 +35,34 @@ History = Sequence[tuple[float, float, int]]
 """Phases of a training as (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
 
 
-def distance(adjacency: str) -> float:
+def distance(worlds: str) -> float:
     """The distance of the two worlds' means at a step that samples the record, in units of the clipping bound."""
-    return 2.0 if adjacency == "substitute" else 1.0
+    return 2.0 if worlds in ("substitute", "without_replacement") else 1.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """Phases of (noise multiplier, sample rate), and the number of steps of each phase for each requested curve."""
+    """Phases of (noise multiplier, sample rate), and the number of steps of each phase for each requested curve.
+
+    `worlds` is the adjacency, or "without_replacement" for a record replaced where batches are of fixed size.
+    """
 
     mechanisms: tuple[tuple[float, float], ...]
     counts: tuple[tuple[int, ...], ...]
-    adjacency: str
+    worlds: str
 
     @property
     def harshest(self) -> tuple[float, float]:
         """A mechanism that dominates the mechanisms of all phases."""
         return min(sigma for sigma, _ in self.mechanisms), max(q for _, q in self.mechanisms)
+
+    @property
+    def attained(self) -> Self | None:
+        """Poisson's training with the ε that batches of fixed size attain, if all others' gradients are that of z′."""
+        if self.worlds != "without_replacement":
+            return None
+        halves = tuple((sigma / 2, q) for sigma, q in self.mechanisms)
+        return replace(self, mechanisms=halves, worlds="add_remove")
 
     @property
     def most(self) -> tuple[int, ...]:
@@ -65,11 +79,11 @@ def of_arguments(
     history: History | None = None,
 ) -> tuple[Training, bool]:
     """The training that the checked arguments describe, and whether they ask for a single curve."""
-    check_adjacency(sampling, adjacency)
+    worlds = worlds_of(adjacency, sampling)
     if history is not None:
         if not (noise_multiplier is sample_rate is steps is None):
             raise ValueError("history must be given alone: it already holds noise_multiplier, sample_rate and steps")
-        return _training([checks.history(history)], adjacency, sampling), True
+        return _training([checks.history(history)], worlds, sampling), True
     if noise_multiplier is None or sample_rate is None or steps is None:
         raise ValueError("noise_multiplier, sample_rate and steps must all be given, or else a history")
     checks.no_mask("steps", steps)
@@ -82,17 +96,17 @@ def of_arguments(
     if np.ndim(steps) > 1 or not counts:
         raise ValueError(f"{expected}, got {steps!r}")
     rows = [[(noise_multiplier, sample_rate, checks.whole("steps", count))] for count in counts]
-    return _training(rows, adjacency, sampling), not several
+    return _training(rows, worlds, sampling), not several
 
 
-def _training(rows: list[list[Phase]], adjacency: str, sampling: str) -> Training:
+def _training(rows: list[list[Phase]], worlds: str, sampling: str) -> Training:
     """One curve for each row of phases. All rows have the same mechanisms."""
     counted = [Counter[tuple[float, float]]() for _ in rows]
     for counter, row in zip(counted, rows, strict=True):
         for sigma, q, count in epochs(row) if sampling == "epochs" else row:
             counter[sigma, q] += count
     counts = tuple(tuple(counter.values()) for counter in counted)
-    return _computable(Training(tuple(counted[0]), counts, adjacency))
+    return _computable(Training(tuple(counted[0]), counts, worlds))
 
 
 def _computable(training: Training) -> Training:
@@ -103,12 +117,23 @@ def _computable(training: Training) -> Training:
     return training
 
 
-def check_adjacency(sampling: str, adjacency: str) -> None:
+def worlds_of(adjacency: str, sampling: str) -> str:
+    """What a step's two worlds are called (`Training.worlds`), if this adjacency has an ε with this sampling."""
     if sampling == "epochs" and adjacency == "add_remove":
         raise ValueError(
             "adjacency must be 'substitute' or 'zero_out' with sampling='epochs', got 'add_remove': a removed record "
             "would shift the others between batches"
         )
+    if sampling != "without_replacement":
+        return adjacency
+    if adjacency == "substitute":
+        return sampling
+    reason = (
+        "a removed record changes how many there are, and so how often each is sampled"
+        if adjacency == "add_remove"
+        else "no tight ε is known for it; that of 'substitute' holds for it, too"
+    )
+    raise ValueError(f"adjacency must be 'substitute' with sampling='without_replacement', got {adjacency!r}: {reason}")
 
 
 def epochs(phases: Sequence[Phase]) -> list[Phase]:

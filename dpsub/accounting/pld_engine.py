@@ -43,7 +43,7 @@ class PLDCurve:
         return max(lower, 0.0), min(max(lower, upper), 1.0)
 
 
-def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float) -> list[PLDCurve]:
+def curves(worlds: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float) -> list[PLDCurve]:
     """One curve for each row of `counts`, which holds the steps of each phase; all share their discretisations."""
     relation = privacy_accountant.NeighboringRelation
     pessimistic = [
@@ -51,7 +51,7 @@ def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int
             sigma,
             sampling_prob=q,
             value_discretization_interval=mesh,
-            neighboring_relation=relation.REPLACE_ONE if adjacency == "substitute" else relation.ADD_OR_REMOVE_ONE,
+            neighboring_relation=relation.REPLACE_ONE if worlds == "substitute" else relation.ADD_OR_REMOVE_ONE,
         )
         for sigma, q in mechanisms
     ]
@@ -59,7 +59,7 @@ def curves(adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int
         plds.PrivacyLossDistribution(
             *(
                 pld_pmf.DensePLDPmf(mesh, step.low, step.mass, 0.0, pessimistic_estimate=False)
-                for step in (merge_outcomes(pair, mesh) for pair in pairs(adjacency, sigma, q))
+                for step in (merge_outcomes(pair, mesh) for pair in pairs(worlds, sigma, q))
             )
         )
         for sigma, q in mechanisms

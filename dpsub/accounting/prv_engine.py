@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from prv_accountant.accountant import PrivacyRandomVariableTruncated, compute_safe_domain_size
@@ -84,7 +85,7 @@ def _delta(variable: DiscretePrivacyRandomVariable, epsilon: float) -> float:
 
 
 def curves(
-    adjacency: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], eps_error: float, delta_error: float
+    worlds: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], eps_error: float, delta_error: float
 ) -> list[PRVCurve]:
     """One curve for each row of `counts`, which holds the steps of each phase.
 
@@ -94,8 +95,8 @@ def curves(
     most = max(counts, key=sum)
     composed: list[list[DiscretePrivacyRandomVariable]] = []
     errors = []
-    for direction in zip(*(pairs(adjacency, *mechanism) for mechanism in mechanisms), strict=True):
-        prvs = [PairPRV(pair) for pair in direction]
+    for direction in zip(*(pairs(worlds, *mechanism) for mechanism in mechanisms), strict=True):
+        prvs = [PairPRV(cast(Pair, pair)) for pair in direction]
         reach = compute_safe_domain_size(prvs, list(most), eps_error=eps_error, delta_error=delta_error)
         mesh_for_error = 1 / math.sqrt(sum(most) / 2 * math.log(12 / delta_error))  # Gopi et al., Theorem 5.5
         mesh = max(eps_error * mesh_for_error, 2 * reach / MOST_POINTS)

@@ -95,19 +95,27 @@ def epsilon(
     Args:
         noise_multiplier: σ, from 1e-4 to 1e6; the noise's standard deviation divided by max_grad_norm.
         sample_rate: q, from 1e-300 to 1; each record enters each batch with this probability, independently. With
-            `sampling="epochs"` it is 1 / (steps an epoch).
+            `sampling="without_replacement"` it is b/n exactly, with "epochs" 1 / (steps an epoch).
         steps: from 1 to 1e9; one number, or a sequence of numbers, whose values of ε share one discretisation.
         history: instead of these three, phases of (noise_multiplier, sample_rate, steps), as Opacus's accountants
             record them; ε is for all phases together.
         delta: 0 < δ < 1.
         adjacency: "substitute" (one record replaced), "add_remove" (one record added or removed) or "zero_out" (one
             record replaced by nothing: the same ε as add/remove).
-        sampling: "poisson", or "epochs" for data loaders that put each record into one batch of each epoch, shuffled or
-            not, if training goes through whole epochs. Sampling then hides nothing, and ε is that of one full batch an
-            epoch. "epochs" needs "substitute" or "zero_out": a removed record would shift the others between batches.
+        sampling: how batches are drawn.
+
+            - "poisson": each record enters each batch by a coin of its own.
+            - "without_replacement": each batch is drawn anew, b of the n records, and `sample_rate` is b/n. It needs
+              "substitute". Here ε is larger than Poisson's, often several times: where the record is in the batch, it
+              has taken the place of another one. If all other gradients are that of z′, the worlds are twice as far
+              apart. This ε holds whatever the others are.
+            - "epochs": data loaders that put each record into one batch of each epoch, shuffled or not, if training
+              goes through whole epochs. Sampling then hides nothing, and ε is that of one full batch an epoch. It
+              needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "pld" is dp-accounting's privacy loss distribution, which certifies no δ ≤ 1e-11. "prv" is
-            prv-accountant, the paper's, which certifies no δ ≤ 1e-15 times the number of steps.
+            prv-accountant, the paper's, which certifies no δ ≤ 1e-15 times the number of steps. Both are for Poisson
+            batches.
         eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:
@@ -116,7 +124,8 @@ def epsilon(
     Raises:
         ValueError: if an argument is out of range, or if δ is below what the requested engine can certify.
 
-    Source: *Beyond Membership*, sections 2.1 and 5; the pair of one step is in the module's description.
+    Source: *Beyond Membership*, sections 2.1 and 5; the pair of one step is in the module's description. For sampling
+    without replacement: Zhu, Dong and Wang (2022).
 
     >>> round(epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5, adjacency="substitute"), 3)
     3.995
@@ -154,6 +163,10 @@ def epsilon_interval(
     The arguments are those of `epsilon`. If that error would take a grid of more than a million points, the interval is
     wider, and its `bound` says so.
 
+    With `sampling="without_replacement"` the ends answer two questions, each to this error. The lower end is what is
+    attained if all other records' gradients are that of z′: Poisson's ε under add/remove at half the noise. The upper
+    end holds whatever the others are. The truth for the worst data set lies between, and `estimate` is only the middle.
+
     >>> low, estimate, high = epsilon_interval(
     ...     noise_multiplier=12.115, sample_rate=0.25, steps=500, delta=1e-5, adjacency="substitute")
     >>> low <= estimate <= high and high - estimate <= 4e-3
@@ -166,6 +179,8 @@ def epsilon_interval(
         raise ValueError(
             f"delta must be larger for engine={engine!r} to certify an ε, got {delta:g}; engine='auto' takes any"
         )
+    if training.attained:
+        lower = np.concatenate([low for low, _ in epsilons(training.attained, engine, delta, eps_error).intervals])
     estimate = (lower + upper) / 2
     if single:
         return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]), found.bound)

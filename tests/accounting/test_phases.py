@@ -186,7 +186,9 @@ def test_an_epoch_counts_with_its_least_noise(phases):
 def test_epochs_refuse_add_remove_with_the_reason(ask):
     with pytest.raises(ValueError, match="a removed record would shift the others between batches"):
         ask(adjacency="add_remove", sampling="epochs")
-    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', got 'shuffle'"):
+    with pytest.raises(
+        ValueError, match="sampling must be one of 'poisson', 'epochs', 'without_replacement', got 'shuffle'"
+    ):
         ask(adjacency="substitute", sampling="shuffle")
 
 
