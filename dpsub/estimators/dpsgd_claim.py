@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_epsilon
-from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, StepCounts, distance
+from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, SAMPLING, StepCounts, distance, epochs, worlds_of
 from dpsub.estimators.claims import Assumption, Claim, gdp_deltas
 from dpsub.estimators.numerics import Array, crossing
 
@@ -25,11 +25,12 @@ INTERPOLATION = 2.5e-5  # interpolation added at most 1.7e-5 to f, measured at 4
 
 
 class Sampling(TypedDict, total=False):
-    """What method "pld" must know about the training."""
+    """What method "pld" must know about the training; `sampling` is "poisson" where it is not given."""
 
     sample_rate: float
     steps: int | StepCounts
     adjacency: str
+    sampling: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class MechanismDP(Claim):
     The parameter is :math:`d\sqrt{T}/\sigma`, where d is the distance of the two worlds: 2 under substitution, 1
     otherwise. It is the μ of the same noise at full batch.
 
+    With batches of fixed size (`sampling="without_replacement"`) a claim is refuted only if no data set explains the
+    rates, and ε is what the noise that was not refuted attains on the worst data set that is known.
+
     Source: *Tight Auditing*, section 4.1 and appendix A.
     """
 
@@ -46,6 +50,7 @@ class MechanismDP(Claim):
     sample_rate: float
     steps: int
     adjacency: str
+    sampling: str = "poisson"
     name: ClassVar[str] = "pld"
     assumes: ClassVar[Assumption] = "mechanism"
     costly: ClassVar[bool] = True
@@ -55,8 +60,8 @@ class MechanismDP(Claim):
 
     @classmethod
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
-        needed = set(Sampling.__annotations__)
-        unknown, missing = sorted(set(options) - needed), sorted(needed - set(options))
+        needed = set(Sampling.__annotations__) - {"sampling"}
+        unknown, missing = sorted(set(options) - needed - {"sampling"}), sorted(needed - set(options))
         if unknown or missing:
             what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
             raise ValueError(
@@ -65,6 +70,8 @@ class MechanismDP(Claim):
             )
         q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
         adjacency = checks.adjacency(options["adjacency"])
+        sampling = SAMPLING("sampling", options.get("sampling", "poisson"))
+        worlds_of(adjacency, sampling)
         checks.no_mask("steps", options["steps"])
         try:
             steps = np.atleast_1d(np.asarray(options["steps"])).tolist()
@@ -72,7 +79,11 @@ class MechanismDP(Claim):
             raise ValueError(f"steps must be whole numbers, got {options['steps']!r}") from None
         if len(steps) != columns:
             raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
-        return [cls(delta, q, checks.whole("steps", count, at_most=MOST_STEPS), adjacency) for count in steps]
+        counts = [checks.whole("steps", count, at_most=MOST_STEPS) for count in steps]
+        if sampling == "epochs":
+            full_batches = [epochs([(1.0, q, count)])[0][2] for count in counts]
+            return [cls(delta, 1.0, count, adjacency) for count in full_batches]
+        return [cls(delta, q, count, adjacency, sampling) for count in counts]
 
     @property
     def most(self) -> float:
@@ -99,7 +110,7 @@ class MechanismDP(Claim):
 
     def _curve(self, place: int) -> Array:
         sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
-        return _lowest_fnr(sigma, self.sample_rate, self.steps, self.adjacency)
+        return _lowest_fnr(sigma, self.sample_rate, self.steps, self.adjacency, self.sampling)
 
     def parameters(self, fpr: Array, fnr: Array) -> Array:
         return np.array([self.parameter(*rates) for rates in zip(fpr.tolist(), fnr.tolist(), strict=True)])
@@ -133,7 +144,7 @@ class MechanismDP(Claim):
             return 0.0
         interval = accounting.epsilon_interval(
             noise_multiplier=sigma, sample_rate=self.sample_rate, steps=self.steps, delta=self.delta,
-            adjacency=self.adjacency, eps_error=2e-4,
+            adjacency=self.adjacency, sampling=self.sampling, eps_error=2e-4,
         )  # fmt: skip
         return float(interval.lower)
 
@@ -143,7 +154,7 @@ class MechanismDP(Claim):
         return np.asarray(
             accounting.delta(
                 noise_multiplier=min(self.noise_multiplier(parameter), MOST_NOISE), sample_rate=self.sample_rate,
-                steps=self.steps, epsilon=epsilons, adjacency=self.adjacency,
+                steps=self.steps, epsilon=epsilons, adjacency=self.adjacency, sampling=self.sampling,
             )
         )  # fmt: skip
 
@@ -155,10 +166,15 @@ class MechanismDP(Claim):
 
 
 @lru_cache(maxsize=1024)
-def _lowest_fnr(noise_multiplier: float, sample_rate: float, steps: int, adjacency: str) -> Array:
+def _lowest_fnr(noise_multiplier: float, sample_rate: float, steps: int, adjacency: str, sampling: str) -> Array:
     """A certified lower bound on f at the rates whose normal scores are SCORES."""
     return np.asarray(
         accounting.tradeoff(
-            ndtr(SCORES), noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps, adjacency=adjacency
+            ndtr(SCORES),
+            noise_multiplier=noise_multiplier,
+            sample_rate=sample_rate,
+            steps=steps,
+            adjacency=adjacency,
+            sampling=sampling,
         )
     )

@@ -171,8 +171,9 @@ def epsilon_lower_bound(
             their maximum may be reported.
         folds: (runs,) each run's fold, a whole number, for threshold "folds"; by default the coordinate `fold` of
             scores.
-        mechanism: `sample_rate`, `steps` and `adjacency`, for "pld" only. `steps` is the number of steps taken when the
-            scores were observed; for scores (runs, steps), a sequence with one entry for each column.
+        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
+            `steps` is the number of steps taken when the scores were observed; for scores (runs, steps), a sequence
+            with one entry for each column.
 
     Returns:
         One `LowerBound` for scores (runs,); a list with one for each step for scores (runs, steps).

@@ -189,7 +189,7 @@ def one_run_epsilon_lower_bound(
               every pair.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
         claim: in place of `method`: its name, or a `Claim` at this delta.
-        mechanism: `sample_rate`, `steps` and `adjacency`, for "pld" only.
+        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
 
     `correct` and `guesses` may be sequences of one length, for several numbers of guesses in the same run. Each is
     tested at alpha divided by their number, and the largest bound is returned, so it may be reported.
