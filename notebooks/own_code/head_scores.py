@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dpsub.trainers import assemble_pairs
-from dpsub.trainers.coins import coins
+from dpsub.trainers.bank import coins
 
 
 def slopes_of(theta, inputs, labels, norm):

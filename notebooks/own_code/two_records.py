@@ -23,7 +23,7 @@ import xarray as xr
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.models import check_fits
 from dpsub.trainers import Bank, RecordSlot, block_size
-from dpsub.trainers.coins import coins
+from dpsub.trainers.bank import coins
 from dpsub.trainers.devices import matmul_precision
 from own_code import final_attacks as attacks
 from own_code.final_models import grid, made_for, trained

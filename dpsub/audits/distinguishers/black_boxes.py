@@ -18,7 +18,7 @@ from dpsub.models.checked_arrays import numbers
 from dpsub.models.interface import check_model
 from dpsub.trainers import Surrogates, answers_of, distilled
 from dpsub.trainers.devices import NAMES
-from dpsub.trainers.distillation import checked_recipe
+from dpsub.trainers.distillation import RECIPE
 
 LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
@@ -75,15 +75,12 @@ class BlackBox(Frozen):
                 "craft must be a distinguisher, an object with a method learn(model, weights, bits) such as "
                 f"AdversarialSamples(…), got a {type(self.craft).__name__}"
             )
-        recipe = checked_recipe(
-            self.says, self.epochs, self.batch_size, self.learning_rate, self.temperature, self.seed
-        )
+        checks.check_fields(self, "learning_rate", "seed", **RECIPE)
         if self.surrogate is not None and (isinstance(self.surrogate, type) or not isinstance(self.surrogate, Model)):
             kind = type(self.surrogate).__name__
             raise ValueError(f"surrogate must be None or one of dpsub.models, such as mlp(task), got a {kind}")
         checks.choice("device", self.device, NAMES)
-        for name, value in {"records": read_only(records), **recipe._asdict()}.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "records", read_only(records))
 
     def __repr__(self) -> str:
         named = {"records": told(self.records)}
