@@ -266,5 +266,7 @@ ARGUMENTS: dict[str, Check] = {
     "seed": partial(whole, at_least=0),
     "max_grad_norm": partial(real, above=0),
     "learning_rate": partial(real, above=0),
+    "n_train": partial(whole, at_least=2),
+    "n_aux": partial(whole, at_least=0),
 }
 """Arguments that mean the same in all of dpsub, with their checks."""
