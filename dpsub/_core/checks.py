@@ -140,6 +140,12 @@ def _way_out(value: Any) -> str:
     return ": give its .item()" if single else ""
 
 
+def instance(name: str, value: Any, *, of: Any, called: str) -> Any:
+    if not isinstance(value, of):
+        raise ValueError(f"{name} must be {called}, got a {type(value).__name__}")
+    return value
+
+
 def no_mask(name: str, values: object) -> None:
     if np.ma.is_masked(values):
         raise ValueError(f"{name} must not be masked: NumPy would use the values under the mask; leave them out")
@@ -266,6 +272,11 @@ ARGUMENTS: dict[str, Check] = {
     "seed": partial(whole, at_least=0),
     "max_grad_norm": partial(real, above=0),
     "learning_rate": partial(real, above=0),
+    "alpha": partial(real, above=1e-12, below=0.5),  # floating-point tails are not exact far below
+    "runs": whole,
+    "repeats": whole,
+    "folds": whole,
+    "progress": flag,
     "n_train": partial(whole, at_least=2),
     "n_aux": partial(whole, at_least=0),
 }

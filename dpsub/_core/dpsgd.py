@@ -61,3 +61,6 @@ class DPSGD:
     def mechanism(self) -> Mechanism:
         """The arguments that accountants take: `accounting.epsilon(**spec.mechanism, delta=…, adjacency=…)`."""
         return Mechanism(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
+
+
+checks.ARGUMENTS["spec"] = partial(checks.instance, of=DPSGD, called="a dpsub.DPSGD")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Record
+from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Arrays, Plan, Results, Shard, Tick, check_same
 from dpsub.data import Task
@@ -23,6 +23,7 @@ from dpsub.models import Model
 from dpsub.trainers import StepCanary, block_size, devices
 from dpsub.trainers.bank import block_bytes
 
+PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 # A canary that is crafted again on another machine differs a little.
 SAME_FEATURE = 1e-3  # of the feature's standard deviation in the private records; 3.5e-5 was measured for S3

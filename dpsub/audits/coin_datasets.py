@@ -124,6 +124,7 @@ class OneRunDataset(Dataset[Any]):
         return torch.cat(found)
 
 
+@checks.checked("seed")
 def one_run_dataset(dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: int) -> OneRunDataset:
     """Your dataset with z or z′ in each slot by fair coins: train on it as you would, then ask it for the scores.
 
@@ -161,7 +162,6 @@ def one_run_dataset(dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: 
     pairs = Pairs.of(pairs)
     if not pairs.of_records:
         raise ValueError("pairs must be of records, which a dataset can hold, got gradients")
-    seed = checks.whole("seed", seed, at_least=0)
     try:
         n = len(dataset)
         items = [dataset[int(slot)] for slot in pairs.slots if slot < n][:1]

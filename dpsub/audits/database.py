@@ -65,6 +65,7 @@ class Status(NamedTuple):
         return f"{self.store}: {self.audit}, {self.stored:,} of {self.models:,} models{failed}, {state}{made}{damaged}"
 
 
+@checks.checked(partial=checks.flag)
 def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     """Read a stored audit. The task, model and canary are not needed; every checksum is computed again.
 
@@ -85,8 +86,8 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
     """
-    found = read(located(store), partial=checks.flag("partial", partial))
-    warn_of_failures(found, depth=1)
+    found = read(located(store), partial=partial)
+    warn_of_failures(found, depth=2)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol, TypedDict
 
@@ -70,10 +71,16 @@ class Execution:
     processes: int = 1
 
     def __post_init__(self) -> None:
-        checks.choice("device", self.device, devices.NAMES)
-        for name in ("repair", "allow_mix", "progress", "retry"):
-            checks.flag(name, getattr(self, name))
-        if checks.whole("processes", self.processes, at_most=MOST_PROCESSES) > 1 and self.client is not None:
+        checks.check_fields(
+            self,
+            "progress",
+            device=partial(checks.choice, options=devices.NAMES),
+            repair=checks.flag,
+            allow_mix=checks.flag,
+            retry=checks.flag,
+            processes=partial(checks.whole, at_most=MOST_PROCESSES),
+        )
+        if self.processes > 1 and self.client is not None:
             raise ValueError(f"processes must be 1 with a client, whose workers train, got {self.processes}")
 
     @classmethod
@@ -91,8 +98,7 @@ class Execution:
                 raise TypeError(f"{name!r} is no argument of the function nor one of Execution{meant}")
         if execution is None:
             return cls(**options)
-        if not isinstance(execution, Execution):
-            raise ValueError(f"execution must be an Execution, got a {type(execution).__name__}")
+        checks.instance("execution", execution, of=Execution, called="an Execution")
         if options:
             raise TypeError(f"execution must be given alone, got it with {', '.join(options)}: put these into it")
         return execution

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Self, Unpack
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.executors import Executor
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
@@ -25,12 +25,23 @@ from dpsub.audits.observers import Observer, Score, chosen
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import StepCanary, assemble, devices
+from dpsub.trainers import StepCanary, assemble
 from dpsub.trainers.assembly import COORDINATES
 
 ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
 
 
+@checks.checked(
+    "spec",
+    "repeats",
+    "runs",
+    "seed",
+    observe_every=checks.whole,
+    learning_runs=partial(checks.whole, at_least=LEAST_RUNS),
+    score=partial(checks.choice, options=SCORES),
+    coordinates=partial(checks.choice, options=("auto", *COORDINATES)),
+    matmul_precision=PRECISION,
+)
 def audit(
     task: Task,
     model: Model,
@@ -117,25 +128,18 @@ def audit(
     """
     how = Execution.of(execution, options)
     check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
-    repeats = checks.whole("repeats", repeats)
     canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
     for each in canaries:
-        if not isinstance(each, CanaryPair):
-            raise ValueError(f"canary must be a dpsub.CanaryPair, got a {type(each).__name__}")
+        checks.instance("canary", each, of=CanaryPair, called="a dpsub.CanaryPair")
         check_canary(task, model, each, spec)
     if isinstance(canary, Sequence) and len(canaries) != repeats:
         raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
     if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
         raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
-    runs = checks.whole("runs", runs)
-    observe_every = checks.whole("observe_every", observe_every)
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
     observers = chosen(metrics, task)
-    learning_runs = checks.whole("learning_runs", learning_runs, at_least=LEAST_RUNS)
-    learned = checks.choice("score", score, SCORES) == "learned"
+    learned = score == "learned"
     plan = ManyRuns(
         task=task,
         model=model,
@@ -146,7 +150,7 @@ def audit(
         observers=observers,
         coordinates=_coordinates(coordinates, observers, learned),
         seeds=tuple(repeat_seeds(seed, repeats)),
-        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+        matmul_precision=matmul_precision,
         learning=Learning(learning_runs) if learned else None,
     )
     plan.attributes  # noqa: B018, which refuses what stores could not tell apart
@@ -307,7 +311,6 @@ class ManyRuns(BankPlan):
 def _coordinates(coordinates: str, observers: tuple[Observer, ...], learned: bool) -> str:
     """Resolve "auto": "all" if an observer or a learned score needs all coordinates, else "span"."""
     needing = [one.name for one in observers if one.all_coordinates]
-    checks.choice("coordinates", coordinates, ("auto", *COORDINATES))
     if coordinates == "span" and needing:
         raise ValueError(
             f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "
@@ -353,6 +356,7 @@ def check_canary(task: Task, model: Model, canary: CanaryPair | StepCanary, spec
             )
 
 
+@checks.checked("seed", "repeats")
 def repeat_seeds(seed: int, repeats: int) -> list[int]:
     """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`; the first is `seed` itself.
 
@@ -362,4 +366,4 @@ def repeat_seeds(seed: int, repeats: int) -> list[int]:
     >>> repeat_seeds(7, 1)
     [7]
     """
-    return random_streams.repeat_seeds(checks.whole("seed", seed, at_least=0), checks.whole("repeats", repeats))
+    return random_streams.repeat_seeds(seed, repeats)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Unpack
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import BankPlan
+from dpsub.audits.bank_plans import PRECISION, BankPlan
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import ScoredSteps, assemble_pairs, devices
+from dpsub.trainers import ScoredSteps, assemble_pairs
 
 ONE_RUN = "one run"  # the attribute `audited`, which audits of models do not have
 METRICS = ("accuracy", "weights")
@@ -38,6 +38,14 @@ LONG_NAMES = {
 }
 
 
+@checks.checked(
+    "spec",
+    "seed",
+    models=partial(checks.whole, at_most=MOST_MODELS),
+    subtract_expected=checks.flag,
+    whiten=partial(checks.whole, at_least=0, at_most=MOST_ITERATIONS),
+    matmul_precision=PRECISION,
+)
 def audit_one_run(
     task: Task,
     model: Model,
@@ -123,8 +131,8 @@ def audit_one_run(
     """
     how = Execution.of(execution, options)
     check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
+    if whiten and not subtract_expected:
+        raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
     pairs = Pairs.of(pairs)
     check_pairs(task, model, pairs, spec)
     plan = OneRun(
@@ -132,15 +140,13 @@ def audit_one_run(
         model=model,
         pairs=pairs,
         spec=spec,
-        runs=checks.whole("models", models, at_most=MOST_MODELS),
-        subtract_expected=checks.flag("subtract_expected", subtract_expected),
-        whiten=checks.whole("whiten", whiten, at_least=0, at_most=MOST_ITERATIONS),
+        runs=models,
+        subtract_expected=subtract_expected,
+        whiten=whiten,
         metrics=_metrics(metrics, task),
-        seed=checks.whole("seed", seed, at_least=0),
-        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+        seed=seed,
+        matmul_precision=matmul_precision,
     )
-    if plan.whiten and not plan.subtract_expected:
-        raise ValueError(f"whiten must be 0 without subtract_expected, got {plan.whiten}: set subtract_expected=True")
     return carried_out(plan, how)
 
 

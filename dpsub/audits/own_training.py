@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import metadata
 from itertools import pairwise
 from math import isfinite
@@ -54,6 +54,7 @@ class OwnOptions(Options, total=False):
     processes: int
 
 
+@checks.checked("adjacency", "seed", name=checks.text, runs=partial(checks.whole, at_most=MOST_RUNS))
 def audit_training(
     train: Callable[[int, int], Any],
     *,
@@ -128,11 +129,11 @@ def audit_training(
     _check_train(train)
     plan = OwnTraining(
         train=train,
-        name=checks.text("name", name),
-        adjacency=checks.adjacency(adjacency),
+        name=name,
+        adjacency=adjacency,
         parameters=_parameters(parameters),
-        runs=checks.whole("runs", runs, at_most=MOST_RUNS),
-        seed=checks.whole("seed", seed, at_least=0),
+        runs=runs,
+        seed=seed,
         observed=_steps(steps),
     )
     if how.processes > 1:

@@ -349,13 +349,13 @@ def without_failed(found: xr.Dataset, failed: Mapping[int, str]) -> xr.Dataset:
     return found.isel(run=kept).assign_coords(run=kept).assign_attrs(failed_runs=numbers, failed_messages=messages)
 
 
-def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 2) -> None:
+def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 3) -> None:
     """Warn if the attributes of a dataset name failed runs.
 
     Args:
         found: the dataset, without the failed runs.
         of: what the message begins with.
-        depth: how many calls lie between this one and the user's.
+        depth: how many calls lie between this one and the user's, that of `checks.checked` among them.
     """
     about = found.attrs
     if failed := about.get("failed_runs"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Self, Unpack
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.many_runs import ONCE, check_canary
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import StepCanary, assemble, devices
+from dpsub.trainers import StepCanary, assemble
 from dpsub.trainers.step_canaries import StepSlot, at_each_step
 
 PROTOCOLS = ("coins", "two_trainings")
@@ -32,6 +32,14 @@ LEAST_RATE = 1e-9
 LONGER = 1e-5  # relative, by rounding
 
 
+@checks.checked(
+    "spec",
+    "seed",
+    protocol=partial(checks.choice, options=PROTOCOLS),
+    trainings=checks.whole,
+    canary_rate=partial(checks.real, at_least=LEAST_RATE, at_most=1),
+    matmul_precision=PRECISION,
+)
 def audit_steps(
     task: Task,
     model: Model,
@@ -98,13 +106,8 @@ def audit_steps(
     """
     how = Execution.of(execution, options)
     check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
-    if not isinstance(canary, CanaryPair | StepCanary):
-        raise ValueError(f"canary must be a dpsub.CanaryPair, or a StepCanary, got a {type(canary).__name__}")
+    checks.instance("canary", canary, of=CanaryPair | StepCanary, called="a dpsub.CanaryPair, or a StepCanary")
     check_canary(task, model, canary, spec)
-    checks.choice("protocol", protocol, PROTOCOLS)
-    trainings = checks.whole("trainings", trainings)
     if protocol == "two_trainings" and trainings % 2:
         raise ValueError(
             f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
@@ -115,10 +118,10 @@ def audit_steps(
         canary=canary,
         spec=spec,
         runs=trainings,
-        canary_rate=checks.real("canary_rate", canary_rate, at_least=LEAST_RATE, at_most=1),
+        canary_rate=canary_rate,
         protocol=protocol,
-        seed=checks.whole("seed", seed, at_least=0),
-        matmul_precision=checks.choice("matmul_precision", matmul_precision, tuple(devices.PRECISIONS)),
+        seed=seed,
+        matmul_precision=matmul_precision,
     )
     return carried_out(plan, how)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ NO_RATE = "of one step: the sample rate of the training is not known, which step
 NOT_GDP = "a step with a canary rate below 1 is not of GDP: give claim 'pld'"
 
 
+@checks.checked("delta")
 def bound(
     result: Any,
     *,
@@ -77,7 +79,7 @@ def bound(
     names = getattr(getattr(result, "score", None), "dims", None)
     if not isinstance(names, tuple) or not all(hasattr(result, name) for name in ("bit", "attrs", "data_vars")):
         raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
-    asked: dict[str, Any] = {"delta": checks.probability("delta", delta), "claim": claim, "rule": rule, "alpha": alpha}
+    asked: dict[str, Any] = {"delta": delta, "claim": claim, "rule": rule, "alpha": alpha}
     if "repeat" in names:
         return [bound(result.isel(repeat=i), **asked) for i in range(result.sizes["repeat"])]
     if "pair" in names:
@@ -140,6 +142,12 @@ def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, 
     return one_run_epsilon_lower_bound(*guessed, delta=delta, claim=claim, alpha=alpha, **_needed(claim, result.attrs))
 
 
+@checks.checked(
+    "delta",
+    "adjacency",
+    sample_rate=partial(checks.real, at_least=LEAST_RATE, at_most=1),
+    steps=partial(checks.whole, at_most=MOST_STEPS),
+)
 def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta: float, adjacency: str) -> LowerBound:
     r"""A lower bound on the ε of a whole training, from the bound of one of its steps.
 
@@ -177,13 +185,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
             "bound must be of one step of a training, got one that is of a whole training already: state it as it is, "
             "or give the bound of an audit of steps"
         )
-    sample_rate = checks.real("sample_rate", sample_rate, at_least=LEAST_RATE, at_most=1)
-    claim = MechanismDP(
-        checks.probability("delta", delta),
-        sample_rate,
-        checks.whole("steps", steps, at_most=MOST_STEPS),
-        checks.adjacency(adjacency),
-    )
+    claim = MechanismDP(delta, sample_rate, steps, adjacency)
     parameter = _parameter(bound, claim)
     note = bound.note
     if parameter > claim.most and sample_rate < 1:

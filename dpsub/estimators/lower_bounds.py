@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -18,7 +19,6 @@ from dpsub.estimators.scores import Marks, Of, marks_of, no_pairs, scores_and_bi
 from dpsub.estimators.threshold_rules import ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
-SMALLEST_ALPHA = 1e-12  # floating-point tails are not exact far below this
 DETAILS = (
     "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "step",
 )  # fmt: skip
@@ -99,6 +99,7 @@ class LowerBound:
         return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
 
 
+@checks.checked("delta", "alpha", simultaneous=checks.flag)
 def epsilon_lower_bound(
     scores: ArrayLike,
     bits: ArrayLike,
@@ -194,20 +195,19 @@ def epsilon_lower_bound(
     """
     no_pairs(scores, bits)
     columns, in_z, several = scores_and_bits(scores, bits)
-    simultaneous = checks.flag("simultaneous", simultaneous)
     marks = marks_of(scores, bits, folds, len(columns))
     by = _chosen(threshold, rule, marks)
     if folds is not None and not by.takes_folds:
         raise ValueError(f"folds must be given for threshold 'folds' only, got threshold {by.name!r}: leave them out")
     by = by.fitted(marks)
-    alpha = checked_alpha(alpha)
-    claims = claims_of(method, claim, checks.probability("delta", delta), mechanism, columns.shape[1])
+    claims = claims_of(method, claim, delta, mechanism, columns.shape[1])
     check_goes(by, claims)
     level = alpha / columns.shape[1] if simultaneous else alpha
     bounds = [_bound(*each, in_z, by, marks, level) for each in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
+@checks.checked("delta", "alpha", "folds", runs=partial(checks.whole, at_least=4, at_most=MOST_RUNS))
 def max_certifiable_epsilon(
     runs: int,
     *,
@@ -232,17 +232,10 @@ def max_certifiable_epsilon(
     >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
     22.835
     """
-    runs = checks.whole("runs", checks.whole("runs", runs, at_least=4), at_least=4, at_most=MOST_RUNS)
-    count = checks.whole("folds", folds)
     by = rule_of(threshold, rule, default="ranks")
-    alpha = checked_alpha(alpha)
-    [of] = claims_of(method, claim, checks.probability("delta", delta), mechanism)
+    [of] = claims_of(method, claim, delta, mechanism)
     check_goes(by, [of])
-    return of.epsilon(by.ceiling(runs, of, alpha, count))
-
-
-def checked_alpha(alpha: float) -> float:
-    return checks.real("alpha", alpha, above=SMALLEST_ALPHA, below=0.5)
+    return of.epsilon(by.ceiling(runs, of, alpha, folds))
 
 
 def _chosen(threshold: RuleLike, rule: RuleLike | None, marks: Marks) -> ThresholdRule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -14,7 +15,7 @@ from dpsub.estimators.catalogue import OF_GUESSES, ClaimLike, claims_of
 from dpsub.estimators.claims import Claim
 from dpsub.estimators.dpsgd_claim import Sampling
 from dpsub.estimators.guess_tests import Seen
-from dpsub.estimators.lower_bounds import LowerBound, checked_alpha
+from dpsub.estimators.lower_bounds import LowerBound
 from dpsub.estimators.scores import real_array
 
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
@@ -147,6 +148,7 @@ def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], N
     return table.reshape(of_models.shape).astype(np.float64), of_models
 
 
+@checks.checked("delta", "alpha", pairs=partial(checks.whole, at_most=MOST_PAIRS))
 def one_run_epsilon_lower_bound(
     correct: ArrayLike,
     guesses: ArrayLike,
@@ -210,8 +212,7 @@ def one_run_epsilon_lower_bound(
     5.549
     """
     seen = _counts(correct, guesses, pairs)
-    level = checked_alpha(alpha) / len(seen)
-    delta = checks.probability("delta", delta)
+    level = alpha / len(seen)
     [tested] = claims_of(method, claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
         raise ValueError(f"claim must have an exact test of guesses, got {tested.name!r}")
@@ -238,7 +239,6 @@ def one_run_epsilon_lower_bound(
 
 def _counts(correct: Any, guesses: Any, pairs: Any) -> list[Seen]:
     """The checked counts, one entry for each number of guesses."""
-    pairs = checks.whole("pairs", pairs, at_most=MOST_PAIRS)
     made, right = _several("guesses", guesses), _several("correct", correct)
     if len(right) != len(made):
         raise ValueError(

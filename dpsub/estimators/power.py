@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
-from dpsub.estimators.lower_bounds import checked_alpha
 from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks, p_value
 
 PLANNED = ("gdp", "dp")
@@ -21,6 +21,14 @@ COINS = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
 FINENESS = 1.005  # the answer is looked for among numbers of runs that differ by half a percent
 
 
+@checks.checked(
+    "delta",
+    "alpha",
+    epsilon=partial(checks.real, above=0),
+    truth=checks.real,
+    power=partial(checks.real, at_least=0.01, at_most=0.99),
+    method=partial(checks.choice, options=PLANNED),
+)
 def runs_needed(
     epsilon: float, *, delta: float, truth: float, power: float = 0.8, method: str = "gdp", alpha: float = 0.05
 ) -> int:
@@ -54,14 +62,9 @@ def runs_needed(
     >>> 490 < runs_needed(8, delta=1e-5, truth=10) < 520, 1_700 < runs_needed(8, delta=1e-5, truth=9) < 1_900
     (True, True)
     """
-    delta = checks.probability("delta", delta)
-    epsilon = checks.real("epsilon", epsilon, above=0)
-    truth = checks.real("truth", truth)
     if not truth > epsilon:
         raise ValueError(f"truth must be > epsilon = {epsilon:g}, got {truth:g}: no valid bound reaches the truth")
-    power = checks.real("power", power, at_least=0.01, at_most=0.99)
-    claim, parameter = _claim(checks.choice("method", method, PLANNED), epsilon, delta)
-    alpha = checked_alpha(alpha)
+    claim, parameter = _claim(method, epsilon, delta)
     mu = gdp_mu(truth, delta)
 
     def reached(runs: int) -> bool:

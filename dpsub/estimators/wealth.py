@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,11 @@ MANY = 2.0  # scores of each world, which who expects takes for seen: more of th
 POINTS = ndtri((np.arange(200) + 0.5) / 200)
 
 
+@checks.checked(
+    "delta",
+    epsilon=partial(checks.real, above=0, at_most=MOST_EPSILON),
+    method=partial(checks.choice, options=("gdp", "dp")),
+)
 def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta: float, method: str = "gdp") -> Array:
     r"""The logarithm of the wealth of bets against the claim that one observation has this ε at this δ.
 
@@ -62,9 +67,6 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
     columns, in_z, several = scores_and_bits(scores, bits)
     if several:
         raise ValueError(f"scores must have shape (observations,), got {columns.shape}: give one column")
-    epsilon = checks.real("epsilon", epsilon, above=0, at_most=MOST_EPSILON)
-    delta = checks.probability("delta", delta)
-    checks.choice("method", method, ("gdp", "dp"))
     claim: Claim = GDP(delta) if method == "gdp" else ApproximateDP(delta)
     parameter = gdp_mu(epsilon, delta) if method == "gdp" else epsilon
     slopes = np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES)

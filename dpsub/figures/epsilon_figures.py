@@ -34,6 +34,7 @@ from dpsub.figures.style import (
 DRAWN = ("substitute", "add_remove", "group", "ceiling")  # names in the answers, beside the scenarios'
 
 
+@checks.checked(legend=checks.flag)
 def epsilon_against_step(
     ax: Axes,
     steps: ArrayLike,
@@ -61,7 +62,6 @@ def epsilon_against_step(
         The artists by name, to put into a legend or to change.
     """
     on_axes(ax=ax)
-    legend = checks.flag("legend", legend)
     x = points("steps", steps)
     found = audits("audited", audited, len(x), taken=DRAWN)
     most = None if ceiling is None else _ceiling("ceiling", ceiling, len(x))
@@ -123,6 +123,7 @@ def epsilon_panels(panels: Mapping[str, Mapping[str, Any]], *, source: str) -> F
     return figure
 
 
+@checks.checked(legend=checks.flag, substitute=checks.real, add_remove=checks.real)
 def against_runs(
     ax: Axes,
     runs: ArrayLike,
@@ -146,10 +147,8 @@ def against_runs(
     Source: *Beyond Membership*, Figure 5.
     """
     on_axes(ax=ax)
-    legend = checks.flag("legend", legend)
     x = np.array([checks.whole("runs", count) for count in points("runs", runs).tolist()])
     most = points("ceiling", ceiling, len(x))
-    substitute, add_remove = checks.real("substitute", substitute), checks.real("add_remove", add_remove)
     found = audits("audited", audited, len(x), taken=DRAWN)
     artists: dict[str, Artist | Container] = {
         "substitute": ax.axhline(substitute, **looks("substitute")),
@@ -224,6 +223,7 @@ def worst_case(
     return artists
 
 
+@checks.checked(reference=checks.real)
 def against_noise(
     ax: Axes, noise_multipliers: Mapping[float, ArrayLike], values: Mapping[float, ArrayLike], *, reference: float
 ) -> dict[float, Artist]:
@@ -237,7 +237,6 @@ def against_noise(
     Source: *Beyond Membership*, Figure A5.
     """
     on_axes(ax=ax)
-    reference = checks.real("reference", reference)
     named("noise_multipliers", noise_multipliers)
     if set(named("values", values)) != set(noise_multipliers):
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,7 @@ def _several(audited: Iterable[xr.Dataset]) -> list[xr.Dataset]:
     return found
 
 
+@checks.checked(bit=partial(checks.whole, at_least=0, at_most=1))
 def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     """(models, steps): the test accuracies that an audit measured, over all its repeats.
 
@@ -195,7 +197,6 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     models = found.values.reshape(-1, found.sizes["step"])
     if bit is None:
         return np.asarray(models)
-    bit = checks.whole("bit", bit, at_least=0, at_most=1)
     if "measured" not in result.coords:
         raise ValueError(
             "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"

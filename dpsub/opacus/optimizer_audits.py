@@ -9,7 +9,6 @@ from typing import Any
 from opacus.optimizers import DPOptimizer
 
 from dpsub._core import checks
-from dpsub.estimators.lower_bounds import SMALLEST_ALPHA
 from dpsub.opacus.audited_steps import audited_optimizer
 from dpsub.opacus.auditors import Asked, Auditor
 from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
@@ -18,12 +17,12 @@ from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
 @checks.checked(
     "delta",
     "adjacency",
+    "alpha",
     "sample_rate",
     "noise_multiplier",
     "seed",
     canary_rate=partial(checks.real, above=0, at_most=1),
     canary_norm=partial(checks.real, above=0),
-    alpha=partial(checks.real, above=SMALLEST_ALPHA, below=0.5),
     anew=checks.flag,
 )
 def audit_optimizer(

@@ -178,8 +178,11 @@ def test_runs_that_fail_cost_themselves_alone(store):
     whole = audit_training(others.two_scores, **TWO)
     seeds = [torch_seed(3, "training", run) for run in range(60)]
     wrong = [run for run, seed in enumerate(seeds) if not (seed % 5 and seed % 7 and seed % 3)]
-    with pytest.warns(UserWarning, match=rf"{len(wrong)} of 60 runs failed, \d+ with z and .*depend on the world"):
+    with pytest.warns(
+        UserWarning, match=rf"{len(wrong)} of 60 runs failed, \d+ with z and .*depend on the world"
+    ) as told:
         found = audit_training(others.fails_at_times, store=store, **TWO)
+    assert told[0].filename == __file__
     kept = np.setdiff1d(range(60), wrong)
     assert found.run.values.tolist() == kept.tolist()
     np.testing.assert_array_equal(found.score, whole.score.values[kept])

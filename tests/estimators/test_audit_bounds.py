@@ -87,7 +87,7 @@ def test_no_bound_of_a_step_is_none_of_the_training():
         ({"bound": replace(STEP, method="dp", details={})}, "bound must be of method 'gdp' or 'pld'.* got 'dp'"),
         ({"bound": replace(STEP, method="product", assumes="product")}, "bound must be of method .* got 'product'"),
         ({"bound": of_mu(math.nan)}, "bound.mu must be finite"),
-        ({"sample_rate": 0}, "sample_rate must be >= 1e-300 and <= 1, got 0"),
+        ({"sample_rate": 0}, "sample_rate must be > 0 and <= 1, got 0"),
         ({"steps": 1.5}, "steps must be a whole number"),
         ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
         ({"adjacency": "replace"}, "adjacency must be one of .* did you mean 'substitute'"),

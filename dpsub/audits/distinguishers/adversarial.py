@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 
 from numpy.typing import ArrayLike
 
@@ -53,7 +54,7 @@ class AdversarialSamples(Frozen):
         given = (self.loss, self.margin, self.steps, self.learning_rate, self.optimizer)
         margin, steps, learning_rate = arguments.check_settings(*given)
         _, y_prime = arguments.two_labels(start.y, self.y_prime)
-        checks.choice("device", self.device, NAMES)
+        checks.check_fields(self, device=partial(checks.choice, options=NAMES))
         arguments.limits(self.bounds, start.x)
         bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
         checked: dict[str, object] = {"start": start, "y_prime": y_prime, "bounds": bounds}

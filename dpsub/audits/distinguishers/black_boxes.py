@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,10 @@ class BlackBox(Frozen):
                 "craft must be a distinguisher, an object with a method learn(model, weights, bits) such as "
                 f"AdversarialSamples(…), got a {type(self.craft).__name__}"
             )
-        checks.check_fields(self, "learning_rate", "seed", **RECIPE)
+        checks.check_fields(self, "learning_rate", "seed", **RECIPE, device=partial(checks.choice, options=NAMES))
         if self.surrogate is not None and (isinstance(self.surrogate, type) or not isinstance(self.surrogate, Model)):
             kind = type(self.surrogate).__name__
             raise ValueError(f"surrogate must be None or one of dpsub.models, such as mlp(task), got a {kind}")
-        checks.choice("device", self.device, NAMES)
         object.__setattr__(self, "records", read_only(records))
 
     def __repr__(self) -> str:

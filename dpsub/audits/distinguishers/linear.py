@@ -8,6 +8,7 @@ which the linear discriminant estimates and shrinks towards that isotropic law.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,7 +76,7 @@ class LinearDiscriminant(Frozen):
     probes: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ridge", checks.real("ridge", self.ridge, at_least=0, at_most=1))
+        checks.check_fields(self, ridge=partial(checks.real, at_least=0, at_most=1))
         if self.probes is not None:
             probes = numbers("probes", self.probes)
             if probes.ndim < 2 or not probes.size:

@@ -7,6 +7,7 @@ from other models than those that it judges, the judged models' scores are so, g
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -32,6 +33,12 @@ class Part:
     fold: int | None = None
 
 
+@checks.checked(
+    "folds",
+    "progress",
+    protocol=partial(checks.choice, options=PROTOCOLS),
+    share=partial(checks.real, above=0, below=1),
+)
 def distinguish(
     trained: xr.Dataset,
     model: Model,
@@ -91,14 +98,12 @@ def distinguish(
     bits, numbers = _checked(trained, model)
     if not isinstance(by, Distinguisher) or isinstance(by, type):
         raise ValueError(f"by must be a distinguisher, an object with a method learn(model, weights, bits), got {by!r}")
-    checks.choice("protocol", protocol, PROTOCOLS)
-    first = checks.real("share", SHARES[protocol] if share is None else share, above=0, below=1)
-    folds = checks.whole("folds", folds)
+    first = SHARES[protocol] if share is None else share
     parts = _parts(protocol, len(bits), round(first * len(bits)), folds)
     _check_parts(parts, bits, protocol)
     scores = [
         _judged(by, model, trained, bits, part)
-        for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not checks.flag("progress", progress))
+        for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not progress)
     ]
     rows = np.concatenate([np.arange(len(bits))[part.judged] for part in parts])
     result = xr.Dataset(
