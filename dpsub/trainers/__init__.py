@@ -1,7 +1,7 @@
 """Training of banks: R models side by side, with the steps that Opacus takes."""
 
 from dpsub.trainers.assembly import assemble, assemble_pairs
-from dpsub.trainers.bank import Bank, block_size
+from dpsub.trainers.bank import Bank, block_size, poisson_coins
 from dpsub.trainers.distillation import Surrogates, answers_of, distilled
 from dpsub.trainers.scored_steps import ScoredSteps
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot, label_logits
@@ -23,4 +23,5 @@ __all__ = [
     "block_size",
     "distilled",
     "label_logits",
+    "poisson_coins",
 ]

@@ -121,7 +121,7 @@ class Bank:
         sampled = None
         if self.spec.sample_rate < 1:
             rows = self.shared + (slot_sampled is None)
-            sampled = coins(self.spec.sample_rate, rows, self.runs, self.generator)
+            sampled = poisson_coins(self.spec.sample_rate, rows, self.runs, self.generator)
             if slot_sampled is None:
                 sampled, slot_sampled = sampled[:-1], sampled[-1]
         drawn = self._noise.normal_(generator=self.generator) if noise else None
@@ -163,8 +163,21 @@ class Bank:
         return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)
 
 
-def coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-    """(rows, runs) bool, True with probability q, to 2⁻³², or to 2⁻⁶⁴ if q is small. A float32 draw resolves 2⁻²⁴."""
+def poisson_coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
+    """Independent coins that say who is in a batch, as `Bank.advance` takes them for many slots.
+
+    Args:
+        q: the sample rate, the probability of True. It is exact to 2⁻³², or to 2⁻⁶⁴ if it is small. A float32 draw
+            would resolve 2⁻²⁴ only.
+        rows, runs: numbers of records or slots, and of models.
+        generator: the source of randomness, such as the bank's.
+
+    Returns:
+        (rows, runs) bool.
+
+    >>> poisson_coins(0.5, 3, 4, torch.Generator()).shape
+    torch.Size([3, 4])
+    """
     if q < RARE:
         whole = torch.empty(rows, runs, dtype=torch.int64, device=generator.device)
         return whole.random_(-(2**63), None, generator=generator) < threshold(q, bits=64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
-from dpsub.trainers.bank import Bank, coins
+from dpsub.trainers.bank import Bank, poisson_coins
 from dpsub.trainers.pair_slots import PairSlots, loss_products
 
 
@@ -41,7 +41,7 @@ class ScoredSteps:
         mean = self._mean() if self._expected else None
         sampled = None
         if spec.sample_rate < 1:
-            sampled = coins(spec.sample_rate, self._pairs, bank.runs, bank.generator)
+            sampled = poisson_coins(spec.sample_rate, self._pairs, bank.runs, bank.generator)
         bank.advance(slot_sampled=sampled)
         total = bank.last_sum
         if mean is not None:
