@@ -214,7 +214,9 @@ def machine(device: str) -> tuple[str, str]:
 
     made = audits.made_here(device)
     cores = torch.get_num_threads()
-    size = "1 GPU" if made["device"] != "cpu" else "1 core" if cores == 1 else f"{cores} cores"
+    size = "1 core" if cores == 1 else f"{cores} cores"
+    if made["device"] != "cpu":
+        size = "1 GPU"
     return f"{made['device']}, {size}", made["commit"]
 
 

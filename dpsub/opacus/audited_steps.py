@@ -236,7 +236,10 @@ class AuditedSteps:
                 self._canaries.learn([_energy(one, self._ghost) for one in gradients])
             toss, draw = self._coins.random(2)
             bit = int(toss < 0.5)
-            sign = 0 if draw >= self._rate else 1 if bit == 0 else -1 if self._adjacency == "substitute" else 0
+            sign = 0
+            if draw < self._rate:
+                of_z_prime = -1 if self._adjacency == "substitute" else 0
+                sign = of_z_prime if bit else 1
             pieces = self._canaries.draw(self._parameters)
             bound = float(self._optimizer.max_grad_norm)
             self._entered = Entered(bit, sign, pieces, bound)

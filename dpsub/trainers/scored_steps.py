@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
+from dpsub.models.interface import RECORDS_AT_ONCE
 from dpsub.trainers.bank import Bank, poisson_coins
-from dpsub.trainers.pair_slots import PairSlots, loss_products
+from dpsub.trainers.pair_slots import PairSlots, clipping_scale, loss_products
 
 
 class ScoredSteps:
@@ -104,8 +104,7 @@ class Spread:
         q = bank.spec.sample_rate
         self._of_batches, self._of_coins = q * (1 - q), q * q * bank.spec.steps
         self._scale = [
-            (bank.spec.max_grad_norm / (bank.model.gradient_norms(theta, x, y) + OPACUS_EPS)).clamp_(max=1.0)
-            for x, y in self._parts()
+            clipping_scale(bank.model.gradient_norms(theta, x, y), bank.spec.max_grad_norm) for x, y in self._parts()
         ]
 
     def times(self, vector: Tensor) -> Tensor:
