@@ -19,6 +19,7 @@ import torch
 
 from dpsub._core import checks
 from dpsub.audits.plans import Computation, Made, Shard, Tick
+from dpsub.models.kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
@@ -101,7 +102,7 @@ class Processes:
 
 def timed(what: Computation, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Any, Made]:
     """What a shard is computed to be, and where and in which time."""
-    devices.begin_computing()
+    begin_computing()
     begin = time.monotonic()
     results = what.run(shard, device, stop, tick)
     return results, what.made(device, time.monotonic() - begin)

@@ -14,6 +14,7 @@ from dpsub._core import checks
 from dpsub.data import Task, check_task
 from dpsub.models.acceptance import check_outputs, check_records_apart, refused
 from dpsub.models.interface import Losses, cross_entropy
+from dpsub.models.kernels import begin_computing
 from dpsub.models.modules import ModuleBank
 
 RECORDS = 8  # that a module is checked with
@@ -72,6 +73,7 @@ def from_module(
         raise ValueError(f"start must be 'own', 'fresh' or a function that makes a module, got {start!r}")
     if loss is not None and not callable(loss):
         raise ValueError(f"loss must be a function of outputs and labels, got {loss!r}")
+    begin_computing()
     named, name = name is not None, type(module).__name__ if name is None else checks.text("name", name)
     _check_parameters(module)
     with refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):

@@ -21,6 +21,7 @@ import psutil
 import torch
 
 from dpsub._core import checks
+from dpsub.models.kernels import begin_computing
 
 try:
     import fcntl
@@ -29,35 +30,13 @@ except ImportError:  # Windows
 
 S = TypeVar("S")
 T = TypeVar("T")
-_turn, _beginning, _claiming = Condition(), Lock(), Lock()
+_turn, _claiming = Condition(), Lock()
 _inside: list[tuple[str, list[object]]] = []
 _taken: list[object] = []
 NAMES = ("auto", "cpu", "cuda")
 MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-ON_VECTORS = (
-    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
-    "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
-)  # fmt: skip
 PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA and on a CPU
-
-
-def begin_computing() -> None:
-    """Choose the kernels of torch's functions of vectors, once in a process. Call it where computing begins.
-
-    MKL chooses the kernel of each function at its first call. Where two threads make that call at once, one of them may
-    be given a kernel that is right to 12 bits only (pytorch issue 188792, MKL before 2025.0). Here each function is
-    called by one thread, while other threads that begin to compute wait.
-    """
-    with _beginning:
-        _call_each_function()
-
-
-@cache
-def _call_each_function() -> None:
-    for name in ON_VECTORS:
-        for dtype in (torch.float32, torch.float64):
-            getattr(torch, name)(torch.full((1,), 0.5, dtype=dtype))
 
 
 def keep_freed_memory(*, whatever_is_set: bool = False) -> None:
