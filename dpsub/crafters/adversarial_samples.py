@@ -17,8 +17,7 @@ from dpsub.crafters import sample_arguments as arguments
 from dpsub.crafters import separations
 from dpsub.crafters.losses_at_record import LossesAtRecord
 from dpsub.models import Model
-from dpsub.models.checked_arrays import final_weights, numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, final_weights, numbers
 from dpsub.trainers.devices import NAMES, matmul_precision
 from dpsub.trainers.devices import device as device_of
 

@@ -13,7 +13,7 @@ from torch.func import functional_call, jvp
 
 from dpsub.crafters.reference_model import Reference, gradient_of
 from dpsub.models import losses_of
-from dpsub.models.stand_ins import ATTENTION, Instead
+from dpsub.models.differentiation import ATTENTION, Instead
 
 AT_ONCE = 4096  # records
 

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub.models import Model, losses_of, theta_of
+from dpsub.models import Model, losses_of
+from dpsub.models.interface import theta_of
 
 # About how many parameters are evaluated at once. A constant, since parts of another size round differently.
 PARAMETERS_AT_ONCE = 2**23

@@ -15,8 +15,8 @@ from dpsub._core import DPSGD, Record, checks
 from dpsub._core.random_streams import torch_seed
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
+from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import Losses
-from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision
 

@@ -13,7 +13,7 @@ from dpsub._core import Record, checks
 from dpsub._core.frozen import read_only
 from dpsub.crafters.separations import BY_NAME
 from dpsub.models import Model
-from dpsub.models.checked_arrays import numbers
+from dpsub.models.interface import numbers
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 MOST = 1e30  # a larger rate or margin overflows float32

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from dpsub._core import checks
 from dpsub.models import Model, outputs_of
-from dpsub.models.checked_arrays import final_weights, numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, final_weights, numbers
 from dpsub.trainers.blocks import block_size
 from dpsub.trainers.devices import device as device_of
 from dpsub.trainers.devices import matmul_precision

@@ -15,8 +15,8 @@ from torch.nn.functional import one_hot
 
 from dpsub._core import checks
 from dpsub._core.random_streams import torch_seed
-from dpsub.models import Model, theta_of
-from dpsub.models.interface import check_model, flat_parameters
+from dpsub.models import Model
+from dpsub.models.interface import check_model, flat_parameters, theta_of
 from dpsub.trainers import devices
 from dpsub.trainers.answers import SAYS, checked_answers, checked_records
 from dpsub.trainers.blocks import block_size

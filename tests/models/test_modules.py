@@ -9,7 +9,7 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.models import Model, Stochastic
-from dpsub.models.dropout import draw, masked
+from dpsub.models.differentiation import draw, masked
 from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")

@@ -12,7 +12,7 @@ from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.crafters import AdversarialSample, adversarial_sample
 from dpsub.crafters import sample_arguments as arguments
 from dpsub.models import Model
-from dpsub.models.checked_arrays import numbers
+from dpsub.models.interface import numbers
 from dpsub.trainers.devices import NAMES
 
 

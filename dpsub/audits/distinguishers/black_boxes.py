@@ -15,8 +15,7 @@ from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.crafters import sample_arguments as arguments
 from dpsub.models import Model
-from dpsub.models.checked_arrays import numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, numbers
 from dpsub.trainers import Surrogates, answers_of, distilled
 from dpsub.trainers.devices import NAMES
 from dpsub.trainers.distillation import checked_recipe
