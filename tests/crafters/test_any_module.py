@@ -9,7 +9,7 @@ from modules_of_others import ACCEPTED
 from torch import nn
 
 from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, crafters, data, models
-from dpsub.crafters.gradient_geometry import compare_gradients
+from dpsub.crafters.reference_model import compare_gradients
 
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=2, learning_rate=0.05)
 QUICK = {"device": "cpu", "progress": False}

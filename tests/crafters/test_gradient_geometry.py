@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from torch.nn.functional import cosine_similarity
 
-from dpsub.crafters.gradient_geometry import compare_gradients
-from dpsub.crafters.reference_model import reference
+from dpsub.crafters.reference_model import compare_gradients, reference
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from dpsub import crafters
-from dpsub.crafters.record_descents import Turning, mean_gradient
 from dpsub.crafters.reference_model import gradient_of
+from dpsub.crafters.step_records import Turning, mean_gradient
 
 NAMES = ["linear", "mlp", "convnet", "module"]
 
@@ -47,7 +47,7 @@ def test_mean_gradient_is_that_of_all_records_together(targets, bank_of, monkeyp
     task, _ = targets["mlp"]
     [module] = modules(bank_of("mlp"))
     x, y = torch.tensor(task.x_aux), torch.tensor(task.y_aux)
-    monkeypatch.setattr("dpsub.crafters.record_descents.AT_ONCE", 7)
+    monkeypatch.setattr("dpsub.crafters.step_records.AT_ONCE", 7)
     in_parts = mean_gradient(module, cross_entropy_of_each, x, y)
     cross_entropy(module(x), y).backward()
     torch.testing.assert_close(in_parts, torch.cat([one.grad.flatten() for one in module.parameters()]))

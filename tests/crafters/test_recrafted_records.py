@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dpsub import crafters, models
-from dpsub.crafters.recrafted_records import clipped_gradients
 from dpsub.trainers import StepCanary
+from dpsub.trainers.step_canaries import clipped_gradients
 
 KINDS = ["mislabeled", "blank", "adversarial", "crafted"]
 NAMES = ["linear", "mlp", "convnet", "module"]
