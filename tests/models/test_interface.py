@@ -29,7 +29,7 @@ def test_all_models_are_of_the_interface(bench):
 def test_clipped_sum_is_the_sum_of_clipped_per_record_gradients(bench, sampled):
     task, model = bench.task, bench.model
     gradients = torch.stack([
-        torch.stack([by_autograd(model, model.flat(bench.theta)[run], task, i) for i in range(24)]) for run in range(3)
+        torch.stack([by_autograd(model, model.flat(bench.theta)[run], task, i) for i in range(12)]) for run in range(3)
     ])  # fmt: skip
     norms = gradients.norm(dim=2, keepdim=True)
     some = float(norms.median())
@@ -50,21 +50,21 @@ def test_weights_of_records_add_up(bench, sampled):
             bench.model.clipped_sum(bench.theta, bench.inputs[i : i + 1], bench.labels[i : i + 1], None, 1.0)
         )
         * weights[i, :, None]
-        for i in range(24)
+        for i in range(12)
     )
     for cut in bench.gathering:
         torch.testing.assert_close(bench.model.flat(bench.sum(weights, model=cut)), known, atol=1e-5, rtol=1e-4)
 
 
 def test_the_full_batch_is_the_batch_with_everyone(bench):
-    everyone = torch.ones(24, 3, dtype=torch.bool)
+    everyone = torch.ones(12, 3, dtype=torch.bool)
     full = bench.sum(None)
     for cut in bench.gathering:
         torch.testing.assert_close(full, bench.sum(everyone, model=cut), atol=1e-5, rtol=1e-5)
 
 
 def test_an_empty_batch_sums_to_nothing(bench):
-    nobody = torch.zeros(24, 3, dtype=torch.bool)
+    nobody = torch.zeros(12, 3, dtype=torch.bool)
     for cut in bench.gathering:
         assert not bench.sum(nobody, model=cut).any()
 
@@ -79,8 +79,8 @@ def test_a_sum_replaces_whatever_was_in_its_place(bench, sampled):
 
 
 def test_batches_of_different_sizes_are_summed_each_by_itself(bench):
-    sampled = torch.zeros(24, 3, dtype=torch.bool)
-    sampled[5, 0] = sampled[3:20, 2] = True  # one record, none, seventeen
+    sampled = torch.zeros(12, 3, dtype=torch.bool)
+    sampled[5, 0] = sampled[3:11, 2] = True  # one record, none, eight
     for cut in bench.gathering:
         found = bench.model.flat(bench.sum(sampled, model=cut))
         assert not found[1].any()
@@ -91,9 +91,9 @@ def test_batches_of_different_sizes_are_summed_each_by_itself(bench):
 
 
 def test_one_model_of_the_bank_is_a_torch_module(bench):
-    model, x = bench.model, torch.tensor(bench.task.x_train)
+    model, x = bench.model, torch.tensor(bench.task.x_train[:12])
     logits = model.logits(bench.theta, bench.inputs)
-    assert logits.shape == (24, 10, 3)
+    assert logits.shape == (12, 10, 3)
     for run in range(3):
         parameters = model.flat(bench.theta)[run].clone()
         module = model.module(parameters)
@@ -118,7 +118,7 @@ def test_flat_parameters_are_a_view(bench):
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_parameters_may_come_as_anything_flat(bench_of, name):
     bench = bench_of(name)
-    model, x = bench.model, torch.tensor(bench.task.x_train)
+    model, x = bench.model, torch.tensor(bench.task.x_train[:12])
     vector = torch.linspace(-1, 1, model.parameters, requires_grad=True)
     theta = model.initial_parameters(1, torch.Generator())
     model.flat(theta)[0] = vector.detach()
