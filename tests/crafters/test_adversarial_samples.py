@@ -93,9 +93,9 @@ def test_the_wrong_direction_is_never_rewarded(loss):
 
 
 @pytest.mark.parametrize(
-    ("loss", "optimizer"), [*((loss, "adam") for loss in LOSSES), ("ade", "sgd"), ("fisher", "sgd")]
+    ("bank", "loss", "optimizer"),
+    [*(("mlp", loss, "adam") for loss in LOSSES), *((bank, "fisher", "sgd") for bank in BANKS)],
 )
-@pytest.mark.parametrize("bank", BANKS)
 def test_crafting_equals_a_loop_over_modules(trained, bank, loss, optimizer):
     model, weights, start = trained(bank)
     rate = {"adam": 0.02, "sgd": 0.05}[optimizer]
@@ -220,8 +220,7 @@ def test_without_a_step_scores_are_minus_the_losses_at_the_start(trained, bank):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("bank", ["linear", "convnet", "attention"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("bank", "loss"), zip(BANKS, LOSSES, strict=False))
 def test_many_models_are_crafted_on_in_parts(trained, monkeypatch, bank, loss):
     model, weights, start = trained(bank)
     whole = crafters.adversarial_sample(model, weights, BITS, start=start, loss=loss, steps=3)
