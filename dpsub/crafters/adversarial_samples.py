@@ -83,9 +83,9 @@ class AdversarialSample(Frozen):
             raise ValueError("trace must hold the moments of crafting, as adversarial_sample records them, got none")
         criterion, margin = BY_NAME[str(self.details["loss"])], float(self.details["margin"])
         moments = [replace(self, x=x) for x in self.trace["x"]]
-        losses = [-torch.tensor(one.scores(model, weights)) for one in moments]
+        losses = [-torch.tensor(moment.scores(model, weights)) for moment in moments]
         with_z = torch.tensor(trained_with_z(bits, len(losses[0])))
-        worlds = [(one[with_z], one[~with_z]) for one in losses]
+        worlds = [(at_moment[with_z], at_moment[~with_z]) for at_moment in losses]
         return {
             "step": np.asarray(self.trace["step"]),
             "loss": np.array([float(criterion(*two, margin)) for two in worlds]),
@@ -295,13 +295,13 @@ def record(name: str, value: object) -> Record:
     return Record(x, checks.whole(f"{name}'s label", value[1], at_least=0))
 
 
-def check_record(name: str, model: Model, given: Record) -> None:
+def check_record(name: str, model: Model, value: Record) -> None:
     """Check that a record has a model's shape and one of its labels."""
-    if given.x.shape != model.input_shape:
+    if value.x.shape != model.input_shape:
         raise ValueError(
-            f"{name} must have features of shape {model.input_shape}, as {model!r} does, got {given.x.shape}"
+            f"{name} must have features of shape {model.input_shape}, as {model!r} does, got {value.x.shape}"
         )
-    checks.whole(f"{name}'s label", given.y, at_least=0, at_most=model.classes - 1)
+    checks.whole(f"{name}'s label", value.y, at_least=0, at_most=model.classes - 1)
 
 
 def two_labels(y: object, y_prime: object, *, classes: int | None = None) -> tuple[int, int | None]:
@@ -329,11 +329,11 @@ def limits(bounds: object, start: NDArray[np.float32]) -> Limits | None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise ValueError(f"bounds must be None or a pair (low, high), got {bounds!r}")
-    ends = [numbers("bounds", one) for one in bounds]
+    ends = [numbers("bounds", end) for end in bounds]
     try:
-        low, high = (np.broadcast_to(one, start.shape).copy() for one in ends)
+        low, high = (np.broadcast_to(end, start.shape).copy() for end in ends)
     except ValueError:
-        shapes = " and ".join(str(one.shape) for one in ends)
+        shapes = " and ".join(str(end.shape) for end in ends)
         raise ValueError(
             f"bounds must be numbers or broadcast to the start's shape {start.shape}, got {shapes}"
         ) from None

@@ -76,10 +76,10 @@ def attribute(
             break
     else:
         raise _nothing_else(about, target)
-    found = reference(task, model, spec, seed=seed, target=target)
-    if not len(about.others(found.z.x)):
-        raise _nothing_else(about, found.slot)
-    return _with_farthest_value(found, about, task, spec.max_grad_norm, seed)
+    trained = reference(task, model, spec, seed=seed, target=target)
+    if not len(about.others(trained.z.x)):
+        raise _nothing_else(about, trained.slot)
+    return _with_farthest_value(trained, about, task, spec.max_grad_norm, seed)
 
 
 @checks.checked("spec", "seed")
@@ -123,20 +123,22 @@ def attribute_pairs(
     return together(made, {"columns": about.name, "seed": seed}, "distance")
 
 
-def _with_farthest_value(found: Reference, about: Attribute, task: Task, max_grad_norm: float, seed: int) -> CanaryPair:
+def _with_farthest_value(
+    trained: Reference, about: Attribute, task: Task, max_grad_norm: float, seed: int
+) -> CanaryPair:
     """The target with two values of an attribute: the other one's clipped gradient lies farthest from the first's."""
-    own = found.z.x
+    own = trained.z.x
     others = about.others(own)
     value = about.value_of(own) if about.first is None else about.first
-    found = found._replace(z=Record(about.with_value(own, value), found.z.y))
+    trained = trained._replace(z=Record(about.with_value(own, value), trained.z.y))
     changed = np.stack([about.with_value(own, other) for other in others])
-    gradients = compare_gradients(found, changed, np.full(len(others), found.z.y))
+    gradients = compare_gradients(trained, changed, np.full(len(others), trained.z.y))
     distance = clipped_distance(gradients, max_grad_norm) / max_grad_norm
     chosen = int(distance.argmax())
-    return found.pair(
+    return trained.pair(
         task,
         "S6",
-        Record(changed[chosen], found.z.y),
+        Record(changed[chosen], trained.z.y),
         seed=seed,
         details={
             **gradients.details(chosen),
@@ -151,9 +153,9 @@ def _with_farthest_value(found: Reference, about: Attribute, task: Task, max_gra
 
 def clipped_distance(gradients: Geometry, max_grad_norm: float) -> NDArray[np.float64]:
     """(k,): the distance of each candidate's gradient from the target's, both clipped to `max_grad_norm`."""
-    mine = min(gradients.norm, max_grad_norm)
-    theirs = np.minimum(gradients.ratio * gradients.norm, max_grad_norm)
-    squared = (mine - theirs) ** 2 + 2 * mine * theirs * (1 - gradients.cosine)
+    own = min(gradients.norm, max_grad_norm)
+    lengths = np.minimum(gradients.ratio * gradients.norm, max_grad_norm)
+    squared = (own - lengths) ** 2 + 2 * own * lengths * (1 - gradients.cosine)
     return np.sqrt(np.maximum(squared, 0))  # rounding may leave equal gradients slightly below 0
 
 
@@ -232,14 +234,14 @@ def attribute_of(task: Task, columns: Any, values: Any, only: Any) -> Attribute:
         raise ValueError("only and values must not be given together, since only names the values: leave one out")
     positions = len(indices) if group else None
     if only is not None:
-        one = isinstance(only, numbers.Real)
-        both = [only] if one else checks.several("only must be a value, or a pair of values for z and z′", only)
-        if not one and len(both) != 2:
+        single = isinstance(only, numbers.Real)
+        both = [only] if single else checks.several("only must be a value, or a pair of values for z and z′", only)
+        if not single and len(both) != 2:
             raise ValueError(f"only must be a value, or a pair of values for z and z′, got {len(both)} values")
         checked = [_value("only", value, positions) for value in both]
-        if not one and checked[0] == checked[1]:
+        if not single and checked[0] == checked[1]:
             raise ValueError(f"only must be two different values, got {both[0]!r} twice")
-        return Attribute(indices, group, np.array(checked[-1:]), None if one else checked[0], "only")
+        return Attribute(indices, group, np.array(checked[-1:]), None if single else checked[0], "only")
     if values is not None:
         listed = checks.several("values must be a sequence of candidate values", values)
         if not listed:

@@ -34,18 +34,18 @@ def slots_of(task: Task, model: Model, pairs: int, seed: int) -> tuple[int, NDAr
 
 def together(made: Iterable[CanaryPair], details: dict[str, int | str], *measured: str) -> Pairs:
     """Pairs of records as one object, whose trace has what is measured of each pair: names among their details."""
-    several = [(one.slot, one.z, one.z_prime, one.details, one.scenario, one.task) for one in made]
+    several = [(pair.slot, pair.z, pair.z_prime, pair.details, pair.scenario, pair.task) for pair in made]
     slots, z, z_prime, own, scenarios, tasks = zip(*several, strict=True)
     return Pairs(
         np.array(slots),
-        np.stack([one.x for one in z]),
-        np.stack([one.x for one in z_prime]),
-        np.array([one.y for one in z]),
-        np.array([one.y for one in z_prime]),
+        np.stack([record.x for record in z]),
+        np.stack([record.x for record in z_prime]),
+        np.array([record.y for record in z]),
+        np.array([record.y for record in z_prime]),
         scenario=scenarios[0],
         details=details,
         task=tasks[0],
-        trace={name: np.array([one[name] for one in own]) for name in measured},
+        trace={name: np.array([of_pair[name] for of_pair in own]) for name in measured},
     )
 
 

@@ -68,16 +68,16 @@ def crafted_input(
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 3.
     """
-    found = reference(task, model, spec, seed=seed, target=target)
-    module = found.module
-    wanted = found.gradient()
+    trained = reference(task, model, spec, seed=seed, target=target)
+    module = trained.module
+    wanted = trained.gradient()
     norm = wanted.norm()
     direction = wanted / norm
-    x = torch.zeros(found.z.x.shape, dtype=wanted.dtype, requires_grad=True)
+    x = torch.zeros(trained.z.x.shape, dtype=wanted.dtype, requires_grad=True)
     seen = snapshots(steps)
     losses, moments = [], []
     for step in range(steps + 1):
-        got = gradient_of(module, x, found.z.y, losses_of(model))
+        got = gradient_of(module, x, trained.z.y, losses_of(model))
         length = got.norm()
         cosine = direction @ (got / length)
         mse = functional.mse_loss(got, wanted)
@@ -98,10 +98,10 @@ def crafted_input(
             f"steps must be enough for the descent to turn the gradient, got {steps} with a final cosine of "
             f"{curves[-1, 0]:.9f}: take more, or another target if its features are all 0, where the descent starts"
         )
-    return found.pair(
+    return trained.pair(
         task,
         "S3",
-        Record(moments[-1].numpy(), found.z.y),
+        Record(moments[-1].numpy(), trained.z.y),
         seed=seed,
         details={
             "norm": float(norm),
@@ -171,14 +171,14 @@ def mislabeled_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed:
     return together(made, {"seed": seed}, "cosine")
 
 
-def _with_farthest_label(found: Reference, task: Task, seed: int) -> CanaryPair:
+def _with_farthest_label(trained: Reference, task: Task, seed: int) -> CanaryPair:
     """The target, and the same record with the label whose gradient points farthest from the target's."""
     labels = np.arange(task.num_classes)
-    repeated = np.broadcast_to(found.z.x, (len(labels), *found.z.x.shape)).copy()
-    gradients = compare_gradients(found, repeated, labels)
-    chosen = int(np.where(labels == found.z.y, np.inf, gradients.cosine).argmin())
+    repeated = np.broadcast_to(trained.z.x, (len(labels), *trained.z.x.shape)).copy()
+    gradients = compare_gradients(trained, repeated, labels)
+    chosen = int(np.where(labels == trained.z.y, np.inf, gradients.cosine).argmin())
     details, trace = gradients.details(chosen), {"cosine": gradients.cosine}
-    return found.pair(task, "S4", Record(found.z.x, chosen), seed=seed, details=details, trace=trace)
+    return trained.pair(task, "S4", Record(trained.z.x, chosen), seed=seed, details=details, trace=trace)
 
 
 @checks.checked("spec", "seed")
@@ -200,8 +200,8 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     Source: *Beyond Membership*, section 3.2.2, Algorithm 5.
     """
     check_auxiliary(task)
-    everyone = np.ones(len(task.y_aux), dtype=bool)
-    return _with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, everyone)
+    all_free = np.ones(len(task.y_aux), dtype=bool)
+    return _with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, all_free)
 
 
 @checks.checked("spec", "seed")
@@ -240,13 +240,13 @@ def natural_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: in
     return together(made(), {"seed": seed}, "cosine", "auxiliary")
 
 
-def _with_farthest_auxiliary(found: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
+def _with_farthest_auxiliary(trained: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
     """The target, and the auxiliary record, among those that are free, whose gradient points farthest from its own."""
-    gradients = compare_gradients(found, task.x_aux, task.y_aux)
+    gradients = compare_gradients(trained, task.x_aux, task.y_aux)
     chosen = int(np.where(free, gradients.cosine, np.inf).argmin())
     z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
     details = {"auxiliary": chosen, **gradients.details(chosen)}
-    return found.pair(task, "S5", z_prime, seed=seed, details=details, trace={"cosine": gradients.cosine})
+    return trained.pair(task, "S5", z_prime, seed=seed, details=details, trace={"cosine": gradients.cosine})
 
 
 BY_SCENARIO = {"S2": gradient, "S3": crafted_input, "S4": mislabeled, "S5": natural}

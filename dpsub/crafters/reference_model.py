@@ -66,13 +66,13 @@ class Reference(NamedTuple):
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        found = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
-        if not found.norm() > LEAST_NORM:
+        gradient = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
+        if not gradient.norm() > LEAST_NORM:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
                 "is 0 or nearly so: train for fewer steps or choose another target"
             )
-        return found
+        return gradient
 
     def pair(
         self,
@@ -160,19 +160,19 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
     slot = int(confidence.argmin()) if target is None else target
     z = Record(task.x_train[slot], int(task.y_train[slot]))
-    found = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
+    trained = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
     try:
-        gradient_of(found.module, found.inputs(z.x), z.y, losses_of(model))
+        gradient_of(trained.module, trained.inputs(z.x), z.y, losses_of(model))
     except Exception:  # it holds float32 numbers, and has trained with these
-        return found._replace(theta=bank.theta)
-    return found
+        return trained._replace(theta=bank.theta)
+    return trained
 
 
 def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
     """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
     with Instead(ATTENTION):
         loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
-    trained = [one for one in module.parameters() if one.requires_grad]
+    trained = [value for value in module.parameters() if value.requires_grad]
     parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 
@@ -236,7 +236,9 @@ def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geome
             with Instead(ATTENTION):
                 products.append(jvp(losses, (parameters,), (towards,))[1])
         except NotImplementedError:  # an operation that torch cannot differentiate forward
-            own = (gradient_of(module, *one, losses_of(model)) for one in zip(inputs, labels.tolist(), strict=True))
+            own = (
+                gradient_of(module, *record, losses_of(model)) for record in zip(inputs, labels.tolist(), strict=True)
+            )
             products.append(torch.stack([gradient @ target for gradient in own]))
         norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
     length = torch.cat(norms).double().numpy()

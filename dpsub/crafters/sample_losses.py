@@ -67,10 +67,10 @@ class LossesAtRecord:
         total = torch.zeros_like(x)
         of_parts = torch.split(factors, [len(part) for part in self.parts])
         for (theta, part), own in zip(self._both(), of_parts, strict=True):
-            found = losses if losses.requires_grad else self._losses(theta, len(part), x)
-            if not found.requires_grad:
+            by_x = losses if losses.requires_grad else self._losses(theta, len(part), x)
+            if not by_x.requires_grad:
                 return None
-            (slope,) = torch.autograd.grad(found, x, own, allow_unused=True)
+            (slope,) = torch.autograd.grad(by_x, x, own, allow_unused=True)
             if slope is None:
                 return None
             total += slope

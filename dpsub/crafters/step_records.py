@@ -200,14 +200,14 @@ class RecordEachStep(Frozen):
 
     @property
     def details(self) -> Mapping[str, float | int | str]:
-        found: dict[str, float | int | str] = {"kind": self.kind, "seed": self.seed, "records": len(self.y)}
+        about: dict[str, float | int | str] = {"kind": self.kind, "seed": self.seed, "records": len(self.y)}
         if self.target is not None:
-            found["target"] = self.target
+            about["target"] = self.target
         if self.change is not None:
-            found |= {"crafting_steps": self.change.steps, "crafting_rate": self.change.rate}
+            about |= {"crafting_steps": self.change.steps, "crafting_rate": self.change.rate}
         if isinstance(self.change, Ascent):
-            found |= {"ball": self.change.ball, "radius": self.change.radius}
-        return found
+            about |= {"ball": self.change.ball, "radius": self.change.radius}
+        return about
 
     @property
     def fingerprint(self) -> str:

@@ -195,11 +195,11 @@ def check_model(model: Model) -> None:
 def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
     """Flat parameters (count,) as float32: a copy, since a module's parameters may become views of it."""
     try:
-        given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if np.iscomplexobj(given):
+        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if np.iscomplexobj(wide):
             raise TypeError
         with np.errstate(over="ignore"):
-            vector = torch.tensor(given.astype(np.float32))
+            vector = torch.tensor(wide.astype(np.float32))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(
             f"{name} must be a vector of {count} numbers, as torch.nn.utils.parameters_to_vector(module.parameters()) "
@@ -217,11 +217,11 @@ def numbers(name: str, values: object) -> NDArray[np.float32]:
     """Finite real numbers in float32; not a copy where none is needed."""
     checks.no_mask(name, values)
     try:
-        given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if given.dtype.kind not in "iufO":
+        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if wide.dtype.kind not in "iufO":
             raise TypeError
         with np.errstate(over="ignore"):
-            array = given.astype(np.float32, copy=False)
+            array = wide.astype(np.float32, copy=False)
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise ValueError(f"{name} must be real numbers, got a {type(values).__name__} of others") from None
     if not np.isfinite(array).all():

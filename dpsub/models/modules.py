@@ -63,7 +63,7 @@ class ModuleBank(Rows):
     _shapes: tuple[torch.Size, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        trained = {name: one for name, one in self.template.named_parameters() if one.requires_grad}
+        trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
         net = copy.deepcopy(self.template).train(self.generator is not None)  # a thread of its own may use it
         dropouts = masked(net) if self.generator is not None else []
         if dropouts:
@@ -74,7 +74,7 @@ class ModuleBank(Rows):
             ("_net", net),
             ("_dropouts", dropouts),
             ("_names", tuple(trained)),
-            ("_shapes", tuple(one.shape for one in trained.values())),
+            ("_shapes", tuple(value.shape for value in trained.values())),
         ):
             object.__setattr__(self, name, value)
 
@@ -115,7 +115,7 @@ class ModuleBank(Rows):
             return self.start()
         module = copy.deepcopy(self.template)
         for layer in module.modules():
-            if any(one.requires_grad for one in layer.parameters(recurse=False)):
+            if any(value.requires_grad for value in layer.parameters(recurse=False)):
                 layer.reset_parameters()  # type: ignore[operator]
         return module
 
@@ -166,14 +166,14 @@ class ModuleBank(Rows):
         return inputs[records.T]
 
     def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, WeightedSum]:
-        found = self.by_parameter(theta, inputs, labels if labels.ndim == 1 else labels.T)
+        gradients = self.by_parameter(theta, inputs, labels if labels.ndim == 1 else labels.T)
 
         def weighted_sum(weights: Tensor, total: Tensor) -> None:
             by_run = weights.T.contiguous()[:, None]
-            for piece, gradient in zip(self._pieces(total), found, strict=True):
+            for piece, gradient in zip(self._pieces(total), gradients, strict=True):
                 piece += (by_run @ gradient)[:, 0].view(piece.shape)
 
-        return torch.stack([one.square().sum(dim=2) for one in found]).sum(dim=0).sqrt_().T, weighted_sum
+        return torch.stack([part.square().sum(dim=2) for part in gradients]).sum(dim=0).sqrt_().T, weighted_sum
 
     def by_parameter(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """For each trained parameter the records' gradients, (runs, records, numbers).
@@ -193,8 +193,8 @@ class ModuleBank(Rows):
                 layer.masks = iter(of_layer)
             return call(self._net, rest | own, x[None])[0]
 
-        found = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
-        return [one.reshape(*one.shape[:2], -1) for one in found.values()]
+        gradients = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
+        return [part.reshape(*part.shape[:2], -1) for part in gradients.values()]
 
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._names, self._pieces(theta), strict=True))

@@ -180,10 +180,10 @@ def _probabilities(outputs: Tensor) -> Tensor:
     On a CPU torch's softmax over a last dimension of fewer than 16 numbers takes ten times as long as over a first one.
     """
     if outputs.device.type == "cpu" and outputs.shape[2] < 16:
-        found = torch.softmax(outputs.permute(2, 1, 0).contiguous(), dim=0).permute(1, 2, 0).contiguous()
+        probabilities = torch.softmax(outputs.permute(2, 1, 0).contiguous(), dim=0).permute(1, 2, 0).contiguous()
     else:
-        found = torch.softmax(outputs.transpose(0, 1), dim=2)
-    return found.transpose(0, 1)
+        probabilities = torch.softmax(outputs.transpose(0, 1), dim=2)
+    return probabilities.transpose(0, 1)
 
 
 MOST_WIDTH = 2**31

@@ -122,7 +122,7 @@ class Rows(ABC):
         Parts with the same records follow each other, so that this is formed once for all models.
         """
         last = None
-        for several, part in sorted(self._parts([len(inputs)] * runs), key=lambda one: one[1].start):
+        for several, part in sorted(self._parts([len(inputs)] * runs), key=lambda place: place[1].start):
             if part != last:
                 seen, last = self._shared(inputs[part]), part
             yield several, part, seen

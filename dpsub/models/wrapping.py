@@ -102,7 +102,7 @@ def from_module(
 
 def _activations(module: nn.Module, x: Tensor) -> int:
     """How many numbers a forward pass keeps for the backward pass, its parameters left out."""
-    own, kept = {one.data_ptr() for one in module.parameters()}, 0
+    own, kept = {value.data_ptr() for value in module.parameters()}, 0
 
     def keep(value: Tensor) -> Tensor:
         nonlocal kept
@@ -115,18 +115,18 @@ def _activations(module: nn.Module, x: Tensor) -> int:
 
 
 def _check_parameters(module: nn.Module) -> None:
-    if any(nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+    if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         raise ValueError(
             "module must have parameters of known shapes, got a lazy layer: call the module once, with records of the "
             "task's shape"
         )
-    trained = [one for one in module.parameters() if one.requires_grad]
+    trained = [value for value in module.parameters() if value.requires_grad]
     if not trained:
         raise ValueError("module must have a parameter that requires a gradient, got none: nothing would be trained")
-    for one in trained:
-        if one.dtype != torch.float32 or one.device.type != "cpu":
+    for value in trained:
+        if value.dtype != torch.float32 or value.device.type != "cpu":
             raise ValueError(
-                f"module must have float32 parameters on the CPU, got {one.dtype} on {one.device}: "
+                f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: "
                 "use module.float().cpu()"
             )
 
@@ -146,7 +146,7 @@ def _check_start(bank: ModuleBank) -> None:
     generator = torch.Generator().manual_seed(0)
     if bank.start == "fresh":
         for path, layer in bank.template.named_modules():
-            own = [one for one in layer.parameters(recurse=False) if one.requires_grad]
+            own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
             if own and not callable(getattr(layer, "reset_parameters", None)):
                 raise ValueError(
                     f"start must be a function that makes a module where layers have no reset_parameters, got 'fresh' "
@@ -296,7 +296,7 @@ def _module(bank: ModuleBank, theta: Tensor | None, training: bool) -> tuple[nn.
 def _gradient(module: nn.Module, bank: ModuleBank, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The outputs, and (parameters,) the gradient of the sum of the records' losses, by autograd alone."""
     outputs = module(x)
-    trained = [one for one in module.parameters() if one.requires_grad]
+    trained = [value for value in module.parameters() if value.requires_grad]
     parts = torch.autograd.grad(bank.losses(outputs, y).sum(), trained, materialize_grads=True)
     return outputs.detach(), torch.cat([part.to_dense().flatten() for part in parts])
 
