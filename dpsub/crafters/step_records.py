@@ -26,7 +26,8 @@ from dpsub.models.interface import Losses
 from dpsub.trainers import Bank, StepGradients
 from dpsub.trainers.step_canaries import clipped_gradients
 
-RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
+Records = tuple[NDArray[np.float32], NDArray[np.int64]]
+KINDS = ("mislabeled", "blank", "adversarial", "crafted")
 OPTIONS = {
     "steps": ("adversarial", "crafted"),
     "learning_rate": ("adversarial", "crafted"),
@@ -47,7 +48,7 @@ LEAST = 1e-30  # the product of two norms counts as at least this
     "seed",
     "steps",
     "learning_rate",
-    kind=partial(checks.choice, options=RECORDS),
+    kind=partial(checks.choice, options=KINDS),
     radius=partial(checks.real, above=0),
     ball=partial(checks.choice, options=BALLS),
 )
@@ -124,7 +125,7 @@ def record_each_step(
     return RecordEachStep(kind, x, y, task.num_classes, change, target, seed, slot, task.fingerprint)
 
 
-def _not_private(task: Task) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _not_private(task: Task) -> Records:
     """The records that an adversary starts from."""
     part = "aux" if len(task.y_aux) else "test"
     if not len(task.y_test) and part == "test":
@@ -154,13 +155,8 @@ def _change(
 def _check_differentiable(model: Model, x: NDArray[np.float32], y: NDArray[np.int64], change: Ascent | Turning) -> None:
     with torch.random.fork_rng(devices=[]):  # a new module may draw random weights
         module = model.module()
-    losses, first = losses_of(model), (torch.tensor(x[:1]), torch.tensor(y[:1]))
     with differentiable_by_records():
-        if isinstance(change, Ascent):
-            replace(change, steps=1)(module, losses, first[0][0], int(y[0]))
-        else:
-            away_from = mean_gradient(module, losses, *first)
-            replace(change, steps=1)(module, losses, first[0][0], int(y[0]), away_from)
+        replace(change, steps=1)(module, losses_of(model), torch.tensor(x[0]), int(y[0]), (x[:1], y[:1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,11 +199,7 @@ class RecordEachStep(Frozen):
         about: dict[str, float | int | str] = {"kind": self.kind, "seed": self.seed, "records": len(self.y)}
         if self.target is not None:
             about["target"] = self.target
-        if self.change is not None:
-            about |= {"crafting_steps": self.change.steps, "crafting_rate": self.change.rate}
-        if isinstance(self.change, Ascent):
-            about |= {"ball": self.change.ball, "radius": self.change.radius}
-        return about
+        return about if self.change is None else about | self.change.details
 
     @property
     def fingerprint(self) -> str:
@@ -242,15 +234,9 @@ class RecordEachStep(Frozen):
             y = int(rng.integers(self.classes))
         if self.change is None:
             return x[None], y
-        return torch.stack([self._changed(bank, parameters, x, y) for parameters in bank.model.flat(bank.theta)]), y
-
-    def _changed(self, bank: Bank, parameters: Tensor, x: Tensor, y: int) -> Tensor:
-        module, losses = bank.model.module(parameters).to(bank.device), losses_of(bank.model)
-        if isinstance(self.change, Ascent):
-            return self.change(module, losses, x, y)
-        assert self.change is not None
-        others = torch.tensor(self.x, device=bank.device), torch.tensor(self.y, device=bank.device)
-        return self.change(module, losses, x, y, mean_gradient(module, losses, *others))
+        modules = (bank.model.module(parameters).to(bank.device) for parameters in bank.model.flat(bank.theta))
+        losses, others = losses_of(bank.model), (self.x, self.y)
+        return torch.stack([self.change(module, losses, x, y, others) for module in modules]), y
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
         """The clipped gradients of z and z′ at the current models, as training on these records would add them.
@@ -297,8 +283,12 @@ class Ascent:
     radius: float
     ball: str
 
-    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int) -> Tensor:
-        """The changed x. Where the gradient is 0 it does not move."""
+    @property
+    def details(self) -> dict[str, float | int | str]:
+        return {"crafting_steps": self.steps, "crafting_rate": self.rate, "ball": self.ball, "radius": self.radius}
+
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
+        """The changed x, whatever the other records are. Where the gradient is 0 it does not move."""
         label, away = torch.tensor([y], device=x.device), torch.zeros_like(x)
         for _ in range(self.steps):
             moved = (x + away).requires_grad_()
@@ -325,7 +315,16 @@ class Turning:
     steps: int
     rate: float
 
-    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, away_from: Tensor) -> Tensor:
+    @property
+    def details(self) -> dict[str, float | int | str]:
+        return {"crafting_steps": self.steps, "crafting_rate": self.rate}
+
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
+        """The x that `turned` finds, away from the mean gradient of the other records."""
+        records, labels = (torch.tensor(part, device=x.device) for part in others)
+        return self.turned(module, losses, x, y, mean_gradient(module, losses, records, labels))
+
+    def turned(self, module: nn.Module, losses: Losses, x: Tensor, y: int, away_from: Tensor) -> Tensor:
         """The x with the least |cos| of all on the way, which is x itself if no step lowers it.
 
         An x without a gradient is never taken: it would be no canary.

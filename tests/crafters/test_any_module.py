@@ -106,7 +106,7 @@ def test_what_no_crafter_takes_is_named(name):
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def attacked(request):
+def accepted(request):
     """A module's name, a task, and a bank."""
     task = flat_task()
     make, loss = ACCEPTED[request.param]
@@ -117,8 +117,8 @@ def attacked(request):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_every_crafter_attacks_modules_or_says_why_not(attacked):
-    module, task, model = attacked
+def test_every_crafter_attacks_modules_or_says_why_not(accepted):
+    module, task, model = accepted
     for name, craft in CRAFTERS.items():
         if name in NO_FEATURES.get(module, ()):
             with pytest.raises(
@@ -134,8 +134,8 @@ def test_every_crafter_attacks_modules_or_says_why_not(attacked):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_gradients_are_compared_as_records_one_by_one_have_them(attacked):
-    name, task, model = attacked
+def test_gradients_are_compared_as_records_one_by_one_have_them(accepted):
+    name, task, model = accepted
     found = crafters.reference(task, model, SPEC, seed=0)
     assert found.theta.dtype == (torch.float32 if name in FLOAT32 else torch.float64)
     module, loss = model.module(model.flat(found.theta)[0]), models.losses_of(model)  # in float32

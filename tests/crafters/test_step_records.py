@@ -319,5 +319,5 @@ def test_a_record_without_a_gradient_is_not_taken():
         module = torch.nn.Linear(4, 3)
         for _ in range(5):
             x, others = torch.randn(4), torch.randn(15)
-            found = Turning(20, 1e5)(module, cross_entropy_of_each, x, 1, others)
+            found = Turning(20, 1e5).turned(module, cross_entropy_of_each, x, 1, others)
             assert gradient_of(module, found, 1, cross_entropy_of_each).norm() > 0.1
