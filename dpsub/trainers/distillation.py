@@ -16,9 +16,8 @@ from torch.nn.functional import one_hot
 
 from dpsub._core import checks
 from dpsub._core.random_streams import torch_seed
-from dpsub.models import Model, outputs_of, theta_of
-from dpsub.models.checked_arrays import final_weights, numbers
-from dpsub.models.interface import check_model, flat_parameters
+from dpsub.models import Model, outputs_of
+from dpsub.models.interface import check_model, final_weights, flat_parameters, numbers, theta_of
 from dpsub.trainers import devices
 from dpsub.trainers.bank import block_size
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dpsub.models import Model, losses_of
+from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import OPACUS_EPS
-from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers.bank import Bank
 from dpsub.trainers.slot import Slot, label_logits
 
