@@ -25,14 +25,15 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     It records steps as Opacus's own PRV accountant does. Its ε is `dpsub.accounting.epsilon` of that history: a
     certified upper bound. It assumes Poisson sampling, as Opacus's accountants do. After
-    `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`. Opacus does not tell its
+    `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`, or "without_replacement" if
+    each batch is drawn anew as so many of all records. Opacus does not tell its
     accountants, but this one refuses an ε for Poisson sampling once the batches that it has seen rule that out: their
     sizes do not vary as they should, or gradients were accumulated. `make_private_with_epsilon` always calibrates for
     Poisson sampling; for epochs, take the noise from `dpsub.accounting.noise_multiplier(sampling="epochs")`. Where
     skipped steps joined several batches, there is no ε.
 
     Args:
-        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`.
+        sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`.
 
     >>> accountant = SubstitutePRVAccountant()
     >>> for _ in range(500):
@@ -48,7 +49,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     @property
     def sampling(self) -> str:
-        """How records enter batches: "poisson" or "epochs"."""
+        """How records enter batches: "poisson", "epochs" or "without_replacement"."""
         return self._sampling
 
     @sampling.setter
@@ -109,9 +110,10 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             )
         if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
             raise ValueError(
-                f"sampling must be 'epochs' for batches that are not Poisson's, got 'poisson', and {reason}: set "
-                "accountant.sampling = 'epochs' if each record is in one batch an epoch, or train with "
-                "make_private(poisson_sampling=True)"
+                "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's, got 'poisson', "
+                f"and {reason}: set accountant.sampling = 'epochs' if each record is in one batch an epoch, or "
+                "'without_replacement' if each batch is drawn anew as so many of all records; or train with "
+                "make_private(poisson_sampling=True), whose ε is smaller"
             )
 
     def state_dict(self, destination: Any = None) -> Any:

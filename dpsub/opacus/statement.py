@@ -33,24 +33,29 @@ class PrivacyStatement:
 
     Attributes:
         add_remove: ε under add/remove adjacency, which protects membership, if the number of records is public or if
-            neither the sample rate nor the expected batch size follows from it. None for sampling by epochs, where it
-            does not exist: a removed record would shift the others between batches.
+            neither the sample rate nor the expected batch size follows from it. None unless sampling is Poisson's: with
+            other batches it does not exist, since a removed record would change those of the others.
         zero_out: ε under zero-out adjacency: a record is replaced by nothing, and the others stay in their batches. It
-            equals `add_remove` for Poisson sampling.
+            equals `add_remove` for Poisson sampling, and is at most `substitute` for batches of fixed size, where no
+            other is known.
         substitute: ε under substitute adjacency, which protects a record's contents.
-        group_privacy: the substitute ε that group privacy derives from `zero_out` accounting alone.
+        poisson: what `substitute` would be with Poisson batches of the same noise multiplier, sample rate and steps.
+        group_privacy: the substitute ε that group privacy derives from `zero_out` accounting alone; None for batches of
+            fixed size.
         found_members: the largest share of the members that an attack can identify at a 1 % false-positive rate.
         found_contents: the same for the records with one of two values, where the attack decides between the two.
-        delta: the δ of all three.
+        delta: the δ of all of them.
         history: phases of (noise_multiplier, sample_rate, steps).
-        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`: what all numbers hold for.
+        sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`: what all numbers but
+            `poisson` hold for.
         loader_seen: whether the sampling was read from a data loader.
     """
 
     add_remove: float | None
     zero_out: float
     substitute: float
-    group_privacy: float
+    poisson: float
+    group_privacy: float | None
     found_members: float
     found_contents: float
     delta: float
@@ -73,10 +78,12 @@ class PrivacyStatement:
             steps = sum(count for *_, count in self.history)
             phases = [f"{steps:,} steps in {len(phases)} phases of different noise multiplier or sample rate"]
         protected = f"is protected with ε = {_up(self.zero_out)}"
+        presence = "add/remove"
         if self.add_remove is None:
+            presence = "zero-out"
             membership = (
                 f"Membership: whether a record was used or left out of its batches {protected} (zero-out adjacency). "
-                "Under add/remove adjacency there is no ε: a removed record would shift the others between batches."
+                "Under add/remove adjacency there is no ε: a removed record would change the batches of the others."
             )
         else:
             membership = (
@@ -92,20 +99,35 @@ class PrivacyStatement:
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
             "has, and is wrong about 1 % of the records with the second value, identifies at most "
-            f"{_percent(self.found_contents)} of the records with the first."
-            + ("" if self.add_remove is None else " A replaced record leaves the number of records as it was."),
-            "State the substitute ε to protect a record's contents and the "
-            f"{'zero-out' if self.add_remove is None else 'add/remove'} ε to protect its presence. Always name the "
-            "adjacency. The substitute ε is an upper bound computed for this training. From "
-            f"{'zero-out' if self.add_remove is None else 'add/remove'} accounting alone, group privacy would give "
-            f"ε = {_up(self.group_privacy)}.",
+            f"{_percent(self.found_contents)} of the records with the first." + self._how_drawn(),
+            f"State the substitute ε to protect a record's contents and the {presence} ε to protect its presence. "
+            "Always name the adjacency. The substitute ε is an upper bound computed for this training."
+            + (
+                ""
+                if self.group_privacy is None
+                else f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
+            ),
         ]
+
+    def _how_drawn(self) -> str:
+        """What the sampling does to the ε of a record's contents."""
+        if self.sampling == "poisson":
+            return " A replaced record leaves the number of records as it was."
+        return (
+            " Most of this ε comes from how batches were drawn: with Poisson batches of the same noise, sample rate "
+            f"and steps it would be {_up(self.poisson)} (make_private(poisson_sampling=True))."
+            if self.poisson < self.substitute / 2
+            else f" With Poisson batches of the same noise, sample rate and steps it would be {_up(self.poisson)} "
+            "(make_private(poisson_sampling=True))."
+        )
 
     def _assumed(self) -> str:
         """For which sampling the numbers hold, and how it is known."""
         seen = ", as its data loader shows" if self.loader_seen else ""
         if self.sampling == "epochs":
             return f"The numbers hold for batches that use each record once an epoch, shuffled or not{seen}."
+        if self.sampling == "without_replacement":
+            return f"The numbers hold for batches of fixed size that are drawn anew at each step{seen}."
         if self.loader_seen:
             return f"The numbers hold for Poisson sampling{seen}."
         return (
@@ -130,9 +152,10 @@ def privacy_statement(
         delta: 0 < δ < 1.
         data_loader: the loader that batches came from, as `make_private` returned it, or a sequence of all such
             loaders. It shows the sampling: Opacus's `DPDataLoader` is "poisson", a shuffled or sequential loader is
-            "epochs", and anything else is refused.
-        sampling: "poisson" or "epochs", as in `dpsub.accounting.epsilon`, where there is no loader to show it. The
-            default is that of the accountant if it is dpsub's, else "poisson".
+            "epochs", one that draws a single batch of the records without replacement each time that it is iterated
+            over is "without_replacement", and anything else is refused.
+        sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`, where there is no
+            loader to show it. The default is that of the accountant if it is dpsub's, else "poisson".
 
     Returns:
         A `PrivacyStatement`, which prints as a text to paste.
@@ -158,16 +181,21 @@ def privacy_statement(
     def found(adjacency: str) -> float:
         return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency, sampling=sampling))
 
-    def epsilon(adjacency: str) -> float:
+    def epsilon(adjacency: str, sampling: str = sampling) -> float:
         return accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling)
 
-    zero_out = epsilon("zero_out")
+    fixed_size = sampling == "without_replacement"
+    presence = "substitute" if fixed_size else "zero_out"  # a record that is replaced by nothing is replaced
+    zero_out = epsilon(presence)
     return PrivacyStatement(
         add_remove=zero_out if sampling == "poisson" else None,
         zero_out=zero_out,
         substitute=epsilon("substitute"),
-        group_privacy=accounting.group_privacy_epsilon(history=history, delta=delta, sampling=sampling),
-        found_members=found("zero_out"),
+        poisson=epsilon("substitute", "poisson"),
+        group_privacy=(
+            None if fixed_size else accounting.group_privacy_epsilon(history=history, delta=delta, sampling=sampling)
+        ),
+        found_members=found(presence),
         found_contents=found("substitute"),
         delta=delta,
         history=history,
@@ -195,7 +223,7 @@ def _sampling(
 
 
 def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> str:
-    """How these loaders draw batches, "poisson" or "epochs", if the sample rates of a history are theirs.
+    """How these loaders draw batches, as `accounting.epsilon` names it, if the sample rates of a history are theirs.
 
     Raises:
         ValueError: if a loader is no data loader, draws in another way, or cannot have led to these sample rates; or if
@@ -218,7 +246,15 @@ def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> st
             "data_loader must be a single one unless all sample by Poisson: a record may be in batches of each. Use an "
             "engine for each, and state what each protects"
         )
-    steps = len(batches[0])
+    steps, order = len(batches[0]), getattr(batches[0], "sampler", None)
+    if steps == 1 and type(order) is RandomSampler and order.num_samples < len(order.data_source):
+        drawn = order.num_samples / len(order.data_source)
+        if strange := sorted(rate for rate in rates if abs(rate - drawn) > CLOSE * drawn):
+            raise ValueError(
+                f"data_loader must draw the share of the records that the history says, {strange[0]:g}, got one that "
+                f"draws {drawn:g} of them: give the history with this sample rate"
+            )
+        return "without_replacement"
     for rate in sorted(rates):
         taken = rate * steps  # batches whose gradients were accumulated in a step
         if abs(taken - round(taken)) > CLOSE * steps or steps % max(round(taken), 1):

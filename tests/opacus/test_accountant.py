@@ -66,7 +66,9 @@ def test_a_checkpoint_of_another_accountant_is_refused_with_a_way_out(steps):
 
 def test_batches_of_fixed_size_are_noticed(trained):
     engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
-    with pytest.raises(ValueError, match=r"sampling must be 'epochs' for .* 10 of 10 pairs .* equal size: set"):
+    with pytest.raises(
+        ValueError, match=r"sampling must be 'epochs' or 'without_replacement' for .* 10 of 10 pairs .* equal size: set"
+    ):
         engine.get_epsilon(1e-5)
     engine.accountant.sampling = "epochs"
     assert engine.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
@@ -74,7 +76,9 @@ def test_batches_of_fixed_size_are_noticed(trained):
 
 def test_accumulated_gradients_are_noticed(trained):
     engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False, accumulated=2)
-    with pytest.raises(ValueError, match="sampling must be 'epochs' for .* accumulated in a step"):
+    with pytest.raises(
+        ValueError, match="sampling must be 'epochs' or 'without_replacement' for .* accumulated in a step"
+    ):
         engine.get_epsilon(1e-5)
     assert engine.accountant.history == [(1.0, 0.2, 10)]
     engine.accountant.sampling = "epochs"

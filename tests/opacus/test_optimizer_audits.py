@@ -424,7 +424,9 @@ def test_accumulated_batches_add_up(asked):
 
 def test_batches_of_epochs_are_claimed_as_the_accountant_does():
     auditor, accountant = rated(poisson=False)
-    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+    with pytest.raises(
+        ValueError, match="sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
+    ):
         auditor.report()
     accountant.sampling = "epochs"
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)

@@ -1,3 +1,4 @@
+import math
 import re
 import warnings
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_shuffled_batches_are_seen_in_the_loader(of_epochs):
 def test_the_text_for_epochs_states_zero_out_and_says_why(of_epochs):
     parts = paragraphs(str(of_epochs))
     assert "hold for batches that use each record once an epoch, shuffled or not, as its data loader" in parts["This"]
-    assert "a removed record would shift the others between batches" in parts["Membership"]
+    assert "a removed record would change the batches of the others" in parts["Membership"]
     assert of_epochs.zero_out <= epsilon_in(parts["Membership"]) <= of_epochs.zero_out * 1.01
     assert "add/remove" not in parts["State"]
 
@@ -146,7 +147,9 @@ def test_a_loader_that_contradicts_the_steps_or_the_sampling_is_refused(trained)
 @pytest.mark.parametrize("asked", [None, "poisson"])
 def test_what_the_accountant_has_seen_counts_without_a_loader(trained, asked):
     engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
-    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+    with pytest.raises(
+        ValueError, match="sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
+    ):
         privacy_statement(engine, delta=1e-5, sampling=asked)
     assert privacy_statement(engine, delta=1e-5, sampling="epochs").sampling == "epochs"
     engine.accountant.sampling = "epochs"
@@ -157,12 +160,14 @@ def test_what_the_accountant_has_seen_counts_without_a_loader(trained, asked):
 def test_a_loader_does_not_outweigh_what_the_accountant_has_seen(trained):
     engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
     *_, poisson = trained(noise_multiplier=1.0, epochs=0)
-    with pytest.raises(ValueError, match="sampling must be 'epochs' for batches that are not Poisson's"):
+    with pytest.raises(
+        ValueError, match="sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
+    ):
         privacy_statement(engine, delta=1e-5, data_loader=poisson)
 
 
 def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
-    values = dict.fromkeys(("add_remove", "zero_out", "substitute", "group_privacy"), epsilon)
+    values = dict.fromkeys(("add_remove", "zero_out", "substitute", "poisson", "group_privacy"), epsilon)
     about = {"delta": 1e-5, "history": history, "sampling": "poisson", "loader_seen": False}
     return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, **about)
 
@@ -311,6 +316,39 @@ def test_loaders_of_poisson_sampling(one):
 def test_other_loaders_are_refused_by_the_name_of_their_sampler(one, named):
     with pytest.raises(ValueError, match=f"data_loader must sample by Poisson .* got one with the sampler {named}"):
         sampling_of(one, TEN)
+
+
+def one_batch(size=6):
+    return DataLoader(DATA, batch_size=size, sampler=RandomSampler(DATA, num_samples=size))
+
+
+def test_a_loader_of_one_batch_of_some_records_draws_without_replacement():
+    assert sampling_of(one_batch(), TEN) == "without_replacement"
+    with pytest.raises(ValueError, match=r"the share of the records that the history says, 0.1, got .* draws 0.2 of"):
+        sampling_of(one_batch(12), TEN)
+
+
+def test_batches_of_fixed_size_are_stated_with_an_epsilon_of_their_own():
+    history = [(1.0, 0.1, 50)]
+    statement = privacy_statement(history, delta=1e-5, data_loader=one_batch())
+    asked = {"history": history, "delta": 1e-5, "adjacency": "substitute"}
+    assert statement.substitute == accounting.epsilon(**asked, sampling="without_replacement")
+    assert statement.zero_out == statement.substitute
+    assert (statement.add_remove, statement.group_privacy) == (None, None)
+    assert statement.poisson == accounting.epsilon(**asked)
+    parts = paragraphs(str(statement))
+    assert "batches of fixed size that are drawn anew at each step, as its data loader shows" in parts["This"]
+    assert "with Poisson batches of the same noise, sample rate and steps it would be" in parts["Labels"]
+    assert epsilon_in(parts["Labels"]) >= statement.substitute
+    assert "group privacy" not in parts["State"]
+
+
+def test_a_shuffled_loader_is_told_what_poisson_batches_would_give():
+    statement = privacy_statement([(1.0, 0.1, 50)], delta=1e-5, data_loader=loader(shuffle=True))
+    assert statement.poisson < statement.substitute / 2
+    said = paragraphs(str(statement))["Labels"]
+    assert "Most of this ε comes from how batches were drawn" in said
+    assert f"it would be {math.ceil(statement.poisson * 100) / 100:.2f} " in said
 
 
 @pytest.mark.parametrize("bad", [[], None, "loader", [1], DATA])
