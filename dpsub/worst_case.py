@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpsub._core import checks, datasets
 from dpsub._core.random_streams import stream
 from dpsub.accounting.dominating_pairs import Array, Pair
-from dpsub.accounting.phases import SAMPLING, distance, steps_an_epoch, worlds_of
+from dpsub.accounting.phases import distance, worlds_of
 from dpsub.accounting.worst_case_law import log_likelihood_ratio
 
 BLOCK = 8192
@@ -24,7 +24,7 @@ RANGES: dict[str, checks.Check] = {  # scores are stored as float32
 }
 
 
-@checks.checked("sample_rate", "adjacency", "seed", **RANGES, sampling=SAMPLING, every_step=checks.flag)
+@checks.checked("sample_rate", "adjacency", "sampling", "seed", **RANGES, every_step=checks.flag)
 def audit_worst_case(
     *,
     noise_multiplier: float,
@@ -74,7 +74,7 @@ def audit_worst_case(
     Source: *Beyond Membership*, section 3.1, equations 2 and 3, for Poisson batches and the sum.
     """
     worlds_of(adjacency, sampling)
-    batches = steps_an_epoch(sample_rate) if sampling == "epochs" else 1
+    batches = checks.steps_an_epoch(sample_rate) if sampling == "epochs" else 1
     if steps % batches:
         raise ValueError(f"steps must be whole epochs of {batches} steps with sampling='epochs', got {steps}")
     law = Law(noise_multiplier, sample_rate, steps, adjacency, sampling, batches)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
+SAMPLINGS = ("poisson", "epochs", "without_replacement")
+WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps, absolute
 
 
 def choice(name: str, value: object, options: Sequence[str]) -> str:
@@ -158,6 +160,20 @@ def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:
     )
 
 
+def steps_an_epoch(sample_rate: float) -> int:
+    """1 / sample_rate, if it is a whole number, as `sampling="epochs"` needs it."""
+    inverse = min(1 / sample_rate, 1e18)
+    steps = round(inverse)
+    if abs(inverse - steps) > WHOLE:
+        fewer = math.floor(inverse)
+        raise ValueError(
+            f"sample_rate must be 1 / (steps an epoch) with sampling='epochs', got {sample_rate:g}: give 1/{fewer} or "
+            f"1/{fewer + 1}, whichever number of steps an epoch has. If the steps do not fill an epoch, as when "
+            "gradients are accumulated across its end, one step may use a record twice: this is not covered"
+        )
+    return steps
+
+
 def probability(name: str, value: Any) -> float:
     return real(name, value, above=0, below=1)
 
@@ -269,6 +285,7 @@ ARGUMENTS: dict[str, Check] = {
     "steps": whole,
     "delta": probability,
     "adjacency": lambda name, value: adjacency(value),
+    "sampling": partial(choice, options=SAMPLINGS),
     "seed": partial(whole, at_least=0),
     "max_grad_norm": partial(real, above=0),
     "learning_rate": partial(real, above=0),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from dpsub._core import checks
 
@@ -23,6 +23,7 @@ class Mechanism(TypedDict):
     noise_multiplier: float
     sample_rate: float
     steps: int
+    sampling: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class DPSGD:
         max_grad_norm: C, from 1e-15 to 1e15; each record's gradient is scaled down to at most this norm.
         sample_rate: q, from 1e-12 to 1; each record enters each batch with this probability. The noisy sum is divided
             by q·n.
+        sampling: how batches are drawn, as in `accounting.epsilon`: "poisson", each record by a coin of its own;
+            "without_replacement", q·n of the n records anew at each step; or "epochs", shuffled anew, each record in
+            one of the 1/q batches of each epoch.
         steps: T ≥ 1; an empty batch is a step too.
         learning_rate: η, from 1e-38 to 1e38.
         optimizer: "sgd", or "adam" with betas (0.9, 0.999) and eps 1e-8 on the noisy average.
@@ -51,16 +55,24 @@ class DPSGD:
     steps: int
     learning_rate: float
     optimizer: str = "sgd"
+    sampling: str = "poisson"
 
     def __post_init__(self) -> None:
-        checks.check_fields(
-            self, "noise_multiplier", "sample_rate", "max_grad_norm", "steps", "learning_rate", **RANGES
-        )
+        checks.check_fields(self, "steps", "sampling", **RANGES)
+        if self.sampling == "epochs":
+            checks.steps_an_epoch(self.sample_rate)
 
     @property
     def mechanism(self) -> Mechanism:
         """The arguments that accountants take: `accounting.epsilon(**spec.mechanism, delta=…, adjacency=…)`."""
-        return Mechanism(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
+        drawn = Mechanism(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
+        return drawn if self.sampling == "poisson" else {**drawn, "sampling": self.sampling}
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All parameters by name, for the attributes of a dataset. Poisson batches are meant where there is none."""
+        named = asdict(self)
+        return named if self.sampling != "poisson" else {name: named[name] for name in named if name != "sampling"}
 
 
 checks.ARGUMENTS["spec"] = partial(checks.instance, of=DPSGD, called="a dpsub.DPSGD")

@@ -14,7 +14,6 @@ from dpsub.accounting.gaussian import gdp_mu
 from dpsub.accounting.phases import (
     LEAST_NOISE,
     MOST_NOISE,
-    SAMPLING,
     STEPS,
     Training,
     distance,
@@ -24,7 +23,7 @@ from dpsub.accounting.phases import (
 
 
 @checks.checked(
-    "sample_rate", "delta", "adjacency", target_epsilon=partial(checks.real, above=0), steps=STEPS, sampling=SAMPLING
+    "sample_rate", "delta", "adjacency", "sampling", target_epsilon=partial(checks.real, above=0), steps=STEPS
 )
 def noise_multiplier(
     *, target_epsilon: float, sample_rate: float, steps: int, delta: float, adjacency: str, sampling: str = "poisson"

@@ -21,11 +21,8 @@ from numpy.typing import NDArray
 
 from dpsub._core import checks
 
-SAMPLINGS = ("poisson", "epochs", "without_replacement")
-WHOLE = 1e-3  # how far 1/sample_rate may be from a whole number of steps, absolute
 LEAST_NOISE, MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e-4, 1e6, 1e-300, 10**9  # the range that floating point covers
 
-SAMPLING = partial(checks.choice, options=SAMPLINGS)
 NOISE = partial(checks.real, at_least=LEAST_NOISE, at_most=MOST_NOISE)
 STEPS = partial(checks.whole, at_most=MOST_STEPS)
 
@@ -69,7 +66,7 @@ class Training:
         return max(self.counts, key=sum)
 
 
-@checks.checked("adjacency", "noise_multiplier", "sample_rate", sampling=SAMPLING)
+@checks.checked("adjacency", "noise_multiplier", "sample_rate", "sampling")
 def of_arguments(
     adjacency: str,
     sampling: str,
@@ -145,7 +142,7 @@ def epochs(phases: Sequence[Phase]) -> list[Phase]:
     found: list[Phase] = []
     done = Fraction(0)  # epochs so far
     for sigma, q, steps in phases:
-        end = done + Fraction(steps, steps_an_epoch(q))
+        end = done + Fraction(steps, checks.steps_an_epoch(q))
         if done.denominator != 1 and sigma < found[-1][0]:  # this phase begins within an epoch
             *before, (earlier, _, count) = found
             found = [*before, *([(earlier, 1.0, count - 1)] if count > 1 else []), (sigma, 1.0, 1)]
@@ -153,16 +150,3 @@ def epochs(phases: Sequence[Phase]) -> list[Phase]:
             found.append((sigma, 1.0, begun))
         done = end
     return found
-
-
-def steps_an_epoch(sample_rate: float) -> int:
-    inverse = min(1 / sample_rate, 1e18)
-    steps = round(inverse)
-    if abs(inverse - steps) > WHOLE:
-        fewer = math.floor(inverse)
-        raise ValueError(
-            f"sample_rate must be 1 / (steps an epoch) with sampling='epochs', got {sample_rate:g}: give 1/{fewer} or "
-            f"1/{fewer + 1}, whichever number of steps an epoch has. If the steps do not fill an epoch, as when "
-            "gradients are accumulated across its end, one step may use a record twice: this is not covered"
-        )
-    return steps

@@ -33,6 +33,15 @@ SAME_GRADIENT = 1e-6  # of the gradient's largest entry
 World = NDArray[np.float32] | Record
 
 
+def refuse_other_batches(spec: DPSGD) -> None:
+    """Raise ValueError if batches are not Poisson's, for audits that draw the slots apart from the batches."""
+    if spec.sampling != "poisson":
+        raise ValueError(
+            f"spec must have sampling='poisson', got {spec.sampling!r}: this audit draws its slots apart from the "
+            "batches. `audit` takes batches of any kind"
+        )
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BankPlan(Plan):
     """An audit whose shards are blocks of models, which train side by side."""

@@ -3,7 +3,7 @@ r"""Algorithm 1: train models in both worlds, and score them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Self, Unpack
@@ -219,7 +219,7 @@ class ManyRuns(BankPlan):
             "task_fingerprint": self.task.fingerprint,
             "n": len(self.task.y_train),
             "model": repr(self.model),
-            **asdict(self.spec),
+            **self.spec.attributes,
             "runs": self.runs,
             "observe_every": self.observe_every,
             "repeats": self.repeats,

@@ -3,7 +3,7 @@ r"""One training with many pairs: a fair coin for each says which of its two rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Unpack
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan
+from dpsub.audits.bank_plans import PRECISION, BankPlan, refuse_other_batches
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
 from dpsub.data import Task
@@ -129,6 +129,7 @@ def audit_one_run(
     >>> dict(seen.sizes), seen.attrs["adjacency"]
     ({'model': 1, 'pair': 10}, 'substitute')
     """
+    refuse_other_batches(spec)
     how = Execution.of(execution, options)
     check_fits(model, task)
     if whiten and not subtract_expected:
@@ -191,7 +192,7 @@ class OneRun(BankPlan):
             "task_fingerprint": self.task.fingerprint,
             "n": len(self.task.y_train),
             "model": repr(self.model),
-            **asdict(self.spec),
+            **self.spec.attributes,
             "models": self.runs,
             "pairs": len(self.pairs),
             "pairs_fingerprint": self.pairs.fingerprint,

@@ -3,7 +3,7 @@ r"""Algorithm 2 of *Tight Auditing*: every step of a training is an observation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Event
 from typing import Any, ClassVar, Self, Unpack
@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.bank_plans import (
+    PRECISION,
+    BankPlan,
+    canary_arrays,
+    canary_attributes,
+    refuse_other_batches,
+    stored_canaries,
+)
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.many_runs import ONCE, check_canary
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
@@ -104,6 +111,7 @@ def audit_steps(
     >>> dict(seen.sizes), 1 < step.mu < 2, step.observations
     ({'observation': 500}, True, 500)
     """
+    refuse_other_batches(spec)
     how = Execution.of(execution, options)
     check_fits(model, task)
     checks.instance("canary", canary, of=CanaryPair | StepCanary, called="a dpsub.CanaryPair, or a StepCanary")
@@ -186,7 +194,7 @@ class Steps(BankPlan):
             "task_fingerprint": self.task.fingerprint,
             "n": len(self.task.y_train),
             "model": repr(self.model),
-            **asdict(self.spec),
+            **self.spec.attributes,
             "runs": self.runs,
             "q_c": self.canary_rate,
             "protocol": self.protocol,

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_epsilon
-from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, SAMPLING, StepCounts, distance, epochs, worlds_of
+from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, StepCounts, distance, epochs, worlds_of
 from dpsub.estimators.claims import Assumption, Claim, gdp_deltas
 from dpsub.estimators.numerics import Array, crossing
 
@@ -70,7 +70,7 @@ class MechanismDP(Claim):
             )
         q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
         adjacency = checks.adjacency(options["adjacency"])
-        sampling = SAMPLING("sampling", options.get("sampling", "poisson"))
+        sampling = checks.choice("sampling", options.get("sampling", "poisson"), checks.SAMPLINGS)
         worlds_of(adjacency, sampling)
         checks.no_mask("steps", options["steps"])
         try:

@@ -15,7 +15,6 @@ from scipy.stats import binom
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.accounting.phases import SAMPLINGS
 
 CERTAIN = 1e-9  # the probability below which Poisson sampling is ruled out
 
@@ -54,7 +53,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     @sampling.setter
     def sampling(self, value: str) -> None:
-        self._sampling = checks.choice("sampling", value, SAMPLINGS)
+        self._sampling = checks.choice("sampling", value, checks.SAMPLINGS)
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
         """What Opacus calls at each step of the optimizer."""
@@ -101,7 +100,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out, or if they rule out
         any sampling: if skipped steps joined several batches, so that a step may hold a record more than once.
         """
-        checks.choice("sampling", sampling, SAMPLINGS)
+        checks.choice("sampling", sampling, checks.SAMPLINGS)
         if reason := self._batch_sizes.against_all:
             raise ValueError(
                 f"accountant.history must be of steps that took one batch each, whole or in parts, got steps in which "
@@ -146,7 +145,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             raise ValueError(f"state_dict must hold history and mechanism, got none of {', '.join(missing)}")
         history = state_dict["history"]
         history = [] if _is_empty(history) else checks.history(history, "state_dict['history']")
-        sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), SAMPLINGS)
+        sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), checks.SAMPLINGS)
         ruled_out = state_dict.get("ruled_out", ["", ""])
         if not isinstance(ruled_out, list | tuple) or [type(one) for one in ruled_out] != [str, str]:
             raise ValueError(

@@ -18,7 +18,6 @@ from torch.utils.data.distributed import DistributedSampler
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting import History
-from dpsub.accounting.phases import SAMPLING
 from dpsub.opacus.accountant import SubstitutePRVAccountant
 
 Loader = DataLoader[Any]
@@ -136,7 +135,7 @@ class PrivacyStatement:
         )
 
 
-@checks.checked("delta", sampling=SAMPLING)
+@checks.checked("delta", "sampling")
 def privacy_statement(
     engine_or_history: PrivacyEngine | IAccountant | History,
     *,

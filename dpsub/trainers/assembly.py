@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,7 +43,17 @@ def assemble(
         coordinates: "span" trains in the fewer coordinates that the records span, if the model supports it and the
             optimizer is plain SGD. Scores then have the same law, but `theta` is in other coordinates
             (`Model.within_span`). "all" trains in all coordinates.
+
+    Raises:
+        ValueError: if `spec` draws batches of fixed size whose sample rate is not that of whole batches.
     """
+    batch = spec.sample_rate * len(task.y_train)
+    if spec.sampling == "without_replacement" and abs(batch - round(batch)) > 1e-6 * batch:
+        raise ValueError(
+            f"spec.sample_rate must be a whole number of the {len(task.y_train)} records with "
+            f"sampling='without_replacement', got {spec.sample_rate:g}, which is {batch:g} of them: give "
+            f"{math.ceil(batch)} / {len(task.y_train)}"
+        )
     device = generator.device
     model = model.prepared(device, spec.sample_rate)
     in_world = torch.as_tensor(np.asarray(bits), device=device)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dpsub._core import DPSGD
+from dpsub._core import DPSGD, checks
 from dpsub.data import Task
 from dpsub.models import Model, Stochastic
 from dpsub.models.kernels import begin_computing
@@ -53,6 +53,7 @@ class Bank:
         generator: torch.Generator,
     ) -> None:
         begin_computing()
+        self._batches = ShuffledEpochs(spec) if spec.sampling == "epochs" else BatchesOfFixedSize(spec)
         self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
@@ -111,21 +112,33 @@ class Bank:
             self._adam.step()
 
     def advance(self, *, slot_sampled: Tensor | None = None, noise: bool = True, clip: bool = True) -> None:
-        """One training step with fresh randomness: a coin of probability q for each record and the slot, then noise.
+        """One training step with fresh randomness: the batch, of records and the slot, as `spec` draws it, then noise.
 
         Args:
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere. With many
-                slots (m, runs), always drawn elsewhere.
+            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere, as it may
+                be for Poisson batches. With many slots (m, runs), always drawn elsewhere.
             noise, clip: whether to add noise, and to clip the records' gradients.
         """
-        sampled = None
-        if self.spec.sample_rate < 1:
-            rows = self.shared + (slot_sampled is None)
-            sampled = poisson_coins(self.spec.sample_rate, rows, self.runs, self.generator)
-            if slot_sampled is None:
-                sampled, slot_sampled = sampled[:-1], sampled[-1]
+        sampled, slot_sampled = self._batch(slot_sampled)
         drawn = self._noise.normal_(generator=self.generator) if noise else None
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
+
+    def _batch(self, slot_sampled: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Which shared records are in each model's next batch, and whether the slot is; None where all are."""
+        q = self.spec.sample_rate
+        if q == 1:
+            return None, slot_sampled
+        if self.spec.sampling == "poisson":
+            coins = poisson_coins(q, self.shared + (slot_sampled is None), self.runs, self.generator)
+            return (coins, slot_sampled) if slot_sampled is not None else (coins[:-1], coins[-1])
+        if slot_sampled is not None:
+            raise ValueError(
+                f"spec must have sampling='poisson' where slots are drawn apart from the batches, got "
+                f"{self.spec.sampling!r}"
+            )
+        rows = round(self.expected_batch_size / q)
+        batch = self._batches.draw(rows, self.runs, self.generator)
+        return batch[: self.shared], batch[self.shared] if rows > self.shared else None
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
         """Train for all steps. After each step, yield the number of steps taken."""
@@ -161,6 +174,41 @@ class Bank:
         """
         logits = self.model.logits(self.model.first(self.theta, runs), self.model.inputs(x))
         return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)
+
+
+class BatchesOfFixedSize:
+    """So many of all records, anew at each step."""
+
+    def __init__(self, spec: DPSGD) -> None:
+        self._sample_rate = spec.sample_rate
+
+    def draw(self, rows: int, runs: int, generator: torch.Generator) -> Tensor:
+        """(rows, runs) bool: which of the records, the slot among them, are in each model's next batch."""
+        chosen = places(rows, runs, generator) < round(self._sample_rate * rows)
+        return chosen.T.contiguous()
+
+
+class ShuffledEpochs:
+    """Each record in one batch of each epoch, shuffled anew. Batches differ by one record where rows do not divide."""
+
+    def __init__(self, spec: DPSGD) -> None:
+        self._batches = checks.steps_an_epoch(spec.sample_rate)
+        self._taken = 0
+        self._epoch = torch.empty(0)
+
+    def draw(self, rows: int, runs: int, generator: torch.Generator) -> Tensor:
+        """As in `BatchesOfFixedSize`."""
+        batch = self._taken % self._batches
+        if batch == 0:
+            self._epoch = (places(rows, runs, generator) * self._batches // rows).T.contiguous()
+        self._taken += 1
+        return self._epoch == batch
+
+
+def places(rows: int, runs: int, generator: torch.Generator) -> Tensor:
+    """(runs, rows): each row's place in an order of its own for each model, drawn evenly from all orders."""
+    keys = torch.rand(runs, rows, dtype=torch.float64, device=generator.device, generator=generator)
+    return keys.argsort(dim=1).argsort(dim=1)
 
 
 def poisson_coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:

@@ -11,7 +11,6 @@ and keeps both tables. MODELS has the store of one record, or gets it.
 
 import sys
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -156,7 +155,7 @@ def audited(
             "task_fingerprint": task.fingerprint,
             "n": len(task.y_train),
             "model": repr(model),
-            **asdict(spec),
+            **spec.attributes,
             "runs": runs,
             "seed": seed,
             "slot": canary.slot,

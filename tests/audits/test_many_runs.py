@@ -5,7 +5,20 @@ import pytest
 import torch
 from scipy.stats import ks_2samp, kstest, norm
 
-from dpsub import DPSGD, CanaryPair, accounting, audit, crafters, data, models, trainers
+from dpsub import (
+    DPSGD,
+    CanaryPair,
+    accounting,
+    audit,
+    audit_one_run,
+    audit_steps,
+    audits,
+    bound,
+    crafters,
+    data,
+    models,
+    trainers,
+)
 from dpsub.estimators import epsilon_lower_bound
 
 BLOCK = 128
@@ -194,3 +207,34 @@ def test_a_gpu_audits_the_same_law_and_repeats_itself(kind):
     for bit in (0, 1):
         both = [result.score.values[result.bit.values == bit, -1] for result in (here, there)]
         assert ks_2samp(*both).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("sampling", ["without_replacement", "epochs"])
+def test_batches_of_other_kinds_are_stored_with_their_name(tmp_path, sampling):
+    task = data.digits(n_train=40)
+    model = models.linear(task)
+    setting = {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "sample_rate": 0.25, "steps": 8, "learning_rate": 0.5}
+    spec = DPSGD(**setting, sampling=sampling)
+    pair = crafters.gradient(task, model, spec, seed=0)
+    asked = {"runs": 300, "progress": False, "store": tmp_path / "audit.db"}
+    audited = audit(task, model, pair, spec, **asked)
+    assert audited.attrs["sampling"] == sampling
+    assert audits.load(tmp_path / "audit.db").identical(audited)
+    assert audit(task, model, pair, spec, **asked).identical(audited)
+    with pytest.raises(
+        ValueError, match=f"store holds another audit, .*\n  sampling: stored '{sampling}', asked for nothing"
+    ):
+        audit(task, model, pair, DPSGD(**setting), **asked)
+    [*_, shown] = bound(audited, delta=1e-5, claim="pld")
+    assert shown.valid
+    assert shown.epsilon < accounting.epsilon(**spec.mechanism, delta=1e-5, adjacency="substitute")
+
+
+def test_audits_that_draw_slots_apart_take_poisson_batches_alone():
+    task = data.digits(n_train=40)
+    model = models.linear(task)
+    spec = DPSGD(2.0, 1.0, 0.25, 4, 0.5, sampling="epochs")
+    pair = crafters.gradient(task, model, spec, seed=0)
+    for call in (audit_steps, audit_one_run):
+        with pytest.raises(ValueError, match="spec must have sampling='poisson', got 'epochs'"):
+            call(task, model, pair, spec, progress=False)

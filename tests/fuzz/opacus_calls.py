@@ -106,7 +106,7 @@ def reported(result, /, **_):
     assert str(result)
 
 
-SAMPLING = ["poisson", "epochs"]
+SAMPLING = ["poisson", "epochs", "without_replacement"]
 STATE = accountant().state_dict()
 ANY_STATE = st.one_of(
     LITTLE, st.builds(lambda name, value: {**STATE, name: value}, among([*STATE, "more", 1]), ANYTHING),

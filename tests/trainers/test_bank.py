@@ -69,6 +69,58 @@ def test_rounding_hides_the_least_noise_multiplier_and_the_accountant_refuses_it
         accounting.epsilon(**setting.mechanism, delta=1e-5, adjacency="add_remove")
 
 
+def batches(canary_of, setting, runs, n_train=40):
+    """(steps, records with the slot as the last, runs): who is in each batch."""
+    task = data.digits(n_train=n_train)
+    model = models.linear(task)
+    generator, pair = torch.Generator().manual_seed(12), canary_of((task, model), "gradient")
+    bank = assemble(model, task, setting, bits=np.zeros(runs, np.int8), generator=generator, canary=pair)
+    seen = recorded(bank, stepping=False)
+    list(bank.train())
+    return torch.stack([torch.cat([step["sampled"], step["slot_sampled"][None]]) for step in seen]).numpy()
+
+
+def test_batches_of_fixed_size_are_drawn_evenly_and_anew(canary_of, spec):
+    chosen = batches(canary_of, spec(sample_rate=0.25, sampling="without_replacement", steps=60), runs=64)
+    assert (chosen.sum(axis=1) == 10).all()
+    tolerance = 4.5 * np.sqrt(0.25 * 0.75 / (60 * 64))
+    assert np.abs(chosen.mean(axis=(0, 2)) - 0.25).max() < tolerance, "each record, the slot among them, is as likely"
+    together = (chosen[:, 0] & chosen[:, -1]).mean()
+    assert together == pytest.approx(0.25 * 9 / 39, abs=4.5 * np.sqrt(0.06 * 0.94 / (60 * 64)))
+    again = (chosen[1:, -1] & chosen[:-1, -1]).mean()
+    assert again == pytest.approx(1 / 16, abs=4.5 * np.sqrt(0.06 * 0.94 / (59 * 64)))
+    assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
+
+
+def test_each_record_is_in_one_batch_of_each_epoch(canary_of, spec):
+    chosen = batches(canary_of, spec(sample_rate=0.125, sampling="epochs", steps=48), runs=64, n_train=42)
+    epochs = chosen.reshape(6, 8, 42, 64)
+    assert (epochs.sum(axis=1) == 1).all()
+    assert set(epochs.sum(axis=2).ravel().tolist()) == {5, 6}, "42 records in 8 batches"
+    places = epochs.argmax(axis=1)
+    assert np.abs((places[:, -1] == 0).mean() - 1 / 8) < 4.5 * np.sqrt(7 / 64 / (6 * 64))
+    assert (places[0] != places[1]).mean() > 0.8, "shuffled anew"
+    assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
+
+
+def test_reference_models_without_a_slot_draw_whole_batches(spec):
+    task = data.digits(n_train=40)
+    setting = spec(sample_rate=0.25, sampling="without_replacement", steps=3)
+    generator = torch.Generator().manual_seed(1)
+    bank = assemble(models.linear(task), task, setting, bits=np.zeros(2, np.int8), generator=generator)
+    seen = recorded(bank)
+    list(bank.train())
+    assert all((step["sampled"].sum(dim=0) == 10).all() for step in seen)
+    assert all("slot_sampled" not in step for step in seen)
+
+
+def test_batches_that_are_no_whole_number_of_records_are_refused(spec):
+    task = data.digits(n_train=41)
+    setting = spec(sample_rate=0.25, sampling="without_replacement")
+    with pytest.raises(ValueError, match=r"spec.sample_rate must be a whole number of the 41 .*: give 11 / 41"):
+        assemble(models.linear(task), task, setting, bits=np.zeros(2, np.int8), generator=torch.Generator())
+
+
 def largest_correlation(rows):
     """Over all pairs of rows, in standard deviations of an independent pair's."""
     correlations = np.corrcoef(rows)

@@ -47,11 +47,24 @@ class Draws:
     def of(cls, bank: Bank, *, empty: bool):
         """Random ones; where batches are drawn at all, the second step's are empty, if `empty`."""
         steps, q, generator = bank.spec.steps, bank.spec.sample_rate, bank.generator
+        noise = torch.randn(steps, bank.runs, bank.model.parameters, generator=generator)
+        if bank.spec.sampling != "poisson":
+            return cls(*cls.of_advances(bank), noise)
         sampled = torch.rand(steps, bank.shared, bank.runs, generator=generator) < q
         slot_sampled = torch.rand(steps, bank.runs, generator=generator) < q
         if q < 1 and empty:
             sampled[1], slot_sampled[1] = False, False
-        return cls(sampled, slot_sampled, torch.randn(steps, bank.runs, bank.model.parameters, generator=generator))
+        return cls(sampled, slot_sampled, noise)
+
+    @staticmethod
+    def of_advances(bank):
+        """The batches that the bank itself would draw in all steps."""
+        given, step = [], bank.step
+        bank.step = lambda **arguments: given.append(arguments)
+        for _ in range(bank.spec.steps):
+            bank.advance(noise=False)
+        bank.step = step
+        return [torch.stack([arguments[name] for arguments in given]) for name in ("sampled", "slot_sampled")]
 
     def alone(self, run):
         return Draws(self.sampled[..., run], self.slot_sampled[:, run], self.noise[:, run])
@@ -150,6 +163,18 @@ def test_every_step_is_the_step_that_opacus_takes(cast, spec, furthest_from_opac
         steps=3 if name == "large convnet" else STEPS,
     )
     assert furthest_from_opacus(*cast[name], kind, setting) < FROM_OPACUS[kind]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("kind", CANARIES)
+@pytest.mark.parametrize("sampling", ["without_replacement", "epochs"])
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_batches_of_any_kind_are_those_that_opacus_is_given(spec, furthest_from_opacus, name, sampling, kind):
+    task = data.digits(n_train=40)
+    model = models.linear(task) if name == "linear" else models.mlp(task, hidden=(8,))
+    setting = spec(sample_rate=0.25, sampling=sampling, steps=8)
+    assert furthest_from_opacus(task, model, kind, setting) < FROM_OPACUS[kind]
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
