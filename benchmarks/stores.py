@@ -27,7 +27,7 @@ import xarray as xr
 
 import dpsub
 from dpsub import audits
-from dpsub.audits import database
+from dpsub.audits import store
 from dpsub.audits.execution import carried_out
 from dpsub.audits.plans import Cut, Layout, Plan, Results, Shard, Tick, Variable
 
@@ -64,18 +64,18 @@ class Given(Plan):
 @contextmanager
 def unsynced() -> Iterator[None]:
     """Stores that do not wait for the disk."""
-    connected = database.connected
+    connected = store.connected
 
     def hasty(path: Path, mode: str) -> sqlite3.Connection:
         connection = connected(path, mode)
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    database.connected = hasty
+    store.connected = hasty
     try:
         yield
     finally:
-        database.connected = connected
+        store.connected = connected
 
 
 def synced(path: Path) -> None:

@@ -77,7 +77,7 @@ def audit_worst_case(
     batches = checks.steps_an_epoch(sample_rate) if sampling == "epochs" else 1
     if steps % batches:
         raise ValueError(f"steps must be whole epochs of {batches} steps with sampling='epochs', got {steps}")
-    law = Law(noise_multiplier, sample_rate, steps, adjacency, sampling, batches)
+    law = _Law(noise_multiplier, sample_rate, steps, adjacency, sampling, batches)
     scores, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
         here = slice(start, min(start + BLOCK, runs))
@@ -103,7 +103,7 @@ def audit_worst_case(
 
 
 @dataclass(frozen=True)
-class Law:
+class _Law:
     """What the adversary sees, in units in which z moves a batch's sum by 1.
 
     Under "substitute" with Poisson batches z′ moves it by −1. Otherwise z′ moves nothing, and the unit is 2C where z′

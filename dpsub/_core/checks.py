@@ -153,13 +153,6 @@ def no_mask(name: str, values: object) -> None:
         raise ValueError(f"{name} must not be masked: NumPy would use the values under the mask; leave them out")
 
 
-def mechanism(noise_multiplier: Any, sample_rate: Any) -> tuple[float, float]:
-    return (
-        real("noise_multiplier", noise_multiplier, above=0),
-        real("sample_rate", sample_rate, above=0, at_most=1),
-    )
-
-
 def steps_an_epoch(sample_rate: float) -> int:
     """1 / sample_rate, if it is a whole number, as `sampling="epochs"` needs it."""
     inverse = min(1 / sample_rate, 1e18)
@@ -223,7 +216,8 @@ def history(value: Any, name: str = "history", beside: str = "") -> list[tuple[f
         if not row or getattr(phase, "ndim", 1) != 1 or len(phase) != 3:
             raise ValueError(f"{expected}, got {phase!r} at place {i}")
         try:
-            checked.append((*mechanism(phase[0], phase[1]), whole("steps", phase[2])))
+            names = ("noise_multiplier", "sample_rate", "steps")
+            checked.append(tuple(ARGUMENTS[name](name, value) for name, value in zip(names, phase, strict=True)))
         except ValueError as error:
             raise ValueError(f"{name}[{i}]: {error}") from None
     return checked

@@ -10,10 +10,10 @@ dominate (Zhu, Dong and Wang, 2022, Theorem 10).
 """
 
 from dpsub.accounting.calibration import noise_multiplier
+from dpsub.accounting.epsilon_delta import EpsilonInterval, delta, epsilon, epsilon_interval, tradeoff
 from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub.accounting.group_privacy import group_privacy_epsilon
 from dpsub.accounting.phases import History
-from dpsub.accounting.questions import EpsilonInterval, delta, epsilon, epsilon_interval, tradeoff
 from dpsub.accounting.worst_case_law import worst_case_epsilon
 
 __all__ = [

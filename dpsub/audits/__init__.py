@@ -1,7 +1,6 @@
 """Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
 from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
-from dpsub.audits.database import Status, load, status
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.execution import Execution
 from dpsub.audits.many_runs import audit, repeat_seeds
@@ -10,6 +9,7 @@ from dpsub.audits.one_run import audit_one_run
 from dpsub.audits.own_training import audit_training
 from dpsub.audits.plans import made_here
 from dpsub.audits.steps import audit_steps
+from dpsub.audits.store import Status, load, status
 from dpsub.audits.sweeps import load_all, sweep
 
 __all__ = [

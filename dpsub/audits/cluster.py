@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dpsub.audits.executors import Done, alone, message_of
+from dpsub.audits.local_executors import Done, alone, message_of
 from dpsub.audits.plans import Computation, Made, Shard, Tick, made_on
 from dpsub.trainers import devices
 
@@ -52,10 +52,10 @@ class Workers:
     def __init__(self, client: Any, device: str) -> None:
         self._client, self._device = client, device
 
-    def kinds(self, what: Computation) -> list[Made]:
-        return list(self._client.run(_made_here, self._device).values()) if what.of_one_kind else []
+    def kinds(self, computation: Computation) -> list[Made]:
+        return list(self._client.run(_made_here, self._device).values()) if computation.of_one_kind else []
 
-    def each(self, what: Computation, shards: list[Shard], tick: Tick) -> Done:
+    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
         import distributed
         from distributed.comm.core import CommClosedError
 
@@ -64,7 +64,7 @@ class Workers:
             warnings.filterwarnings("ignore", "Sending large graph")
             # Submitted as a task: dask computes it again if the worker that holds it dies. Scattered data would be
             # lost.
-            held = self._client.submit(_itself, what, pure=False)
+            held = self._client.submit(_itself, computation, pure=False)
         futures = {self._client.submit(_computed, held, shard, self._device, pure=False): shard for shard in shards}
         try:
             for future in as_completed(list(futures), loop=self._client.loop):
@@ -82,9 +82,11 @@ class Workers:
                         "again, with a new client if necessary, to go on from what is stored"
                     ) from None
                 except (AttributeError, ImportError, TypeError) as error:
-                    if not what.not_sent:
+                    if not computation.not_sent:
                         raise
-                    raise ValueError(f"{what.not_sent}, on the client's workers too: {message_of(error)}") from None
+                    raise ValueError(
+                        f"{computation.not_sent}, on the client's workers too: {message_of(error)}"
+                    ) from None
                 yield shard, results, made
                 del futures[future]
         finally:
@@ -92,27 +94,27 @@ class Workers:
                 self._client.cancel([held, *futures], force=True)
 
 
-def _itself(what: Any) -> Any:
-    return what
+def _itself(computation: Any) -> Any:
+    return computation
 
 
 def _made_here(device: str) -> Made:
     return made_on(devices.own_device(device))
 
 
-def _computed(what: Computation, shard: Shard, device: str) -> tuple[Any, Made]:
+def _computed(computation: Computation, shard: Shard, device: str) -> tuple[Any, Made]:
     """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
-    if what.serial:
-        return alone(what, shard, torch.device("cpu"))
+    if computation.serial:
+        return alone(computation, shard, torch.device("cpu"))
     where = devices.own_device(device)
     torch.set_num_threads(1)
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.
     devices.keep_freed_memory(whatever_is_set=True)
-    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(what.matmul_precision):
-        what.side_by_side(where)
-        _check_limit(what.bytes_at_once(where), where)
-        return alone(what, shard, where)
+    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(computation.matmul_precision):
+        computation.side_by_side(where)
+        _check_limit(computation.bytes_at_once(where), where)
+        return alone(computation, shard, where)
 
 
 def _check_limit(block: int, where: torch.device) -> None:

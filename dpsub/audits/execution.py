@@ -16,9 +16,9 @@ from tqdm.auto import tqdm
 
 from dpsub._core import checks
 from dpsub.audits import cluster
-from dpsub.audits.database import Database
-from dpsub.audits.executors import Executor, Processes, Threads
+from dpsub.audits.local_executors import Executor, Processes, Threads
 from dpsub.audits.plans import Made, Plan, Results, Shard, origin, warn_of_failures
+from dpsub.audits.store import Database
 from dpsub.trainers import devices
 
 MOST_PROCESSES = 1024

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import torch_seed
-from dpsub.audits.executors import Executor
+from dpsub.audits.local_executors import Executor
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.plans import Arrays, Computation, OtherAudit, Shard, Stopped, Tick
 from dpsub.data import Task

@@ -19,8 +19,8 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
 from dpsub.audits.execution import Execution, Options, carried_out
-from dpsub.audits.executors import Executor
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
+from dpsub.audits.local_executors import Executor
 from dpsub.audits.observers import Observer, Score, chosen
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task

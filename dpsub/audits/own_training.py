@@ -26,7 +26,7 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.execution import Execution, Options, carried_out
-from dpsub.audits.executors import message_of
+from dpsub.audits.local_executors import message_of
 from dpsub.audits.plans import Cut, Layout, Made, Plan, Results, Shard, Tick, Variable
 
 Plain = bool | int | float | str

@@ -13,10 +13,10 @@ from typing import Any
 import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub.audits.database import located, read
 from dpsub.audits.execution import Execution
 from dpsub.audits.many_runs import audit
 from dpsub.audits.plans import warn_of_failures
+from dpsub.audits.store import located, read
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
 from dpsub.models import Model

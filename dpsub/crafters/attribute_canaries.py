@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
-from dpsub.crafters.private_records import slots_of, together
 from dpsub.crafters.reference_model import Geometry, Reference, compare_gradients, reference
+from dpsub.crafters.slots import slots_of, together
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream
-from dpsub.crafters.private_records import slot_of, slots_of
 from dpsub.crafters.reference_model import snapshots, untrained
+from dpsub.crafters.slots import slot_of, slots_of
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank, StepGradients

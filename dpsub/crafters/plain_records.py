@@ -7,8 +7,8 @@ import torch
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
 from dpsub._core.random_streams import stream
-from dpsub.crafters.private_records import check_not_private, slot_of, slots_of
 from dpsub.crafters.reference_model import reference
+from dpsub.crafters.slots import check_not_private, slot_of, slots_of
 from dpsub.data import Task
 from dpsub.models import Model
 

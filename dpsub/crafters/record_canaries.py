@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
 from dpsub.crafters.gradient_canaries import gradient
-from dpsub.crafters.private_records import check_auxiliary, slots_of, together
 from dpsub.crafters.reference_model import (
     Reference,
     compare_gradients,
@@ -20,6 +19,7 @@ from dpsub.crafters.reference_model import (
     reference,
     snapshots,
 )
+from dpsub.crafters.slots import check_auxiliary, slots_of, together
 from dpsub.data import Task
 from dpsub.models import Model, losses_of
 

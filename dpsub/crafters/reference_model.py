@@ -19,7 +19,7 @@ from torch.func import functional_call, jvp
 
 from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub._core.random_streams import torch_seed
-from dpsub.crafters.private_records import check_auxiliary
+from dpsub.crafters.slots import check_auxiliary
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
 from dpsub.models.differentiation import ATTENTION, Instead

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from dpsub._core import DPSGD, checks
 from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
-from dpsub.crafters.private_records import check_not_private, slot_of
 from dpsub.crafters.reference_model import differentiable_by_records, gradient_of
+from dpsub.crafters.slots import check_not_private, slot_of
 from dpsub.data import Task
 from dpsub.models import Model, losses_of
 from dpsub.models.interface import Losses

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Claim
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.scores import Marks, Of
+from dpsub.estimators.scores_and_marks import Marks, Of
 from dpsub.estimators.threshold_rules import Decision, ThresholdRule
 
 FIRST = 64  # observations to learn from before the first bet

@@ -15,7 +15,7 @@ from dpsub.estimators.catalogue import ClaimLike, RuleLike, check_goes, claims_o
 from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.dpsgd_claim import Sampling
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.scores import Marks, Of, marks_of, no_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, no_pairs, scores_and_bits
 from dpsub.estimators.threshold_rules import ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers

@@ -16,7 +16,7 @@ from dpsub.estimators.claims import Claim
 from dpsub.estimators.dpsgd_claim import Sampling
 from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.lower_bounds import LowerBound
-from dpsub.estimators.scores import real_array
+from dpsub.estimators.scores_and_marks import real_array
 
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
 UNLIKELY = 1e-9  # fair coins fall so rarely

@@ -69,7 +69,7 @@ from scipy.special import ndtri
 from dpsub._core import checks
 from dpsub.estimators.claims import Claim
 from dpsub.estimators.numerics import Array, crossing, false_negatives_law, law_of_sum, probability_above
-from dpsub.estimators.scores import Marks
+from dpsub.estimators.scores_and_marks import Marks
 from dpsub.estimators.threshold_rules import Decision, ThresholdRule, halves, sorted_worlds
 
 Ranks = tuple[int, ...]  # one for each fold

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpsub.estimators.claims import Claim, Errors
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.scores import Marks, Of
+from dpsub.estimators.scores_and_marks import Marks, Of
 
 MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
 DEPENDENT = "observations of one training depend on each other, which only threshold 'bets' allows"

@@ -16,7 +16,7 @@ from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.betting import CAUTIOUS, FIRST, SLOPES, STEEPEST, Manner, Past, path, portfolio, until
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.scores import scores_and_bits
+from dpsub.estimators.scores_and_marks import scores_and_bits
 
 MOST_EPSILON = 100.0  # odds of a bet are finite there
 STEEPEST_SLOPE = 30.0  # no number of observations shows anything at steeper ones

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from dpsub import accounting, estimators
 from dpsub._core import checks
 from dpsub.estimators import LowerBound, audit_bounds
-from dpsub.estimators.scores import scores_and_bits
+from dpsub.estimators.scores_and_marks import scores_and_bits
 from dpsub.figures import inputs
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
-from dpsub.models.kernels import begin_computing
+from dpsub.models.mkl_kernels import begin_computing
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
 # Sums over records run in parts. Their size depends on shapes alone, because parts of another size round differently.

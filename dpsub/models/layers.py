@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
-from dpsub.models.rows import WeightedSum
+from dpsub.models.bank_base import WeightedSum
 
 Kept = tuple[Tensor, ...]
 

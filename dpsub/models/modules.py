@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dpsub.models.bank_base import GATHER_BELOW, Rows, WeightedSum
 from dpsub.models.differentiation import Masked, call, draw, masked, record_gradients
 from dpsub.models.identity import identity_of
 from dpsub.models.interface import RECORDS_AT_ONCE, Losses, flat_parameters
-from dpsub.models.rows import GATHER_BELOW, Rows, WeightedSum
 
 # About how many numbers activations and gradients of one part of a step hold. Constants, since parts of another size
 # round differently. The one of CUDA was not measured.

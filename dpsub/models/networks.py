@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
 from dpsub.data import Task, check_task
+from dpsub.models.bank_base import GATHER_BELOW, Rows, WeightedSum
 from dpsub.models.interface import RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Activation, Conv, Dense, Flatten, Kept, Layer, MaxPool
-from dpsub.models.rows import GATHER_BELOW, Rows, WeightedSum
 
 # About how many numbers one part of a step's computation holds: what suits a CPU core's cache, and what should fill a
 # GPU (not measured yet). These are constants, because parts of another size round differently. The free memory decides

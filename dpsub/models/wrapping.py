@@ -15,7 +15,7 @@ from dpsub._core import checks
 from dpsub.data import Task, check_task
 from dpsub.models.differentiation import Masked, draw, masked
 from dpsub.models.interface import Losses, cross_entropy
-from dpsub.models.kernels import begin_computing
+from dpsub.models.mkl_kernels import begin_computing
 from dpsub.models.modules import ModuleBank
 
 RECORDS = 8  # that a module is checked with

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpsub._core import DPSGD, checks
 from dpsub.data import Task
 from dpsub.models import Model, Stochastic
-from dpsub.models.kernels import begin_computing
+from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers.slot import Slot
 
 RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32

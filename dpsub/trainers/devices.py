@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from dpsub._core import checks
-from dpsub.models.kernels import begin_computing
+from dpsub.models.mkl_kernels import begin_computing
 
 try:
     import fcntl

@@ -12,9 +12,9 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
 from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, grid_engine
 from dpsub.accounting.engines import answers
+from dpsub.accounting.epsilon_delta import ENGINES
 from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training
-from dpsub.accounting.questions import ENGINES
 
 ADJACENCIES = ("substitute", "add_remove")
 

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from dpsub import DPSGD, audit, crafters, data, models
-from dpsub.audits.database import Database
+from dpsub.audits.store import Database
 
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=1.0, steps=4, learning_rate=0.01)
 OPTIONS = {"runs": 300, "observe_every": 2, "seed": 3, "device": "cpu", "progress": False}  # three blocks

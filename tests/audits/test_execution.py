@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dpsub import CanaryPair, audit, audits, crafters, data, models, trainers
-from dpsub.audits import executors, many_runs
-from dpsub.audits.executors import Processes
+from dpsub.audits import local_executors, many_runs
+from dpsub.audits.local_executors import Processes
 from dpsub.audits.plans import Computation, Shard, Stopped
 from dpsub.trainers.bank import block_bytes
 
@@ -222,6 +222,6 @@ def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, messag
         def run(self, shard, device, stop, tick):
             raise ValueError("it fails")
 
-    monkeypatch.setattr(executors, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
+    monkeypatch.setattr(local_executors, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
     with pytest.raises(ValueError, match=message):
         list(Processes(1).each(Fails(), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

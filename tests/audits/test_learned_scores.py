@@ -12,8 +12,8 @@ import torch
 from dpsub import DPSGD, CanaryPair, audit, audits, crafters, data, estimators, models
 from dpsub._core.random_streams import torch_seed
 from dpsub.audits import learned_scores, many_runs
-from dpsub.audits.executors import Threads
 from dpsub.audits.learned_scores import Twins, discriminant, learned
+from dpsub.audits.local_executors import Threads
 from dpsub.audits.plans import Shard
 from dpsub.trainers import assemble, devices
 

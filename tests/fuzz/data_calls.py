@@ -58,6 +58,7 @@ CALLS = [
             "steps": [1, 10, 3.0, np.int8(2)],
             "learning_rate": [0.1, 1],
             "optimizer": [OMIT, "sgd", "adam"],
+            "sampling": [OMIT, "poisson", "epochs", "without_replacement"],
         },
         spec,
     ),

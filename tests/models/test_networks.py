@@ -25,7 +25,7 @@ def test_the_result_does_not_depend_on_the_room(bench_of, sampled, name):
 def test_many_records_are_summed_in_parts(bench_of, sampled, name, monkeypatch):
     bench = bench_of(name)
     whole = [bench.sum(sampled, model=cut) for cut in bench.gathering]
-    monkeypatch.setattr("dpsub.models.rows.RECORDS_AT_ONCE", 1)
+    monkeypatch.setattr("dpsub.models.bank_base.RECORDS_AT_ONCE", 1)
     monkeypatch.setattr("dpsub.models.heads.RECORDS_AT_ONCE", 1)
     parts = [bench.sum(sampled, model=cut) for cut in bench.gathering]
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)

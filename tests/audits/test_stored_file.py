@@ -13,7 +13,7 @@ import trainings_of_others as others
 
 from dpsub import audit_training, audits
 from dpsub.audits import many_runs
-from dpsub.audits.stored import FORMAT, SCHEMA, SUPER_JOURNAL, digest_of, identity_of
+from dpsub.audits.stored_file import FORMAT, SCHEMA, SUPER_JOURNAL, digest_of, identity_of
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import torch
 
 from dpsub._core import checks
 from dpsub.audits.plans import Computation, Made, Shard, Tick
-from dpsub.models.kernels import begin_computing
+from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
@@ -29,11 +29,11 @@ Done = Generator[tuple[Shard, Any, Made], None, None]
 class Executor(Protocol):
     """Computes shards somewhere."""
 
-    def kinds(self, what: Computation) -> list[Made]:
+    def kinds(self, computation: Computation) -> list[Made]:
         """Where shards will be computed, as far as that is known. It fails early where they cannot be."""
         ...
 
-    def each(self, what: Computation, shards: list[Shard], tick: Tick) -> Done:
+    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
         """Yield shards with what they were computed to be, as they are finished, and where they were made."""
         ...
 
@@ -44,24 +44,24 @@ class Threads:
     def __init__(self, device: str) -> None:
         self._name = device
 
-    def kinds(self, what: Computation) -> list[Made]:
+    def kinds(self, computation: Computation) -> list[Made]:
         device = devices.device(self._name)
-        what.side_by_side(device)
-        return [what.made(device, 0.0)]
+        computation.side_by_side(device)
+        return [computation.made(device, 0.0)]
 
-    def each(self, what: Computation, shards: list[Shard], tick: Tick) -> Done:
+    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
         device = devices.device(self._name)
-        at_once = what.side_by_side(device)
+        at_once = computation.side_by_side(device)
 
         def compute(shard: Shard, stop: Event) -> tuple[Any, Made]:
-            return timed(what, shard, device, stop, tick)
+            return timed(computation, shard, device, stop, tick)
 
-        if what.serial:
+        if computation.serial:
             for shard in shards:
                 yield shard, *compute(shard, Event())
             return
         with (
-            devices.matmul_precision(what.matmul_precision),
+            devices.matmul_precision(computation.matmul_precision),
             closing(devices.side_by_side(compute, shards, at_once)) as done,
         ):
             for shard, (results, made) in done:
@@ -74,24 +74,24 @@ class Processes:
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def kinds(self, what: Computation) -> list[Made]:
-        if not what.serial:
+    def kinds(self, computation: Computation) -> list[Made]:
+        if not computation.serial:
             raise ValueError(
                 f"processes must be 1 for an audit that trains blocks in threads, got {self._count}: leave it out, or "
                 "give the client of a dask.distributed.LocalCluster"
             )
         return []
 
-    def each(self, what: Computation, shards: list[Shard], tick: Tick) -> Done:
+    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
         before = set(multiprocessing.active_children())
         executor = ProcessPoolExecutor(
             min(self._count, len(shards)), multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
         try:
-            futures = {executor.submit(alone, what, shard, torch.device("cpu")): shard for shard in shards}
+            futures = {executor.submit(alone, computation, shard, torch.device("cpu")): shard for shard in shards}
             for future in as_completed(list(futures)):
                 shard = futures.pop(future)
-                yield shard, *_received(what, future)
+                yield shard, *_received(computation, future)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - before:
@@ -100,20 +100,20 @@ class Processes:
         executor.shutdown()
 
 
-def timed(what: Computation, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Any, Made]:
+def timed(computation: Computation, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Any, Made]:
     """What a shard is computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
-    results = what.run(shard, device, stop, tick)
-    return results, what.made(device, time.monotonic() - begin)
+    results = computation.run(shard, device, stop, tick)
+    return results, computation.made(device, time.monotonic() - begin)
 
 
-def alone(what: Computation, shard: Shard, device: torch.device) -> tuple[Any, Made]:
+def alone(computation: Computation, shard: Shard, device: torch.device) -> tuple[Any, Made]:
     """The same in another process, which nobody asks to stop, and whose progress is counted by shards."""
-    return timed(what, shard, device, Event(), lambda units: None)
+    return timed(computation, shard, device, Event(), lambda units: None)
 
 
-def _received(what: Computation, future: Future[tuple[Any, Made]]) -> tuple[Any, Made]:
+def _received(computation: Computation, future: Future[tuple[Any, Made]]) -> tuple[Any, Made]:
     try:
         return future.result()
     except BrokenProcessPool:
@@ -122,9 +122,9 @@ def _received(what: Computation, future: Future[tuple[Any, Made]]) -> tuple[Any,
             'script, call the audit under `if __name__ == "__main__":`. The same call goes on from what is stored'
         ) from None
     except Exception as error:  # not of a run, whose errors are results
-        if not what.not_sent:
+        if not computation.not_sent:
             raise
-        raise ValueError(f"{what.not_sent}, or leave processes out: {message_of(error)}") from None
+        raise ValueError(f"{computation.not_sent}, or leave processes out: {message_of(error)}") from None
 
 
 def _begin_worker() -> None:

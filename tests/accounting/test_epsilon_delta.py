@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpsub.accounting import delta, epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon, tradeoff
-from dpsub.accounting.questions import ENGINES
+from dpsub.accounting.epsilon_delta import ENGINES
 
 
 # Made by an independent implementation, cross-checked against dp-accounting.

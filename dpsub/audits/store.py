@@ -21,7 +21,17 @@ import xarray as xr
 
 from dpsub._core import checks
 from dpsub.audits.plans import Arrays, Made, OtherAudit, Plan, Results, Shard, joined, warn_of_failures
-from dpsub.audits.stored import COORDINATE, FORMAT, SCHEMA, Stored, connected, digest_of, identity_of, of_disk, row_of
+from dpsub.audits.stored_file import (
+    COORDINATE,
+    FORMAT,
+    SCHEMA,
+    Stored,
+    connected,
+    digest_of,
+    identity_of,
+    of_disk,
+    row_of,
+)
 
 PATIENCE = 1.0  # seconds to wait for somebody who looks whether a store is being written
 

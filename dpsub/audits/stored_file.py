@@ -94,7 +94,7 @@ class Stored:
         self.damaged: dict[str, str] = {}
         if not _is_database(path):
             return
-        recover(path)
+        undo_interrupted(path)
         try:
             with closing(connected(path, "ro")) as database:
                 if not _has_tables(database, path):
@@ -269,7 +269,7 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def recover(path: Path) -> None:
+def undo_interrupted(path: Path) -> None:
     """Let SQLite undo the transaction of a process that was killed in it.
 
     A reader cannot do that. A journal that names another file is not dpsub's, and would be acted on.

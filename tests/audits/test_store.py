@@ -18,7 +18,7 @@ import xarray as xr
 from dpsub import CanaryPair, audits, data, models
 from dpsub._core import provenance
 from dpsub.audits import plans
-from dpsub.audits.database import Database
+from dpsub.audits.store import Database
 from dpsub.estimators import epsilon_lower_bound
 
 

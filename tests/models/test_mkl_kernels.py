@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from dpsub.models import kernels
+from dpsub.models import mkl_kernels
 
 FRESH_PROCESS = """
 import ctypes, importlib, pkgutil, threading
@@ -34,7 +34,7 @@ with Refuses():
 ctypes.CDLL, ctypes.PyDLL = libraries
 assert settings() == before
 
-functions, called, threads = dpsub.models.kernels.ON_VECTORS, [], set()
+functions, called, threads = dpsub.models.mkl_kernels.ON_VECTORS, [], set()
 
 def recorded(name, function):
     def call(value, *arguments, **options):
@@ -61,14 +61,14 @@ def test_importing_dpsub_computes_nothing_and_an_audit_calls_each_function_befor
 
 def test_threads_that_begin_at_once_wait_for_the_first_to_have_called_all_functions(monkeypatch):
     called, begun = [], threading.Barrier(4)
-    monkeypatch.setattr(kernels, "_call_each_function", cache(kernels._call_each_function.__wrapped__))
-    for name in kernels.ON_VECTORS:
+    monkeypatch.setattr(mkl_kernels, "_call_each_function", cache(mkl_kernels._call_each_function.__wrapped__))
+    for name in mkl_kernels.ON_VECTORS:
         monkeypatch.setattr(torch, name, lambda value, name=name: called.append(name))
 
     def begin():
         begun.wait()
-        kernels.begin_computing()
-        assert len(called) == 2 * len(kernels.ON_VECTORS)
+        mkl_kernels.begin_computing()
+        assert len(called) == 2 * len(mkl_kernels.ON_VECTORS)
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(begin) for _ in range(4)]:
