@@ -129,10 +129,10 @@ def test_steps_give_one_bound_each_and_share_alpha_only_when_asked():
 @pytest.mark.parametrize(
     ("method", "threshold", "runs", "audits", "alpha"),
     [
-        ("gdp", "ranks", 1_000, 200, 0.25),
+        ("gdp", "ranks", 1_000, 100, 0.25),
         ("gdp", "split", 500, 1_000, 0.05),
         ("gdp", 0.5, 500, 1_000, 0.05),
-        ("dp", "ranks", 500, 200, 0.25),
+        ("dp", "ranks", 500, 100, 0.25),
         *(
             pytest.param(method, threshold, runs, 1_000, 0.05, marks=pytest.mark.slow)
             for method, threshold in (("gdp", "ranks"), ("gdp", "split"), ("gdp", 0.5), ("dp", "ranks"))
