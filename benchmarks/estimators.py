@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from dpsub.accounting.gaussian import gdp_epsilon
+from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import EXACT, METHODS, LowerBound, epsilon_lower_bound
 
 try:

@@ -210,13 +210,14 @@ def machine(device: str) -> tuple[str, str]:
     """The device that notebooks train on, in words, and the commit that they train with."""
     import torch
 
-    from dpsub.audits.plans import made_on
-    from dpsub.trainers import devices
+    from dpsub import audits
 
-    made = made_on(devices.device(device))
+    made = audits.made_here(device)
     cores = torch.get_num_threads()
-    size = "1 GPU" if made.device != "cpu" else "1 core" if cores == 1 else f"{cores} cores"
-    return f"{made.device}, {size}", made.commit
+    size = "1 core" if cores == 1 else f"{cores} cores"
+    if made["device"] != "cpu":
+        size = "1 GPU"
+    return f"{made['device']}, {size}", made["commit"]
 
 
 def tagged_text(path: Path, tag: str) -> str:

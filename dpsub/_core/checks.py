@@ -277,5 +277,7 @@ ARGUMENTS: dict[str, Check] = {
     "repeats": whole,
     "folds": whole,
     "progress": flag,
+    "n_train": partial(whole, at_least=2),
+    "n_aux": partial(whole, at_least=0),
 }
 """Arguments that mean the same in all of dpsub, with their checks."""

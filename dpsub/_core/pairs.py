@@ -158,15 +158,20 @@ class Pairs(Frozen):
             raise ValueError(
                 "pairs must be all records of one shape, or all gradients of one length, got several kinds"
             )
-        common = {"scenario": first.scenario, "task": first.task}
         slots = np.array([one.slot for one in several])
+        fields: dict[str, Any] = {"scenario": first.scenario, "task": first.task}
         if isinstance(first.z, Record):
-            x, x_prime = (np.stack([world[i].x for world in worlds]) for i in (0, 1))
-            y, y_prime = (np.array([world[i].y for world in worlds]) for i in (0, 1))
-            return cls(slots, x, x_prime, y, y_prime, **common)
-        z, z_prime = (np.stack([world[i] for world in worlds]) for i in (0, 1))
-        support = np.flatnonzero(z.any(axis=0) | z_prime.any(axis=0))
-        return cls(slots, z[:, support], z_prime[:, support], support=support, parameters=z.shape[1], **common)
+            z, z_prime = (np.stack([world[i].x for world in worlds]) for i in (0, 1))
+            fields |= {name: np.array([world[i].y for world in worlds]) for i, name in enumerate(("y", "y_prime"))}
+        else:
+            z, z_prime = (np.stack([world[i] for world in worlds]) for i in (0, 1))
+            support = np.flatnonzero(z.any(axis=0) | z_prime.any(axis=0))
+            fields |= {"support": support, "parameters": z.shape[1]}
+            z, z_prime = z[:, support], z_prime[:, support]
+        try:
+            return cls(slots, z, z_prime, **fields)
+        except ValueError as error:
+            raise ValueError(f"pairs: {error}") from None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -212,10 +217,12 @@ def _whole_numbers(name: str, values: ArrayLike | None) -> NDArray[np.int64]:
     checks.no_mask(name, values)
     expected = f"{name} must be a vector of whole numbers >= 0"
     try:
-        given = np.asarray(values)
+        numbers = np.asarray(values)
+        if numbers.dtype.kind not in "iuf":
+            raise TypeError
         with np.errstate(invalid="ignore"):
-            narrow = given.astype(np.int64)
-        fine = given.ndim == 1 and given.dtype.kind in "iuf" and (given == narrow).all() and (narrow >= 0).all()
+            narrow = numbers.astype(np.int64)
+        fine = numbers.ndim == 1 and (numbers == narrow).all() and (narrow >= 0).all()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         fine = False
     if not fine:

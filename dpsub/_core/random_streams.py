@@ -7,16 +7,14 @@ from typing import Literal
 import numpy as np
 
 _PURPOSES = {
-    "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "validity": 4, "game": 5, "repeat": 6, "plan": 7,
+    "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "repeat": 6, "plan": 7,
     "training": 8, "steps": 9, "learning": 10, "distillation": 11, "one_run": 12,
 }  # fmt: skip
 
 
 def stream(
     seed: int,
-    purpose: Literal[
-        "data", "crafter", "audit", "worst_case", "validity", "game", "plan", "training", "steps", "one_run"
-    ],
+    purpose: Literal["data", "crafter", "audit", "worst_case", "plan", "training", "steps", "one_run"],
     block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.

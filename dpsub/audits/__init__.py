@@ -8,6 +8,7 @@ from dpsub.audits.many_runs import audit, repeat_seeds
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.one_run import audit_one_run
 from dpsub.audits.own_training import audit_training
+from dpsub.audits.plans import made_here
 from dpsub.audits.steps import audit_steps
 from dpsub.audits.sweeps import load_all, sweep
 
@@ -24,6 +25,7 @@ __all__ = [
     "distinguish",
     "load",
     "load_all",
+    "made_here",
     "one_run_dataset",
     "repeat_seeds",
     "status",

@@ -20,7 +20,8 @@ from dpsub._core.canary_pair import RESERVED
 from dpsub.audits.plans import Arrays, Plan, Results, Shard, Tick, check_same
 from dpsub.data import Task
 from dpsub.models import Model
-from dpsub.trainers import StepCanary, block_bytes, block_size, devices
+from dpsub.trainers import StepCanary, block_size, devices
+from dpsub.trainers.bank import block_bytes
 
 PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits

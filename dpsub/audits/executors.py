@@ -19,6 +19,7 @@ import torch
 
 from dpsub._core import checks
 from dpsub.audits.plans import Computation, Made, Shard, Tick
+from dpsub.models.kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
@@ -101,6 +102,7 @@ class Processes:
 
 def timed(what: Computation, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Any, Made]:
     """What a shard is computed to be, and where and in which time."""
+    begin_computing()
     begin = time.monotonic()
     results = what.run(shard, device, stop, tick)
     return results, what.made(device, time.monotonic() - begin)
@@ -120,11 +122,14 @@ def _received(what: Computation, future: Future[tuple[Any, Made]]) -> tuple[Any,
             'script, call the audit under `if __name__ == "__main__":`. The same call goes on from what is stored'
         ) from None
     except Exception as error:  # not of a run, whose errors are results
+        if not what.not_sent:
+            raise
         raise ValueError(f"{what.not_sent}, or leave processes out: {message_of(error)}") from None
 
 
 def _begin_worker() -> None:
     """Leave Ctrl-C to the process that began this one, and end when it has ended, even if it was killed."""
+    devices.keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 

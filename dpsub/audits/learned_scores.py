@@ -26,7 +26,8 @@ from dpsub.audits.executors import Executor
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.plans import Arrays, Computation, OtherAudit, Shard, Stopped, Tick
 from dpsub.data import Task
-from dpsub.trainers import Bank, assemble, block_bytes, block_size, devices
+from dpsub.trainers import Bank, assemble, block_size, devices
+from dpsub.trainers.bank import block_bytes
 
 if TYPE_CHECKING:
     from dpsub.audits.many_runs import ManyRuns

@@ -25,7 +25,8 @@ from dpsub.audits.observers import Observer, Score, chosen
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import COORDINATES, StepCanary, assemble
+from dpsub.trainers import StepCanary, assemble
+from dpsub.trainers.assembly import COORDINATES
 
 ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
 

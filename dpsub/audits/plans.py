@@ -21,6 +21,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub._core.provenance import commit, versions
+from dpsub.trainers import devices
 
 if TYPE_CHECKING:
     from dpsub.audits.executors import Executor
@@ -307,6 +308,27 @@ def made_on(device: torch.device, seconds: float = 0.0) -> Made:
     if device.type == "cuda":
         return Made(torch.cuda.get_device_name(device), "", versions("torch"), commit(), seconds)
     return Made(device.type, torch.backends.cpu.get_cpu_capability(), versions("torch"), commit(), seconds)
+
+
+def made_here(device: str = "auto") -> dict[str, str]:
+    """How results are made here: what every audit that is stored here keeps of it among its attributes.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+
+    Returns:
+        The device and, for a CPU, the instructions that torch uses there ("cpu_capability"); the versions of Python,
+        dpsub, NumPy, SciPy and torch ("version_python" and so on); and the commit of dpsub's sources, if they are a
+        checkout ("commit").
+
+    Raises:
+        ValueError: if the device is another one, or torch finds no CUDA device.
+
+    >>> sorted(made_here("cpu"))[:3]
+    ['commit', 'cpu_capability', 'device']
+    """
+    made = made_on(devices.device(device))
+    return origin([made]) | {"commit": made.commit}
 
 
 def origin(made: Iterable[Made]) -> dict[str, str]:

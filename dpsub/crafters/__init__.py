@@ -20,16 +20,18 @@ feature that no other record has (`unused_feature_pairs`).
 """
 
 from dpsub.crafters.adversarial_samples import AdversarialSample, adversarial_sample
-from dpsub.crafters.attribute_canaries import attribute
-from dpsub.crafters.gradient_canaries import gradient
-from dpsub.crafters.pairs_apart import gradient_pairs, unused_feature_pairs
-from dpsub.crafters.pairs_of_records import attribute_pairs, mislabeled_pairs, natural_pairs
-from dpsub.crafters.record_canaries import crafted_input, mislabeled, natural
-from dpsub.crafters.reference_model import reference
-from dpsub.crafters.scenarios import BY_SCENARIO
-from dpsub.crafters.single_records import blank, clipbkd, in_distribution
-from dpsub.crafters.starts import pretrained_start
-from dpsub.crafters.step_gradients import fixed_gradient, gradient_each_step
+from dpsub.crafters.attribute_canaries import attribute, attribute_pairs
+from dpsub.crafters.gradient_canaries import fixed_gradient, gradient, gradient_each_step, gradient_pairs
+from dpsub.crafters.plain_records import blank, clipbkd, in_distribution, unused_feature_pairs
+from dpsub.crafters.record_canaries import (
+    BY_SCENARIO,
+    crafted_input,
+    mislabeled,
+    mislabeled_pairs,
+    natural,
+    natural_pairs,
+)
+from dpsub.crafters.reference_model import pretrained_start, reference
 from dpsub.crafters.step_records import record_each_step
 
 __all__ = [

@@ -13,16 +13,17 @@ from torch import Tensor
 
 from dpsub._core import Record, checks
 from dpsub._core.frozen import Frozen, read_only, read_only_mapping
-from dpsub.crafters import sample_arguments as arguments
-from dpsub.crafters import separations
-from dpsub.crafters.losses_at_record import LossesAtRecord
+from dpsub.crafters.reference_model import snapshots
+from dpsub.crafters.sample_losses import BY_NAME, LossesAtRecord, in_deviations, need_spread
 from dpsub.models import Model
-from dpsub.models.checked_arrays import final_weights, numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, final_weights, numbers
 from dpsub.trainers.devices import NAMES, matmul_precision
 from dpsub.trainers.devices import device as device_of
 
 MOMENTS = 10
+OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+MOST = 1e30  # a larger rate or margin overflows float32
+Limits = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class AdversarialSample(Frozen):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", read_only(numbers("x", self.x)))
-        y, y_prime = arguments.two_labels(self.y, self.y_prime)
+        y, y_prime = two_labels(self.y, self.y_prime)
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "y_prime", y_prime)
         checks.choice("device", self.device, NAMES)
@@ -80,15 +81,15 @@ class AdversarialSample(Frozen):
         """
         if not {"x", "step"} <= self.trace.keys() or not {"loss", "margin"} <= self.details.keys():
             raise ValueError("trace must hold the moments of crafting, as adversarial_sample records them, got none")
-        criterion, margin = separations.BY_NAME[str(self.details["loss"])], float(self.details["margin"])
+        criterion, margin = BY_NAME[str(self.details["loss"])], float(self.details["margin"])
         moments = [replace(self, x=x) for x in self.trace["x"]]
-        losses = [-torch.tensor(one.scores(model, weights)) for one in moments]
-        with_z = torch.tensor(arguments.trained_with_z(bits, len(losses[0])))
-        worlds = [(one[with_z], one[~with_z]) for one in losses]
+        losses = [-torch.tensor(moment.scores(model, weights)) for moment in moments]
+        with_z = torch.tensor(trained_with_z(bits, len(losses[0])))
+        worlds = [(at_moment[with_z], at_moment[~with_z]) for at_moment in losses]
         return {
             "step": np.asarray(self.trace["step"]),
             "loss": np.array([float(criterion(*two, margin)) for two in worlds]),
-            "separation": np.array([separations.in_deviations(*two) for two in worlds]),
+            "separation": np.array([in_deviations(*two) for two in worlds]),
         }
 
     def scores(self, model: Model, weights: ArrayLike | Tensor) -> NDArray[np.float32]:
@@ -106,7 +107,7 @@ class AdversarialSample(Frozen):
                 loss is not finite.
         """
         check_model(model)
-        arguments.check_sample(model, self.x, self.y, self.y_prime)
+        check_sample(model, self.x, self.y, self.y_prime)
         where = device_of(self.device)
         checked = final_weights(model, weights)
         losses_of_all = LossesAtRecord(model, checked, self.y, self.y_prime, where, keep=False)
@@ -186,21 +187,21 @@ def adversarial_sample(
     (True, (3,))
     """
     check_model(model)
-    margin, steps, learning_rate = arguments.check_settings(loss, margin, steps, learning_rate, optimizer)
+    margin, steps, learning_rate = check_settings(loss, margin, steps, learning_rate, optimizer)
     checked = final_weights(model, weights)
-    with_z = arguments.trained_with_z(bits, len(checked))
-    first = arguments.record("start", start)
-    arguments.check_record("start", model, first)
-    _, y_prime = arguments.two_labels(first.y, y_prime, classes=model.classes)
-    limits = arguments.limits(bounds, first.x)
+    with_z = trained_with_z(bits, len(checked))
+    first = record("start", start)
+    check_record("start", model, first)
+    _, y_prime = two_labels(first.y, y_prime, classes=model.classes)
+    ends_of_x = limits(bounds, first.x)
     where = device_of(device)
 
-    criterion = separations.BY_NAME[loss]
+    criterion = BY_NAME[loss]
     x = torch.tensor(first.x, device=where, requires_grad=True)
-    descent = arguments.OPTIMIZERS[optimizer]([x], lr=learning_rate)
+    descent = OPTIMIZERS[optimizer]([x], lr=learning_rate)
     own = torch.tensor(with_z, device=where)
-    ends = None if limits is None else [torch.tensor(one, device=where) for one in limits]
-    moments = set(np.linspace(0, steps, min(steps, MOMENTS) + 1).round().astype(int).tolist())
+    ends = None if ends_of_x is None else [torch.tensor(end, device=where) for end in ends_of_x]
+    moments = {0} | snapshots(steps, MOMENTS)
     values, separation, seen = [], [], []
     with matmul_precision("highest"), torch.enable_grad():
         losses_of_all = LossesAtRecord(model, checked, first.y, y_prime, where, keep=True)
@@ -210,13 +211,13 @@ def adversarial_sample(
             value = criterion(found[own], found[~own], margin)
             if not (torch.isfinite(value) and torch.isfinite(x).all()):
                 raise _not_finite(step, learning_rate)
-            if not step and separations.need_spread(loss) and not found[own].var() + found[~own].var() > 0:
+            if not step and need_spread(loss) and not found[own].var() + found[~own].var() > 0:
                 raise ValueError(
                     f"start must be a record at which the losses of a world's models differ, for loss {loss!r}, got "
                     "one at which all are equal: start from another record"
                 )
             values.append(float(value.detach()))
-            separation.append(separations.in_deviations(found[own].detach(), found[~own].detach()))
+            separation.append(in_deviations(found[own].detach(), found[~own].detach()))
             if step in moments:
                 seen.append(x.detach().cpu().numpy().copy())
             if step < steps:
@@ -253,3 +254,94 @@ def _not_finite(step: int, learning_rate: float) -> ValueError:
     if step:
         return ValueError(f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}")
     return ValueError("start must be a record at which all models' losses are finite, got one at which some are not")
+
+
+def check_settings(loss: Any, margin: Any, steps: Any, learning_rate: Any, optimizer: Any) -> tuple[float, int, float]:
+    """Check how a sample is crafted. Returns the margin, steps and learning rate as Python's numbers."""
+    checks.choice("loss", loss, tuple(BY_NAME))
+    checks.choice("optimizer", optimizer, tuple(OPTIMIZERS))
+    return (
+        checks.real("margin", margin, at_least=0, at_most=MOST),
+        checks.whole("steps", steps, at_least=0),
+        checks.real("learning_rate", learning_rate, above=0, at_most=MOST),
+    )
+
+
+def trained_with_z(bits: object, runs: int) -> NDArray[np.bool_]:
+    """(runs,): which models were trained with z."""
+    checks.no_mask("bits", bits)
+    try:
+        array = np.asarray(bits.detach().cpu() if isinstance(bits, Tensor) else bits)
+        if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"bits must be 0 (trained with z) or 1, got {bits!r}") from None
+    if array.shape != (runs,):
+        raise ValueError(f"bits must have shape ({runs},), one bit for each model, got {array.shape}")
+    with_z = array == 0
+    if min(with_z.sum(), runs - with_z.sum()) < 2:
+        raise ValueError(
+            f"bits must hold two models or more of each world, got {with_z.sum()} trained with z and "
+            f"{runs - with_z.sum()} others"
+        )
+    return np.asarray(with_z)
+
+
+def record(name: str, value: object) -> Record:
+    """A record (x, y), read-only."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ValueError(f"{name} must be a record, the tuple (x, y), got a {type(value).__name__}")
+    x = read_only(numbers(f"{name}'s features", value[0]))
+    return Record(x, checks.whole(f"{name}'s label", value[1], at_least=0))
+
+
+def check_record(name: str, model: Model, value: Record) -> None:
+    """Check that a record has a model's shape and one of its labels."""
+    if value.x.shape != model.input_shape:
+        raise ValueError(
+            f"{name} must have features of shape {model.input_shape}, as {model!r} does, got {value.x.shape}"
+        )
+    checks.whole(f"{name}'s label", value.y, at_least=0, at_most=model.classes - 1)
+
+
+def two_labels(y: object, y_prime: object, *, classes: int | None = None) -> tuple[int, int | None]:
+    """A label, and another one or None, as Python's numbers."""
+    most = None if classes is None else classes - 1
+    own = checks.whole("y", y, at_least=0, at_most=most)
+    if y_prime is None:
+        return own, None
+    other = checks.whole("y_prime", y_prime, at_least=0, at_most=most)
+    if other == own:
+        raise ValueError(f"y_prime must be None or a label other than y, got {other}, which is y")
+    return own, other
+
+
+def check_sample(model: Model, x: NDArray[np.float32], y: int, y_prime: int | None) -> None:
+    """Check that a model takes a sample's features, and has its labels."""
+    if x.shape != model.input_shape or not 0 <= y < model.classes or not (y_prime or 0) < model.classes:
+        labels = f"label {y}" if y_prime is None else f"labels {y} and {y_prime}"
+        raise ValueError(f"model must take records like the sample, of shape {x.shape} with {labels}, got {model!r}")
+
+
+def limits(bounds: object, start: NDArray[np.float32]) -> Limits | None:
+    """The bounds, each broadcast to the features of the start, which are within them."""
+    if bounds is None:
+        return None
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise ValueError(f"bounds must be None or a pair (low, high), got {bounds!r}")
+    ends = [numbers("bounds", end) for end in bounds]
+    try:
+        low, high = (np.broadcast_to(end, start.shape).copy() for end in ends)
+    except ValueError:
+        shapes = " and ".join(str(end.shape) for end in ends)
+        raise ValueError(
+            f"bounds must be numbers or broadcast to the start's shape {start.shape}, got {shapes}"
+        ) from None
+    if not (low <= high).all():
+        raise ValueError("bounds must be (low, high) with low <= high everywhere, got some that are not")
+    if outside := int(((start < low) | (start > high)).sum()):
+        raise ValueError(
+            f"start must be within bounds, got {outside} of {start.size} features outside: clip them first, or widen "
+            "the bounds"
+        )
+    return low, high

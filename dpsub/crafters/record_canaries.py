@@ -1,21 +1,32 @@
-"""S3, S4, S5: canaries that are records."""
+"""S3, S4, S5: canaries that are records, and many pairs of them for one training."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks
-from dpsub.crafters.gradient_geometry import Geometry, compare_gradients
-from dpsub.crafters.reference_model import Reference, differentiable_by_records, gradient_of, reference, snapshots
-from dpsub.data import Task, check_task
-from dpsub.data.tasks import features_of
+from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
+from dpsub.crafters.gradient_canaries import gradient
+from dpsub.crafters.private_records import check_auxiliary, slots_of, together
+from dpsub.crafters.reference_model import (
+    Reference,
+    compare_gradients,
+    differentiable_by_records,
+    gradient_of,
+    reference,
+    snapshots,
+)
+from dpsub.data import Task
 from dpsub.models import Model, losses_of
 
 SAME_DIRECTION = 1 - 1e-6  # two gradients with a larger cosine count as parallel
 
 
+@checks.checked("spec", "seed", "steps", "learning_rate")
 def crafted_input(
     task: Task,
     model: Model,
@@ -57,18 +68,16 @@ def crafted_input(
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 3.
     """
-    steps = checks.whole("steps", steps)
-    learning_rate = checks.real("learning_rate", learning_rate, above=0)
-    found = reference(task, model, spec, seed=seed, target=target)
-    module = found.module
-    wanted = found.gradient()
+    trained = reference(task, model, spec, seed=seed, target=target)
+    module = trained.module
+    wanted = trained.gradient()
     norm = wanted.norm()
     direction = wanted / norm
-    x = torch.zeros(found.z.x.shape, dtype=wanted.dtype, requires_grad=True)
+    x = torch.zeros(trained.z.x.shape, dtype=wanted.dtype, requires_grad=True)
     seen = snapshots(steps)
     losses, moments = [], []
     for step in range(steps + 1):
-        got = gradient_of(module, x, found.z.y, losses_of(model))
+        got = gradient_of(module, x, trained.z.y, losses_of(model))
         length = got.norm()
         cosine = direction @ (got / length)
         mse = functional.mse_loss(got, wanted)
@@ -89,24 +98,19 @@ def crafted_input(
             f"steps must be enough for the descent to turn the gradient, got {steps} with a final cosine of "
             f"{curves[-1, 0]:.9f}: take more, or another target if its features are all 0, where the descent starts"
         )
-    crafted = moments[-1].numpy()
-    return CanaryPair(
-        z=found.z,
-        z_prime=Record(crafted, found.z.y),
-        slot=found.slot,
-        scenario="S3",
-        task=task.fingerprint,
+    return trained.pair(
+        task,
+        "S3",
+        Record(moments[-1].numpy(), trained.z.y),
+        seed=seed,
         details={
-            **found.details,
             "norm": float(norm),
             "norm_ratio": float(curves[-1, 2]),
             "cosine": float(curves[-1, 0]),
             "crafting_steps": steps,
             "crafting_rate": learning_rate,
-            "seed": seed,
         },
         trace={
-            "confidence": found.confidence,
             "cosine": curves[:, 0],
             "mse": curves[:, 1],
             "norm_ratio": curves[:, 2],
@@ -116,6 +120,7 @@ def crafted_input(
     )
 
 
+@checks.checked("spec", "seed")
 def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
     r"""S4, the mislabeled sample: z = (x, y), and z′ = (x, y′) with the label whose gradient points farthest from z's.
 
@@ -133,27 +138,50 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 4.
     """
-    found = reference(task, model, spec, seed=seed, target=target)
-    chosen, gradients = farthest_label(found, task.num_classes)
-    return CanaryPair(
-        z=found.z,
-        z_prime=Record(found.z.x, chosen),
-        slot=found.slot,
-        scenario="S4",
-        task=task.fingerprint,
-        details={**found.details, **gradients.details(chosen), "seed": seed},
-        trace={"confidence": found.confidence, "cosine": gradients.cosine},
-    )
+    return _with_farthest_label(reference(task, model, spec, seed=seed, target=target), task, seed)
 
 
-def farthest_label(found: Reference, classes: int) -> tuple[int, Geometry]:
-    """The label with which the target's gradient points farthest from its own, and the gradients with each label."""
-    labels = np.arange(classes)
-    repeated = np.broadcast_to(found.z.x, (classes, *found.z.x.shape)).copy()
-    gradients = compare_gradients(found, repeated, labels)
-    return int(np.where(labels == found.z.y, np.inf, gradients.cosine).argmin()), gradients
+@checks.checked("spec", "seed")
+def mislabeled_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: int) -> Pairs:
+    """m mislabeled pairs: private records, each with its label and with the label that `mislabeled` chooses.
+
+    Args:
+        task, model, spec: as in `mislabeled`. All pairs are crafted with one reference model.
+        pairs: m, from 1 to n − 1.
+        seed: of the reference, and for the choice of the records.
+
+    Returns:
+        Pairs of records. In the trace: `cosine` (m,) of the gradients of z′ and z.
+
+    Raises:
+        ValueError: if an argument is out of range, or the reference's training diverges.
+
+    Source: *Beyond Membership*, Algorithm 4; Keinan et al. (2025), Algorithm 1.
+
+    >>> from dpsub import DPSGD, crafters, data, models
+    >>> task = data.digits(n_train=100)
+    >>> spec = DPSGD(1.0, 1.0, 1.0, 10, 0.1)
+    >>> pairs = crafters.mislabeled_pairs(task, models.linear(task), spec, pairs=20, seed=0)
+    >>> bool((pairs.z == pairs.z_prime).all()), bool((pairs.y == pairs.y_prime).any())
+    (True, False)
+    """
+    pairs, order = slots_of(task, model, pairs, seed)
+    trained = reference(task, model, spec, seed=seed)
+    made = (_with_farthest_label(trained.with_target(task, slot), task, seed) for slot in order[:pairs])
+    return together(made, {"seed": seed}, "cosine")
 
 
+def _with_farthest_label(trained: Reference, task: Task, seed: int) -> CanaryPair:
+    """The target, and the same record with the label whose gradient points farthest from the target's."""
+    labels = np.arange(task.num_classes)
+    repeated = np.broadcast_to(trained.z.x, (len(labels), *trained.z.x.shape)).copy()
+    gradients = compare_gradients(trained, repeated, labels)
+    chosen = int(np.where(labels == trained.z.y, np.inf, gradients.cosine).argmin())
+    details, trace = gradients.details(chosen), {"cosine": gradients.cosine}
+    return trained.pair(task, "S4", Record(trained.z.x, chosen), seed=seed, details=details, trace=trace)
+
+
+@checks.checked("spec", "seed")
 def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
     r"""S5, the adversarial natural sample: z, and the auxiliary record whose gradient points farthest from z's.
 
@@ -172,43 +200,54 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     Source: *Beyond Membership*, section 3.2.2, Algorithm 5.
     """
     check_auxiliary(task)
-    found = reference(task, model, spec, seed=seed, target=target)
-    gradients = compare_gradients(found, task.x_aux, task.y_aux)
-    chosen = int(gradients.cosine.argmin())
-    return CanaryPair(
-        z=found.z,
-        z_prime=Record(task.x_aux[chosen], int(task.y_aux[chosen])),
-        slot=found.slot,
-        scenario="S5",
-        task=task.fingerprint,
-        details={**found.details, "auxiliary": chosen, **gradients.details(chosen), "seed": seed},
-        trace={"confidence": found.confidence, "cosine": gradients.cosine},
-    )
+    all_free = np.ones(len(task.y_aux), dtype=bool)
+    return _with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, all_free)
 
 
-def check_auxiliary(task: Task) -> None:
-    """Check that there are auxiliary records to choose from, and that none of them is private.
+@checks.checked("spec", "seed")
+def natural_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: int) -> Pairs:
+    """m natural pairs: private records, each with the auxiliary record whose gradient points farthest from its own.
 
-    Raises:
-        ValueError: if there are none, or some are private.
-    """
-    check_task(task)
-    if not len(task.y_aux):
-        raise ValueError("task must have auxiliary records to choose from: give x_aux and y_aux")
-    check_not_private(task, "aux")
+    No auxiliary record serves two pairs: each pair takes the farthest of those that the pairs before it left.
 
+    Args:
+        task, model, spec: as in `natural`. All pairs are crafted with one reference model.
+        pairs: m, from 1 to n − 1 and to the number of auxiliary records.
+        seed: of the reference, and for the choice of the private records.
 
-def check_not_private(task: Task, part: str) -> None:
-    """Check that no record of a part of the task, "aux" or "test", has the features of a private one.
+    Returns:
+        Pairs of records. In the trace: `cosine` (m,) of the gradients of z′ and z; `auxiliary` (m,), the index of z′
+        among the auxiliary records.
 
     Raises:
-        ValueError: if some have.
+        ValueError: as in `natural`, or if there are fewer auxiliary records than pairs.
+
+    Source: *Beyond Membership*, Algorithm 5; Keinan et al. (2025), Algorithm 1.
     """
-    private = set(features_of(task.x_train))
-    others = getattr(task, f"x_{part}")
-    if known := sum(record in private for record in features_of(others)):
-        name = "auxiliary" if part == "aux" else "test"
-        raise ValueError(
-            f"task must have {name} records that are not private ones, got {known} of {len(others)} with the "
-            f"features of a private record: leave those out of x_{part} and y_{part}"
-        )
+    pairs, order = slots_of(task, model, pairs, seed)
+    check_auxiliary(task)
+    if pairs > len(task.y_aux):
+        raise ValueError(f"pairs must be <= {len(task.y_aux)}, the number of auxiliary records, got {pairs}")
+    trained = reference(task, model, spec, seed=seed)
+    free = np.ones(len(task.y_aux), dtype=bool)
+
+    def made() -> Iterator[CanaryPair]:
+        for slot in order[:pairs]:
+            pair = _with_farthest_auxiliary(trained.with_target(task, slot), task, seed, free)
+            free[int(pair.details["auxiliary"])] = False
+            yield pair
+
+    return together(made(), {"seed": seed}, "cosine", "auxiliary")
+
+
+def _with_farthest_auxiliary(trained: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
+    """The target, and the auxiliary record, among those that are free, whose gradient points farthest from its own."""
+    gradients = compare_gradients(trained, task.x_aux, task.y_aux)
+    chosen = int(np.where(free, gradients.cosine, np.inf).argmin())
+    z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
+    details = {"auxiliary": chosen, **gradients.details(chosen)}
+    return trained.pair(task, "S5", z_prime, seed=seed, details=details, trace={"cosine": gradients.cosine})
+
+
+BY_SCENARIO = {"S2": gradient, "S3": crafted_input, "S4": mislabeled, "S5": natural}
+"""The crafters of the scenarios S2 to S5, as sweeps call them. S6 needs an attribute and is not there."""

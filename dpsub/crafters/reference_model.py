@@ -1,24 +1,31 @@
-"""The reference model of adversaries that choose records: trained without privacy, for its gradients."""
+"""Models that adversaries train for themselves, without privacy.
+
+The reference model shows which record is least sure and where gradients point. A pretrained start makes the gradients
+of ordinary records short.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from threading import Event
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+from torch.func import functional_call, jvp
 
-from dpsub._core import DPSGD, Record, checks
+from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub._core.random_streams import torch_seed
+from dpsub.crafters.private_records import check_auxiliary
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
+from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import Losses
-from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers import Bank, assemble
-from dpsub.trainers.devices import matmul_precision
+from dpsub.trainers.devices import matmul_precision, side_by_side
 
 SNAPSHOTS = 100
 AT_ONCE = 4096  # records
@@ -59,37 +66,57 @@ class Reference(NamedTuple):
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        found = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
-        if not found.norm() > LEAST_NORM:
+        gradient = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
+        if not gradient.norm() > LEAST_NORM:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
                 "is 0 or nearly so: train for fewer steps or choose another target"
             )
-        return found
+        return gradient
 
-    @property
-    def details(self) -> Mapping[str, float]:
-        return {"confidence": float(self.confidence[self.slot])}
+    def pair(
+        self,
+        task: Task,
+        scenario: str,
+        z_prime: Record,
+        *,
+        seed: int,
+        details: Mapping[str, float | int | str],
+        trace: Mapping[str, NDArray[Any]],
+    ) -> CanaryPair:
+        """The canary of the target and another record, with what the reference says of the target."""
+        return CanaryPair(
+            z=self.z,
+            z_prime=z_prime,
+            slot=self.slot,
+            scenario=scenario,
+            task=task.fingerprint,
+            details={"confidence": float(self.confidence[self.slot]), **details, "seed": seed},
+            trace={"confidence": self.confidence, **trace},
+        )
+
+    def with_target(self, task: Task, slot: int) -> Reference:
+        """The same model, with another private record as its target."""
+        return self._replace(z=Record(task.x_train[slot], int(task.y_train[slot])), slot=int(slot))
 
 
-def snapshots(steps: int) -> set[int]:
+def snapshots(steps: int, most: int = SNAPSHOTS) -> set[int]:
     """100 evenly spaced steps up to `steps`, the last one included; all steps if there are fewer than 100."""
-    return set(np.linspace(0, steps, min(steps, SNAPSHOTS) + 1)[1:].round().astype(int).tolist())
+    return set(np.linspace(0, steps, min(steps, most) + 1)[1:].round().astype(int).tolist())
 
 
 def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
     """A bank of one model before its first step, on all private records as they are.
 
     Raises:
-        ValueError: if an argument is out of range, or model and task do not fit.
+        ValueError: if model and task do not fit.
     """
     check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
-    generator = torch.Generator().manual_seed(torch_seed(checks.whole("seed", seed, at_least=0), "crafter"))
+    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
     return assemble(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
 
 
+@checks.checked("spec", "seed")
 def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> Reference:
     """Train the model that an adversary who chooses records trains for itself: without clipping and noise.
 
@@ -133,19 +160,19 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
     slot = int(confidence.argmin()) if target is None else target
     z = Record(task.x_train[slot], int(task.y_train[slot]))
-    found = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
+    trained = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
     try:
-        gradient_of(found.module, found.inputs(z.x), z.y, losses_of(model))
+        gradient_of(trained.module, trained.inputs(z.x), z.y, losses_of(model))
     except Exception:  # it holds float32 numbers, and has trained with these
-        return found._replace(theta=bank.theta)
-    return found
+        return trained._replace(theta=bank.theta)
+    return trained
 
 
 def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
     """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
     with Instead(ATTENTION):
         loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
-    trained = [one for one in module.parameters() if one.requires_grad]
+    trained = [value for value in module.parameters() if value.requires_grad]
     parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 
@@ -160,3 +187,124 @@ def differentiable_by_records() -> Iterator[None]:
             "model must be differentiable by its records' features, got one of which torch says: "
             f"{str(error).partition(chr(10))[0]}\nCanaries such as mislabeled need no such derivative"
         ) from error
+
+
+class Geometry(NamedTuple):
+    """The gradients of k candidates, compared with the target's gradient.
+
+    Attributes:
+        cosine: (k,) cosine with the target's gradient; 0 for a candidate whose gradient is 0.
+        ratio: (k,) norm divided by the norm of the target's gradient.
+        norm: the norm of the target's gradient.
+    """
+
+    cosine: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+    norm: float
+
+    def details(self, chosen: int) -> Mapping[str, float]:
+        """The entries for `CanaryPair.details`, for the candidate that was chosen."""
+        return {
+            "norm": self.norm,
+            "norm_ratio": float(self.ratio[chosen]),
+            "cosine": float(self.cosine[chosen]),
+        }
+
+
+def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
+    """Compare the gradients of k records (x, y) with the gradient of the target.
+
+    A record's inner product with the target's gradient is the derivative of its loss in that direction. Where torch has
+    that derivative, no record's gradient is formed.
+    """
+    model, module = reference.model, reference.module
+    target = reference.gradient()
+    norm = float(target.norm())
+    parameters = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+    pieces = torch.split(target, [value.numel() for value in parameters.values()])
+    towards = {name: piece.view_as(parameters[name]) for name, piece in zip(parameters, pieces, strict=True)}
+    products, norms = [], []
+    for records, labels in zip(
+        torch.split(torch.tensor(x), AT_ONCE), torch.split(torch.tensor(y), AT_ONCE), strict=True
+    ):
+        inputs = records.to(reference.theta.dtype)
+
+        def losses(parameters: dict[str, Tensor], inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
+            return losses_of(model)(functional_call(module, parameters, (inputs,)), labels)
+
+        try:
+            with Instead(ATTENTION):
+                products.append(jvp(losses, (parameters,), (towards,))[1])
+        except NotImplementedError:  # an operation that torch cannot differentiate forward
+            own = (
+                gradient_of(module, *record, losses_of(model)) for record in zip(inputs, labels.tolist(), strict=True)
+            )
+            products.append(torch.stack([gradient @ target for gradient in own]))
+        norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
+    length = torch.cat(norms).double().numpy()
+    cosine = torch.cat(products).double().numpy() / np.maximum(length * norm, np.finfo(float).tiny)
+    return Geometry(cosine=cosine, ratio=length / norm, norm=norm)
+
+
+@checks.checked("seed", "learning_rate", epochs=checks.whole, batch_size=checks.whole)
+def pretrained_start(
+    task: Task,
+    model: Model,
+    *,
+    seed: int,
+    epochs: int = 5,
+    batch_size: int = 32,
+    learning_rate: float = 0.01,
+) -> NDArray[np.float32]:
+    """The worst-case start: parameters trained without privacy on the auxiliary records.
+
+    A model that starts there has learnt what private records like these teach. Their gradients are short, and the
+    gradient of a canary that differs from them is not. The accountant's ε holds for every start, so an auditor may
+    choose this one. It trains without dropout.
+
+    Args:
+        task: its auxiliary records are trained on, its private records are not. If the canary is an auxiliary record,
+            as of `in_distribution` and `natural`, the start has learnt it as well.
+        model: the architecture. It starts at its fixed start, or at one random start drawn from the seed.
+        seed: of the start and of the order of the records.
+        epochs: passes over the auxiliary records. 5 are published, for MNIST. Few records need more.
+        batch_size: the records of one step of plain SGD. The last batch of an epoch may have fewer.
+        learning_rate: η > 0 on the batch's mean loss.
+
+    Returns:
+        (parameters,) float32 in the order of `model.flat`, as `model.starting_from` takes them.
+
+    Raises:
+        ValueError: if an argument is out of range, the model does not fit the task, the auxiliary records are missing
+            or private, or the training diverges.
+
+    Source: Annamalai and De Cristofaro (2024), section 4.1; *Adversarial Sample-Based Approach*, section 5.4,
+    "worst case initialization".
+
+    >>> from dpsub import crafters, data, models
+    >>> task = data.digits(n_train=50)
+    >>> model = models.mlp(task, (8,))
+    >>> start = crafters.pretrained_start(task, model, seed=0, epochs=1)
+    >>> start.shape, model.starting_from(start).initial[:5]
+    ((522,), 'fixed')
+    """
+    check_fits(model, task)
+    check_auxiliary(task, "to train on")
+    generator = torch.Generator().manual_seed(torch_seed(seed, "crafter", 2))
+    theta, losses = model.initial_parameters(1, generator).requires_grad_(), losses_of(model)
+    x, y = model.inputs(torch.tensor(task.x_aux)), torch.tensor(task.y_aux)
+    optimizer = torch.optim.SGD([theta], lr=learning_rate)
+
+    def train(epochs: int, stop: Event) -> None:
+        for _ in range(epochs):
+            for batch in torch.split(torch.randperm(len(y), generator=generator), batch_size):
+                optimizer.zero_grad()
+                torch.autograd.backward(losses(model.logits(theta, x[batch])[..., 0], y[batch]).mean())
+                optimizer.step()
+
+    with matmul_precision("highest"):
+        list(side_by_side(train, [epochs], 1))  # on one thread, so that the start does not depend on their number
+    start = model.flat(theta.detach())[0]
+    if not torch.isfinite(start).all():
+        raise ValueError(f"learning_rate must be small enough that training does not diverge, got {learning_rate:g}")
+    return start.numpy().copy()

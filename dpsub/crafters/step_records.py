@@ -1,23 +1,33 @@
-"""The crafter of records for audits of single steps, and the checks of its options."""
+"""Canaries that are records, crafted anew at each step for the models as they are.
+
+A record is changed to raise its loss, or to turn its gradient.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from dpsub._core import DPSGD, checks
+from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
-from dpsub.crafters.record_canaries import check_not_private
-from dpsub.crafters.record_descents import BALLS, Ascent, Turning, mean_gradient
-from dpsub.crafters.recrafted_records import RecordEachStep
-from dpsub.crafters.reference_model import differentiable_by_records
+from dpsub.crafters.private_records import check_not_private, slot_of
+from dpsub.crafters.reference_model import differentiable_by_records, gradient_of
 from dpsub.data import Task
-from dpsub.models import Model, check_fits, losses_of
+from dpsub.models import Model, losses_of
+from dpsub.models.interface import Losses
+from dpsub.trainers import Bank, StepGradients
+from dpsub.trainers.step_canaries import clipped_gradients
 
-RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
+Records = tuple[NDArray[np.float32], NDArray[np.int64]]
+KINDS = ("mislabeled", "blank", "adversarial", "crafted")
 OPTIONS = {
     "steps": ("adversarial", "crafted"),
     "learning_rate": ("adversarial", "crafted"),
@@ -28,8 +38,20 @@ OPTIONS = {
 STEPS = {"adversarial": 10, "crafted": 20}
 RADII = {"linf": 8 / 255, "l2": 128 / 255}  # as is usual for pixels from 0 to 1
 CRAFTING_RATE = 10.0
+BALLS = ("linf", "l2")
+AT_ONCE = 512  # records in one backward pass
+LEAST = 1e-30  # the product of two norms counts as at least this
 
 
+@checks.checked(
+    "spec",
+    "seed",
+    "steps",
+    "learning_rate",
+    kind=partial(checks.choice, options=KINDS),
+    radius=partial(checks.real, above=0),
+    ball=partial(checks.choice, options=BALLS),
+)
 def record_each_step(
     task: Task,
     model: Model,
@@ -87,16 +109,12 @@ def record_each_step(
     >>> canary.details["crafting_steps"], canary.details["crafting_rate"]
     (20, 10.0)
     """
-    check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
-    checks.choice("kind", kind, RECORDS)
-    seed = checks.whole("seed", seed, at_least=0)
+    slot = slot_of(task, model, seed)
     x, y = np.zeros((1, *task.x_train.shape[1:]), dtype=np.float32), np.zeros(1, dtype=np.int64)
     if kind != "blank":
         x, y = _not_private(task)
-    given = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "ball": ball, "target": target}
-    for name, value in given.items():
+    options = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "ball": ball, "target": target}
+    for name, value in options.items():
         if value is not None and kind not in OPTIONS[name]:
             raise ValueError(f"{name} must be left out for kind {kind!r}, got {value!r}")
     if target is not None:
@@ -104,11 +122,10 @@ def record_each_step(
     change = _change(kind, float(np.ptp(x)), steps, learning_rate, radius, ball)
     if change is not None:
         _check_differentiable(model, x, y, change)
-    slot = int(stream(seed, "crafter").integers(len(task.y_train)))
     return RecordEachStep(kind, x, y, task.num_classes, change, target, seed, slot, task.fingerprint)
 
 
-def _not_private(task: Task) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _not_private(task: Task) -> Records:
     """The records that an adversary starts from."""
     part = "aux" if len(task.y_aux) else "test"
     if not len(task.y_test) and part == "test":
@@ -125,24 +142,226 @@ def _change(
 ) -> Ascent | Turning | None:
     if kind not in STEPS:
         return None
-    steps = checks.whole("steps", STEPS[kind] if steps is None else steps)
-    rate = None if learning_rate is None else checks.real("learning_rate", learning_rate, above=0)
+    steps = STEPS[kind] if steps is None else steps
     if kind == "crafted":
-        return Turning(steps, CRAFTING_RATE if rate is None else rate)
-    ball = checks.choice("ball", "linf" if ball is None else ball, BALLS)
+        return Turning(steps, CRAFTING_RATE if learning_rate is None else learning_rate)
+    ball = "linf" if ball is None else ball
     if radius is None and not span > 0:
         raise ValueError("radius must be given where all features of all records are equal, got None")
-    radius = checks.real("radius", RADII[ball] * span if radius is None else radius, above=0)
-    return Ascent(steps, radius / 4 if rate is None else rate, radius, ball)
+    radius = RADII[ball] * span if radius is None else radius
+    return Ascent(steps, radius / 4 if learning_rate is None else learning_rate, radius, ball)
 
 
 def _check_differentiable(model: Model, x: NDArray[np.float32], y: NDArray[np.int64], change: Ascent | Turning) -> None:
     with torch.random.fork_rng(devices=[]):  # a new module may draw random weights
         module = model.module()
-    losses, first = losses_of(model), (torch.tensor(x[:1]), torch.tensor(y[:1]))
     with differentiable_by_records():
-        if isinstance(change, Ascent):
-            replace(change, steps=1)(module, losses, first[0][0], int(y[0]))
-        else:
-            away_from = mean_gradient(module, losses, *first)
-            replace(change, steps=1)(module, losses, first[0][0], int(y[0]), away_from)
+        replace(change, steps=1)(module, losses_of(model), torch.tensor(x[0]), int(y[0]), (x[:1], y[:1]))
+
+
+@dataclass(frozen=True, eq=False)
+class RecordEachStep(Frozen):
+    """A record that is crafted anew at each step. `record_each_step` makes it.
+
+    Attributes:
+        kind: "mislabeled", "blank", "adversarial" or "crafted".
+        x, y: the records that it starts from.
+        classes: the number of classes.
+        change: how it changes the record for a model; None: not at all.
+        target: the index of the record to start from; None: a random one at each step.
+        seed: of the draws.
+        slot: the index of the private record that the canary replaces.
+        task: the fingerprint of the task.
+        adjacency: "substitute", where z′ is z with another label; otherwise the slot of z′ is empty.
+    """
+
+    kind: str
+    x: NDArray[np.float32] = field(repr=False)
+    y: NDArray[np.int64] = field(repr=False)
+    classes: int
+    change: Ascent | Turning | None
+    target: int | None
+    seed: int
+    slot: int
+    task: str
+    adjacency: str = "substitute"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", read_only(self.x))
+        object.__setattr__(self, "y", read_only(self.y))
+
+    @property
+    def scenario(self) -> str:
+        return self.kind
+
+    @property
+    def details(self) -> Mapping[str, float | int | str]:
+        about: dict[str, float | int | str] = {"kind": self.kind, "seed": self.seed, "records": len(self.y)}
+        if self.target is not None:
+            about["target"] = self.target
+        return about if self.change is None else about | self.change.details
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with anything that determines the canaries."""
+        digest = sha256(repr((self, self.x.shape)).encode())
+        digest.update(self.x.astype("<f4").tobytes())
+        digest.update(self.y.astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def record(self, bank: Bank, step: int) -> tuple[Tensor, int]:
+        """The record of a step: features (1, …), or (runs, …) if each model has its own; and its label.
+
+        Args:
+            bank: the models before the step, in all coordinates.
+            step: from 1.
+
+        Raises:
+            ValueError: if the bank's models take records of another shape, or crafting diverges.
+        """
+        if bank.model.input_shape != self.x.shape[1:]:
+            raise ValueError(
+                f"bank must have models of records {self.x.shape[1:]}, got {bank.model.input_shape}: craft for its "
+                'model, and assemble it with coordinates="all"'
+            )
+        rng = stream(self.seed, "crafter", step)
+        drawn, other = int(rng.integers(len(self.y))), int(rng.integers(1, self.classes))
+        start = drawn if self.target is None else self.target
+        x, y = torch.tensor(self.x[start], device=bank.device), int(self.y[start])
+        if self.kind == "mislabeled":
+            y = (y + other) % self.classes
+        elif self.kind == "blank":
+            y = int(rng.integers(self.classes))
+        if self.change is None:
+            return x[None], y
+        modules = (bank.model.module(parameters).to(bank.device) for parameters in bank.model.flat(bank.theta))
+        losses, others = losses_of(bank.model), (self.x, self.y)
+        return torch.stack([self.change(module, losses, x, y, others) for module in modules]), y
+
+    def gradients(self, bank: Bank, step: int) -> StepGradients:
+        """The clipped gradients of z and z′ at the current models, as training on these records would add them.
+
+        Args:
+            bank, step: as in `record`.
+
+        Raises:
+            ValueError: as in `record`.
+        """
+        x, y = self.record(bank, step)
+        z = clipped_gradients(bank, x, y)
+        if self.adjacency != "substitute":
+            return StepGradients(z, None)
+        farthest, z_prime = torch.full_like(z[:, 0], -1), z
+        for label in range(self.classes):
+            if label != y:
+                other = clipped_gradients(bank, x, label)
+                distance = torch.linalg.vector_norm(other - z, dim=1)
+                z_prime = torch.where((distance > farthest)[:, None], other, z_prime)
+                farthest = torch.maximum(farthest, distance)
+        return StepGradients(z, z_prime)
+
+    def against_nothing(self, *, adjacency: str) -> RecordEachStep:
+        """The same z against an empty slot, for "add_remove" or "zero_out"."""
+        return replace(self, adjacency=checks.choice("adjacency", adjacency, ("add_remove", "zero_out")))
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Projected gradient ascent on the loss, within a ball around the record.
+
+    Attributes:
+        steps: how many.
+        rate: how far x moves in one step, in the ball's norm.
+        radius: of the ball.
+        ball: "linf", whose steps are signs of the gradient, or "l2", whose steps point along the gradient.
+
+    Source: Madry et al. (2018), without a random start.
+    """
+
+    steps: int
+    rate: float
+    radius: float
+    ball: str
+
+    @property
+    def details(self) -> dict[str, float | int | str]:
+        return {"crafting_steps": self.steps, "crafting_rate": self.rate, "ball": self.ball, "radius": self.radius}
+
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
+        """The changed x, whatever the other records are. Where the gradient is 0 it does not move."""
+        label, away = torch.tensor([y], device=x.device), torch.zeros_like(x)
+        for _ in range(self.steps):
+            moved = (x + away).requires_grad_()
+            (slope,) = torch.autograd.grad(losses(module(moved[None]), label)[0], moved)
+            if self.ball == "linf":
+                away = (away + self.rate * slope.sign()).clamp(-self.radius, self.radius)
+            else:
+                away = away + self.rate * slope / slope.norm().clamp(min=LEAST)
+                away = away * (self.radius / away.norm().clamp(min=LEAST)).clamp(max=1)
+        return x + away
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Gradient descent on |cos| of the record's gradient with the mean gradient of other records.
+
+    Attributes:
+        steps: how many.
+        rate: η.
+
+    Source: *Tight Auditing*, Algorithm 3.
+    """
+
+    steps: int
+    rate: float
+
+    @property
+    def details(self) -> dict[str, float | int | str]:
+        return {"crafting_steps": self.steps, "crafting_rate": self.rate}
+
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
+        """The x that `turned` finds, away from the mean gradient of the other records."""
+        records, labels = (torch.tensor(part, device=x.device) for part in others)
+        return self.turned(module, losses, x, y, mean_gradient(module, losses, records, labels))
+
+    def turned(self, module: nn.Module, losses: Losses, x: Tensor, y: int, away_from: Tensor) -> Tensor:
+        """The x with the least |cos| of all on the way, which is x itself if no step lowers it.
+
+        An x without a gradient is never taken: it would be no canary.
+
+        Args:
+            module: the model.
+            losses: its loss.
+            x, y: the record.
+            away_from: (parameters,) the mean gradient.
+
+        Raises:
+            ValueError: if x does not stay finite.
+        """
+        best, least = x, torch.inf
+        for step in range(self.steps + 1):
+            x = x.detach().requires_grad_()
+            own = gradient_of(module, x, y, losses)
+            norms = own.norm() * away_from.norm()
+            cosine = (own @ away_from).abs() / norms.clamp(min=LEAST)
+            if norms > LEAST and (here := float(cosine.detach())) < least:
+                best, least = x.detach(), here
+            if step < self.steps:
+                (slope,) = torch.autograd.grad(cosine, x)
+                x = x - self.rate * slope
+                if not torch.isfinite(x).all():
+                    raise ValueError(
+                        f"learning_rate must be small enough that crafting does not diverge, got {self.rate:g}"
+                    )
+        return best
+
+
+def mean_gradient(module: nn.Module, losses: Losses, x: Tensor, y: Tensor) -> Tensor:
+    """(parameters,): the mean gradient of records, in the order of the module's parameters."""
+    trained = [value for value in module.parameters() if value.requires_grad]
+    total = [torch.zeros_like(value) for value in trained]
+    for records, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True):
+        loss = losses(module(records), labels).sum() / len(y)
+        for sum_, part in zip(total, torch.autograd.grad(loss, trained, materialize_grads=True), strict=True):
+            sum_ += part
+    return torch.cat([part.flatten() for part in total])

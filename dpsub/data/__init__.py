@@ -5,10 +5,20 @@ downloaded to it. Files placed by hand must be named `mnist/*.gz`, `cifar-10-bat
 `purchase100/dataset_purchase`.
 """
 
-from dpsub.data.bundled import BREAST_CANCER_COLUMNS, breast_cancer, digits
-from dpsub.data.catalogue import cifar10, mnist, purchase100, purchase100_like, random_images, sst2
+from dpsub.data.catalogue import (
+    BREAST_CANCER_COLUMNS,
+    breast_cancer,
+    cifar10,
+    digits,
+    features_or_digits,
+    load_features,
+    mnist,
+    purchase100,
+    purchase100_like,
+    random_images,
+    sst2,
+)
 from dpsub.data.embeddings import MINILM, VIT
-from dpsub.data.features import features_or_digits, load_features
 from dpsub.data.tasks import Task, check_task, from_arrays
 
 __all__ = [

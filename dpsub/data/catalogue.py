@@ -1,18 +1,88 @@
-"""The tasks that dpsub knows by name: MNIST, CIFAR-10, SST-2, Purchase100 and a stand-in for it, random images."""
+"""The tasks that dpsub knows by name, and tasks from files of features."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
-from dpsub.data import embeddings, files
+from dpsub.data import downloads, embeddings, files
 from dpsub.data.embeddings import MINILM
 from dpsub.data.tasks import MOST_CLASSES, Task, drawn, from_arrays
 
 PURCHASE_TEST = 10_000
+COUNT = partial(checks.whole, at_least=0)
+DIGITS_AUX = 500
+BREAST_CANCER_AUX = 150
+_MEASURES = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
+    "fractal dimension",
+)  # fmt: skip
+BREAST_CANCER_COLUMNS = tuple(
+    name.format(measure) for name in ("mean {}", "{} error", "worst {}") for measure in _MEASURES
+)
+"""The names of the 30 columns of `breast_cancer`, in order."""
+
+
+@checks.checked("n_train", "seed")
+def digits(n_train: int = 500, seed: int = 0) -> Task:
+    """Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn and needs no download.
+
+    500 records are auxiliary and the rest are for testing. Pixels are scaled to [0, 1]. Pixels that are constant over
+    the private records are dropped: their parameters would never move, and a canary there would be a worst case.
+
+    Args:
+        n_train: number of private records, 2 … 1,296 of the 1,797.
+        seed: decides which records are private, auxiliary and test.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Alpaydin and Kaynak (1998), *Optical Recognition of Handwritten Digits*, UCI.
+    """
+    from sklearn.datasets import load_digits  # its import takes a second
+
+    x, y = load_digits(return_X_y=True)
+    train, aux, test = _parts(len(y), "digits", DIGITS_AUX, n_train, seed)
+    varies = np.ptp(x[train], axis=0) > 0
+    x = x[:, varies] / 16
+    task = from_arrays(
+        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
+    )
+    return replace(task, pixels=varies.reshape(8, 8))
+
+
+@checks.checked("n_train", "seed")
+def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
+    """Breast cancer in Wisconsin: 30 measurements of cell nuclei a person. It comes with scikit-learn, like `digits`.
+
+    The label is 0 for a malignant tumour and 1 for a benign one. 150 records are auxiliary and the rest are for
+    testing. Each feature is standardised by its mean and standard deviation over the auxiliary records, so the scale
+    says nothing about the private ones. `data.BREAST_CANCER_COLUMNS` names the columns.
+
+    Args:
+        n_train: number of private records, 2 … 418 of the 569.
+        seed: decides which records are private, auxiliary and test.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Wolberg, Mangasarian, Street and Street (1995), *Breast Cancer Wisconsin (Diagnostic)*, UCI.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    train, aux, test = _parts(len(y), "records", BREAST_CANCER_AUX, n_train, seed)
+    x = (x - x[aux].mean(axis=0)) / x[aux].std(axis=0)
+    return from_arrays(
+        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=2,
+        name="breast cancer",
+    )  # fmt: skip
 
 
 def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:
@@ -40,6 +110,7 @@ def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:
     return _scaled(task)
 
 
+@checks.checked(n_test=COUNT)
 def cifar10(
     n_train: int = 500,
     n_aux: int = 500,
@@ -68,7 +139,6 @@ def cifar10(
 
     Source: Krizhevsky (2009); hash as published with TensorFlow Datasets. *Beyond Membership*, section 5.
     """
-    n_test = None if n_test is None else checks.whole("n_test", n_test, at_least=0)
     train, test = files.cifar_batches()
     x, y = files.cifar_records(train)
     x_test, y_test = (part[:n_test] for part in files.cifar_records(test))
@@ -116,6 +186,7 @@ def sst2(
     return drawn(x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=2, name=name)
 
 
+@checks.checked("seed")
 def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
     """Purchase100: 600 binary features of each shopper, in 100 classes. You have to download the file yourself.
 
@@ -130,7 +201,7 @@ def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Ta
     Source: Shokri et al. (2017), section VI.A; *Beyond Membership*, section 5.
     """
     x, y = files.purchases()
-    order = stream(checks.whole("seed", seed, at_least=0), "data", 1).permutation(len(y))
+    order = stream(seed, "data", 1).permutation(len(y))
     pool, test = np.split(order, [max(0, len(y) - PURCHASE_TEST)])
     return drawn(
         x[pool], y[pool], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
@@ -138,6 +209,7 @@ def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Ta
     )  # fmt: skip
 
 
+@checks.checked("n_train", "n_aux", "seed")
 def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Task:
     """Synthetic shoppers in the shape of Purchase100: 600 binary features, 100 classes found by clustering.
 
@@ -156,9 +228,7 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
     """
     from sklearn.cluster import KMeans
 
-    n_train = checks.whole("n_train", n_train, at_least=2)
-    n_aux = checks.whole("n_aux", n_aux, at_least=0)
-    rng = stream(checks.whole("seed", seed, at_least=0), "data", 2)
+    rng = stream(seed, "data", 2)
     total = n_train + n_aux + PURCHASE_TEST
     popularity = rng.normal(-2.0, 1.0, size=600).astype(np.float32)
     suits = rng.normal(0.0, 0.6, size=(20, 600)).astype(np.float32)
@@ -176,6 +246,15 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
     )  # fmt: skip
 
 
+@checks.checked(
+    "n_train",
+    "n_aux",
+    "seed",
+    n_test=COUNT,
+    size=checks.whole,
+    channels=checks.whole,
+    num_classes=partial(checks.whole, at_least=2, at_most=MOST_CLASSES),
+)
 def random_images(
     n_train: int = 500,
     n_aux: int = 500,
@@ -207,14 +286,7 @@ def random_images(
     >>> random_images(n_train=5, n_aux=2, n_test=0)
     Task('random images': 5 private, 2 auxiliary, 0 test records of shape (3, 32, 32), 10 classes)
     """
-    counts = [
-        checks.whole("n_train", n_train, at_least=2),
-        checks.whole("n_aux", n_aux, at_least=0),
-        checks.whole("n_test", n_test, at_least=0),
-    ]
-    size, channels = checks.whole("size", size), checks.whole("channels", channels)
-    num_classes = checks.whole("num_classes", num_classes, at_least=2, at_most=MOST_CLASSES)
-    rng = stream(checks.whole("seed", seed, at_least=0), "data", 3)
+    counts, rng = [n_train, n_aux, n_test], stream(seed, "data", 3)
     shape = (sum(counts), channels, size, size)
     try:
         x = rng.integers(256, size=shape, dtype=np.uint8) / np.float32(255)
@@ -228,6 +300,86 @@ def random_images(
         x_train, y_train, x_aux=x_aux, y_aux=y_aux, x_test=x_test, y_test=y_test, num_classes=num_classes,
         name="random images",
     )  # fmt: skip
+
+
+def load_features(
+    path: str | os.PathLike[str],
+    *,
+    n_train: int = 500,
+    n_aux: int = 500,
+    seed: int = 0,
+    name: str | None = None,
+    stand_in_for: str | None = None,
+) -> Task:
+    """A task from a file of features, such as the outputs of a network's penultimate layer.
+
+    Private and auxiliary records are drawn from one pool. No auxiliary record has the features of a private one.
+
+    Args:
+        path: an .npz file, relative to the current folder or to the data folder (`DPSUB_DATA`). The pool is `x_train`
+            (n, d) and `y_train` (n,), or `x_private` and `y_private`; the test records are `x_test` and `y_test`. Other
+            arrays are ignored.
+        n_train: number of private records.
+        n_aux: number of auxiliary records.
+        seed: decides which records are private and which are auxiliary.
+        name: the task's name in figures and stored results; by default the file's name without its suffix.
+        stand_in_for: the features that these replace, if any; it becomes part of the name.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file has another layout or too few records.
+    """
+    file = downloads.local(path)
+    try:
+        with open(file, "rb") as opened, np.load(opened) as found:
+            pool = next((part for part in ("train", "private") if f"x_{part}" in found), "train")
+            needed = [f"{array}_{part}" for part in (pool, "test") for array in "xy"]
+            missing = [array for array in needed if array not in found]
+            arrays = {} if missing else {array: found[array] for array in needed}  # each is read when it is asked for
+    except (TypeError, *downloads.DAMAGED) as error:
+        raise ValueError(f"path must be an .npz file of plain arrays, got {file}: {error}") from None
+    if missing:
+        raise ValueError(f"path must hold {', '.join(needed)}, got {file} without {', '.join(missing)}")
+    whole = from_arrays(*(arrays[array] for array in needed[:2]), x_test=arrays["x_test"], y_test=arrays["y_test"])
+    name = file.stem if name is None else str(name)
+    name += "" if stand_in_for is None else f" (stand-in for {stand_in_for})"
+    return drawn(
+        whole.x_train, whole.y_train, test=(whole.x_test, whole.y_test), n_train=n_train, n_aux=n_aux, seed=seed,
+        num_classes=whole.num_classes, name=name,
+    )  # fmt: skip
+
+
+def features_or_digits(
+    path: str | os.PathLike[str] | None,
+    *,
+    n_train: int = 500,
+    n_aux: int = 500,
+    seed: int = 0,
+    name: str | None = None,
+    stand_in_for: str | None = None,
+) -> Task:
+    """The task of `load_features` if a path is given, else `digits`: a notebook then runs without any file.
+
+    Args:
+        path: as in `load_features`, or None for `digits`.
+        n_train, n_aux, seed, name, stand_in_for: as in `load_features`. `digits` uses `n_train` and `seed` only.
+
+    Raises:
+        FileNotFoundError, ValueError: as in `load_features` and `digits`.
+    """
+    if path is None:
+        return digits(n_train=n_train, seed=seed)
+    return load_features(path, n_train=n_train, n_aux=n_aux, seed=seed, name=name, stand_in_for=stand_in_for)
+
+
+def _parts(count: int, things: str, n_aux: int, n_train: int, seed: int) -> list[NDArray[np.int64]]:
+    """The indices of the private, auxiliary and test records."""
+    most = count - n_aux - 1
+    if n_train > most:
+        raise ValueError(
+            f"n_train must be <= {most} of the {count} {things}, which leaves some to test on, got {n_train}"
+        )
+    return np.split(stream(seed, "data").permutation(count), [n_train, n_train + n_aux])
 
 
 def _scaled(task: Task) -> Task:

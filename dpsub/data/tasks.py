@@ -210,6 +210,7 @@ def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
     return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
+@checks.checked("n_train", "n_aux", "seed")
 def drawn(
     x: NDArray[np.generic],
     y: NDArray[np.generic],
@@ -222,9 +223,7 @@ def drawn(
     name: str,
 ) -> Task:
     """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features."""
-    n_train = checks.whole("n_train", n_train, at_least=2)
-    n_aux = checks.whole("n_aux", n_aux, at_least=0)
-    order = stream(checks.whole("seed", seed, at_least=0), "data").permutation(len(y))
+    order = stream(seed, "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
     private = set(features_of(x[train]))
     aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), min(n_aux, len(y))))

@@ -1,4 +1,4 @@
-"""The protocol that a model implements to be trained as a bank, and what implementations share.
+"""The protocol that a model implements to be trained as a bank, and what can be asked of any model that does.
 
 Implement `Model` to train your own architecture. Trainers, crafters and audits use a model through this protocol only.
 """
@@ -10,10 +10,11 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dpsub._core import checks
 from dpsub.data import Task, check_task
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
@@ -194,11 +195,11 @@ def check_model(model: Model) -> None:
 def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
     """Flat parameters (count,) as float32: a copy, since a module's parameters may become views of it."""
     try:
-        given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if np.iscomplexobj(given):
+        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if np.iscomplexobj(wide):
             raise TypeError
         with np.errstate(over="ignore"):
-            vector = torch.tensor(given.astype(np.float32))
+            vector = torch.tensor(wide.astype(np.float32))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(
             f"{name} must be a vector of {count} numbers, as torch.nn.utils.parameters_to_vector(module.parameters()) "
@@ -210,3 +211,91 @@ def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor
         many = int((~torch.isfinite(vector)).sum())
         raise ValueError(f"{name} must be finite, got {many} numbers that are not, in float32")
     return vector
+
+
+def numbers(name: str, values: object) -> NDArray[np.float32]:
+    """Finite real numbers in float32; not a copy where none is needed."""
+    checks.no_mask(name, values)
+    try:
+        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if wide.dtype.kind not in "iufO":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            array = wide.astype(np.float32, copy=False)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError):
+        raise ValueError(f"{name} must be real numbers, got a {type(values).__name__} of others") from None
+    if not np.isfinite(array).all():
+        many = int((~np.isfinite(array)).sum())
+        raise ValueError(f"{name} must be finite in float32, got {many} numbers that are not")
+    return array
+
+
+def final_weights(model: Model, weights: object) -> NDArray[np.float32]:
+    """(runs, parameters), of one model or more."""
+    array = numbers("weights", weights)
+    if array.ndim != 2 or array.shape[1] != model.parameters or not len(array):
+        raise ValueError(
+            f"weights must have shape (runs, {model.parameters}), the final weights of one model or more of {model!r}, "
+            f"got {array.shape}"
+        )
+    return array
+
+
+def theta_of(model: Model, weights: Tensor) -> Tensor:
+    """The bank of these models, in the layout that the model's own methods take, in the precision of `weights`.
+
+    Raises:
+        ValueError: as in `outputs_of`.
+    """
+    check_model(model)
+    weights = _real("weights", weights)
+    if weights.ndim != 2 or weights.shape[1] != model.parameters:
+        raise ValueError(f"weights must have shape (runs, {model.parameters}), got {tuple(weights.shape)}")
+    if not torch.isfinite(weights).all():
+        raise ValueError(f"weights must be finite, got {int((~torch.isfinite(weights)).sum())} numbers that are not")
+    theta = model.initial_parameters(len(weights), torch.Generator(weights.device)).to(weights.dtype)
+    model.flat(theta).copy_(weights)
+    return theta
+
+
+def outputs_of(model: Model, weights: Tensor, x: Tensor) -> Tensor:
+    """What trained models answer: their outputs before the softmax, without dropout.
+
+    Args:
+        model: the architecture.
+        weights: (runs, parameters), the flat parameters of trained models, such as the variable "weights" of an audit.
+        x: (records, *input_shape), of the dtype and on the device of `weights`. The answers are differentiable by it.
+
+    Returns:
+        (runs, records, classes).
+
+    Raises:
+        ValueError: if the weights are no tensor of finite real numbers, or their shape does not fit; if the records are
+            no tensor of real numbers, have another dtype or device than the weights, or do not fit the model.
+
+    >>> import torch
+    >>> from dpsub import data, models
+    >>> task = data.digits(n_train=50)
+    >>> model = models.mlp(task, (8,))
+    >>> weights = model.initial_parameters(3, torch.Generator())
+    >>> models.outputs_of(model, weights, torch.tensor(task.x_train[:2])).shape
+    torch.Size([3, 2, 10])
+    """
+    theta, x = theta_of(model, weights), _real("x", x)
+    if x.shape[1:] != model.input_shape or not x.ndim:
+        shape = ", ".join(("records", *map(str, model.input_shape)))
+        raise ValueError(f"x must have shape ({shape}), got {tuple(x.shape)}")
+    if (x.dtype, x.device) != (weights.dtype, weights.device):
+        raise ValueError(
+            f"x must have the dtype and device of weights, {weights.dtype} on {weights.device}, got {x.dtype} on "
+            f"{x.device}: use x.to(weights)"
+        )
+    model = model.prepared(weights.device, 1.0)
+    return model.logits(theta, model.inputs(x)).permute(2, 0, 1)
+
+
+def _real(name: str, value: Tensor) -> Tensor:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        got = str(value.dtype) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(f"{name} must be a torch.Tensor of real numbers, got {got}: use torch.tensor({name})")
+    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.func import vmap
 
-from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
-from dpsub.models.dropout import Masked, draw, masked
+from dpsub.models.differentiation import Masked, call, draw, masked, record_gradients
 from dpsub.models.identity import identity_of
-from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Losses, flat_parameters
-from dpsub.models.record_gradients import norms_of, record_gradients
-from dpsub.models.stand_ins import call
+from dpsub.models.interface import RECORDS_AT_ONCE, Losses, flat_parameters
+from dpsub.models.rows import GATHER_BELOW, Rows, WeightedSum
 
 # About how many numbers activations and gradients of one part of a step hold. Constants, since parts of another size
 # round differently. The one of CUDA was not measured.
@@ -27,7 +25,7 @@ _GLOBAL_GENERATOR = threading.Lock()  # fresh starts draw from it, as torch's la
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleBank:
+class ModuleBank(Rows):
     """A bank of any module. `dpsub.models.from_module` makes and checks it.
 
     The parameters of R models are one tensor (runs, parameters): those that require a gradient, flattened, in the order
@@ -65,7 +63,7 @@ class ModuleBank:
     _shapes: tuple[torch.Size, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        trained = {name: one for name, one in self.template.named_parameters() if one.requires_grad}
+        trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
         net = copy.deepcopy(self.template).train(self.generator is not None)  # a thread of its own may use it
         dropouts = masked(net) if self.generator is not None else []
         if dropouts:
@@ -76,7 +74,7 @@ class ModuleBank:
             ("_net", net),
             ("_dropouts", dropouts),
             ("_names", tuple(trained)),
-            ("_shapes", tuple(one.shape for one in trained.values())),
+            ("_shapes", tuple(value.shape for value in trained.values())),
         ):
             object.__setattr__(self, name, value)
 
@@ -117,22 +115,12 @@ class ModuleBank:
             return self.start()
         module = copy.deepcopy(self.template)
         for layer in module.modules():
-            if any(one.requires_grad for one in layer.parameters(recurse=False)):
+            if any(value.requires_grad for value in layer.parameters(recurse=False)):
                 layer.reset_parameters()  # type: ignore[operator]
         return module
 
     def _trained_of(self, module: nn.Module) -> list[nn.Parameter]:
         return [dict(module.named_parameters())[name] for name in self._names]
-
-    def flat(self, theta: Tensor) -> Tensor:
-        """(runs, parameters), a view."""
-        return theta
-
-    def first(self, theta: Tensor, runs: int) -> Tensor:
-        return theta[:runs]
-
-    def inputs(self, x: Tensor) -> Tensor:
-        return x
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank: a copy of the module as it is evaluated, with the flat parameters given or its own."""
@@ -148,46 +136,13 @@ class ModuleBank:
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device, dtype=theta.dtype)
         rest = self._untrained(theta)
-        for runs, records in self._parts_of([len(inputs)] * len(theta)):
+        for runs, records, values in self._shared_parts(inputs, len(theta)):
 
-            def outputs(own: Tensor, x: Tensor = inputs[records]) -> Tensor:
+            def outputs(own: Tensor, x: Tensor = values) -> Tensor:
                 return call(self._net, rest | self._named(own), x)
 
             out[records, :, runs] = vmap(outputs, out_dims=2)(theta[runs])
         return out
-
-    def clipped_sum(
-        self,
-        theta: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        sampled: Tensor | None,
-        max_grad_norm: float,
-        *,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """The sum of the sampled records' clipped gradients, (runs, parameters)."""
-        total = torch.zeros_like(theta) if out is None else out.zero_()
-        if sampled is None or sampled.dtype != torch.bool or not self.gather:
-            for runs, part in self._parts_of([len(labels)] * len(theta)):
-                here = None if sampled is None else sampled[part, runs].T
-                self._add_clipped(total[runs], theta[runs], inputs[part], labels[part], here, max_grad_norm)
-            return total
-        counts = sampled.sum(dim=0)
-        sizes = counts.tolist()
-        batches = own_batches(sampled, counts, largest=max(sizes))
-        for runs, places in self._parts_of(sizes):
-            records = batches[places, runs].T
-            taken = torch.arange(places.start, places.stop, device=theta.device) < counts[runs, None]
-            self._add_clipped(total[runs], theta[runs], inputs[records], labels[records], taken, max_grad_norm)
-        return total
-
-    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(records, runs): the norms of the records' gradients before clipping."""
-        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
-        for runs, part in self._parts_of([len(labels)] * len(theta)):
-            norms[part, runs] = norms_of(self._gradients(theta[runs], inputs[part], labels[part])).T
-        return norms
 
     def training(self, generator: torch.Generator) -> ModuleBank:
         """The bank as it trains: with dropout, whose masks are drawn from the generator."""
@@ -200,20 +155,27 @@ class ModuleBank:
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
         return 2 * math.prod(records) + 16 * records[0] * runs + 4 * max(self.room, RECORDS_AT_ONCE, self._floats)
 
-    def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
-        """None: modules train in all coordinates."""
+    @property
+    def _floats(self) -> int:
+        return self.parameters + math.prod(self.input_shape) + self.activations
 
-    def _add_clipped(
-        self, total: Tensor, theta: Tensor, inputs: Tensor, labels: Tensor, taken: Tensor | None, max_grad_norm: float
-    ) -> None:
-        gradients = self._gradients(theta, inputs, labels)
-        weights = (max_grad_norm / (norms_of(gradients) + OPACUS_EPS)).clamp_(max=1.0)
-        if taken is not None:
-            weights *= taken
-        for piece, gradient in zip(self._pieces(total), gradients, strict=True):
-            piece += (weights[:, None] @ gradient)[:, 0].view(piece.shape)
+    def _shared(self, inputs: Tensor) -> Tensor:
+        return inputs
 
-    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> list[Tensor]:
+    def _own(self, inputs: Tensor, records: Tensor) -> Tensor:
+        return inputs[records.T]
+
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, WeightedSum]:
+        gradients = self.by_parameter(theta, inputs, labels if labels.ndim == 1 else labels.T)
+
+        def weighted_sum(weights: Tensor, total: Tensor) -> None:
+            by_run = weights.T.contiguous()[:, None]
+            for piece, gradient in zip(self._pieces(total), gradients, strict=True):
+                piece += (by_run @ gradient)[:, 0].view(piece.shape)
+
+        return torch.stack([part.square().sum(dim=2) for part in gradients]).sum(dim=0).sqrt_().T, weighted_sum
+
+    def by_parameter(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """For each trained parameter the records' gradients, (runs, records, numbers).
 
         Args:
@@ -231,8 +193,8 @@ class ModuleBank:
                 layer.masks = iter(of_layer)
             return call(self._net, rest | own, x[None])[0]
 
-        found = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
-        return [one.reshape(*one.shape[:2], -1) for one in found.values()]
+        gradients = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
+        return [part.reshape(*part.shape[:2], -1) for part in gradients.values()]
 
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._names, self._pieces(theta), strict=True))
@@ -247,11 +209,3 @@ class ModuleBank:
         state = {**dict(self._net.named_parameters()), **dict(self._net.named_buffers())}
         rest = {name: value.detach() for name, value in state.items() if name not in self._names}
         return {name: value.to(theta.dtype) if value.is_floating_point() else value for name, value in rest.items()}
-
-    def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        return parts_of(sizes, floats=self._floats, room=self.room, most_floats=RECORDS_AT_ONCE)
-
-    @property
-    def _floats(self) -> int:
-        """About how many numbers one record takes in one model."""
-        return self.parameters + math.prod(self.input_shape) + self.activations

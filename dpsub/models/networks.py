@@ -1,10 +1,14 @@
-"""Banks of networks with hidden layers. Each model has its own activations, so products are batched over models."""
+"""Banks of networks with hidden layers, and the architectures by name: fully connected ones and two small ConvNets.
+
+Each model has its own activations, so products are batched over models.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -12,11 +16,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
-from dpsub.models.batches import GATHER_BELOW, own_batches, parts_of
-from dpsub.models.convolutions import Conv
-from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
-from dpsub.models.layers import Dense, Kept, Layer, WeightedSum
+from dpsub.data import Task, check_task
+from dpsub.models.interface import RECORDS_AT_ONCE, flat_parameters
+from dpsub.models.layers import Activation, Conv, Dense, Flatten, Kept, Layer, MaxPool
+from dpsub.models.rows import GATHER_BELOW, Rows, WeightedSum
 
 # About how many numbers one part of a step's computation holds: what suits a CPU core's cache, and what should fill a
 # GPU (not measured yet). These are constants, because parts of another size round differently. The free memory decides
@@ -25,7 +30,7 @@ ROOM = {"cpu": 2**20, "cuda": 2**28}
 
 
 @dataclass(frozen=True, eq=False)
-class Network(Frozen):
+class Network(Frozen, Rows):
     """A bank of networks with cross-entropy loss.
 
     The parameters of R models are one tensor (runs, parameters), in the flattened order of `torch.nn.Sequential`.
@@ -89,21 +94,11 @@ class Network(Frozen):
         if self.theta_0 is not None:
             return torch.tensor(self.theta_0, device=generator.device).repeat(runs, 1)
         theta = torch.empty(runs, self.parameters, device=generator.device)
-        for layer, part in self._parts(theta):
+        for layer, part in self._parts_of(theta):
             if isinstance(layer, Dense | Conv):
                 bound = 1 / math.sqrt(layer.fan_in)
                 part.copy_(torch.empty_like(part).uniform_(-bound, bound, generator=generator))
         return theta
-
-    def flat(self, theta: Tensor) -> Tensor:
-        """(runs, parameters), a view."""
-        return theta
-
-    def first(self, theta: Tensor, runs: int) -> Tensor:
-        return theta[:runs]
-
-    def inputs(self, x: Tensor) -> Tensor:
-        return x
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Sequential`, with the flat parameters given or random ones."""
@@ -119,56 +114,10 @@ class Network(Frozen):
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
         for runs, records, values in self._shared_parts(inputs, len(theta)):
-            for layer, part in self._parts(theta[runs]):
+            for layer, part in self._parts_of(theta[runs]):
                 values = layer.forward(part, values)[0]
             out[records, :, runs] = values.transpose(1, 2)
         return out
-
-    def clipped_sum(
-        self,
-        theta: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        sampled: Tensor | None,
-        max_grad_norm: float,
-        *,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """The sum of the sampled records' clipped gradients, shaped like `theta`.
-
-        Args:
-            theta: (runs, parameters).
-            inputs: (n, *input_shape).
-            labels: (n,).
-            sampled: (n, runs) bool, or weights, or None for the full batch.
-            max_grad_norm: C.
-            out: memory for the sum, shaped like `theta`; by default new.
-        """
-        total = torch.zeros_like(theta) if out is None else out.zero_()
-        if sampled is not None and sampled.dtype == torch.bool and self.gather:
-            counts = sampled.sum(dim=0)
-            sizes = counts.tolist()
-            batches = own_batches(sampled, counts, largest=max(sizes))
-            for runs, places in self._parts_of(sizes):
-                records = batches[places, runs]
-                taken: Tensor | None = (
-                    torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
-                )
-                values = inputs.index_select(0, records.flatten()).view(*records.shape, *inputs.shape[1:])
-                values = self._seen(values) if records.shape[1] == 1 else values
-                self._add_clipped(total[runs], theta[runs], values, labels[records], taken, max_grad_norm)
-            return total
-        for runs, part, values in self._shared_parts(inputs, len(theta)):
-            here = None if sampled is None else sampled[part, runs]
-            self._add_clipped(total[runs], theta[runs], values, labels[part, None], here, max_grad_norm)
-        return total
-
-    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(records, runs): the norms of the records' gradients before clipping."""
-        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
-        for runs, part, values in self._shared_parts(inputs, len(theta)):
-            norms[part, runs] = self._gradients(theta[runs], values, labels[part, None])[0]
-        return norms
 
     def prepared(self, device: torch.device, sample_rate: float) -> Network:
         return replace(self, room=ROOM[device.type], gather=sample_rate < GATHER_BELOW)
@@ -178,28 +127,26 @@ class Network(Frozen):
         coins = records[0] * runs
         return 3 * math.prod(records) + math.ceil(per_coin * coins) + 4 * max(self.room, RECORDS_AT_ONCE)
 
-    def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
-        """None: networks train in all coordinates."""
+    @property
+    def _floats(self) -> int:
+        return sum(layer.floats for layer in self.layers)
 
-    def _add_clipped(
-        self, total: Tensor, theta: Tensor, values: Tensor, labels: Tensor, sampled: Tensor | None, max_grad_norm: float
-    ) -> None:
-        norms, weighted_sums = self._gradients(theta, values, labels)
-        weights = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
-        if sampled is not None:
-            weights = weights * sampled
-        layers = (part for layer, part in self._parts(total) if layer.parameters)
-        for part, weighted_sum in zip(layers, weighted_sums, strict=True):
-            weighted_sum(weights, part)
+    def _shared(self, inputs: Tensor) -> Tensor:
+        return self._seen(inputs[:, None])
 
-    def _gradients(self, theta: Tensor, values: Tensor, labels: Tensor) -> tuple[Tensor, list[WeightedSum]]:
-        """The norms of the records' gradients, (records, runs), and for each layer a function for its weighted sum."""
+    def _own(self, inputs: Tensor, records: Tensor) -> Tensor:
+        values = inputs.index_select(0, records.flatten()).view(*records.shape, *inputs.shape[1:])
+        return self._seen(values) if records.shape[1] == 1 else values
+
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, WeightedSum]:
         passed: list[tuple[Layer, Tensor, Kept]] = []
-        for layer, part in self._parts(theta):
+        values = inputs
+        for layer, part in self._parts_of(theta):
             values, kept = layer.forward(part, values)
             passed.append((layer, part, kept))
         error = _probabilities(values)
-        error.scatter_add_(2, labels.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
+        of_each = labels if labels.ndim == 2 else labels[:, None]
+        error.scatter_add_(2, of_each.expand(error.shape[:2])[..., None], -torch.ones_like(error[..., :1]))
 
         gradients: list[tuple[Tensor, WeightedSum]] = []
         trained = sum(isinstance(layer, Dense | Conv) for layer in self.layers)
@@ -209,10 +156,15 @@ class Network(Frozen):
                 if len(gradients) == trained:
                     break
             error = layer.backward(part, kept, error)
-        squared = torch.stack([norms for norms, _ in gradients]).sum(dim=0)
-        return squared.sqrt_(), [weighted_sum for _, weighted_sum in gradients]
 
-    def _parts(self, theta: Tensor) -> Iterator[tuple[Layer, Tensor]]:
+        def weighted_sum(weights: Tensor, total: Tensor) -> None:
+            of_layers = (part for layer, part in self._parts_of(total) if layer.parameters)
+            for part, (_, of_layer) in zip(of_layers, gradients, strict=True):
+                of_layer(weights, part)
+
+        return torch.stack([norms for norms, _ in gradients]).sum(dim=0).sqrt_(), weighted_sum
+
+    def _parts_of(self, theta: Tensor) -> Iterator[tuple[Layer, Tensor]]:
         """Each layer with its columns of `theta`."""
         return zip(self.layers, torch.split(theta, [layer.parameters for layer in self.layers], dim=1), strict=True)
 
@@ -221,21 +173,6 @@ class Network(Frozen):
         first = self.layers[0]
         return first.patches(images) if isinstance(first, Conv) else images
 
-    def _parts_of(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        floats = sum(layer.floats for layer in self.layers)
-        return parts_of(sizes, floats=floats, room=self.room, most_floats=RECORDS_AT_ONCE)
-
-    def _shared_parts(self, inputs: Tensor, runs: int) -> Iterator[tuple[slice, slice, Tensor]]:
-        """The runs and records of each part of a computation with all records, and what the first layer sees of them.
-
-        Parts with the same records follow each other, so that what is seen is formed once for all models.
-        """
-        last = None
-        for several, part in sorted(self._parts_of([len(inputs)] * runs), key=lambda one: one[1].start):
-            if part != last:
-                seen, last = self._seen(inputs[part, None]), part
-            yield several, part, seen
-
 
 def _probabilities(outputs: Tensor) -> Tensor:
     """Softmax of outputs (records, runs, classes), which lie in memory by run.
@@ -243,7 +180,103 @@ def _probabilities(outputs: Tensor) -> Tensor:
     On a CPU torch's softmax over a last dimension of fewer than 16 numbers takes ten times as long as over a first one.
     """
     if outputs.device.type == "cpu" and outputs.shape[2] < 16:
-        found = torch.softmax(outputs.permute(2, 1, 0).contiguous(), dim=0).permute(1, 2, 0).contiguous()
+        probabilities = torch.softmax(outputs.permute(2, 1, 0).contiguous(), dim=0).permute(1, 2, 0).contiguous()
     else:
-        found = torch.softmax(outputs.transpose(0, 1), dim=2)
-    return found.transpose(0, 1)
+        probabilities = torch.softmax(outputs.transpose(0, 1), dim=2)
+    return probabilities.transpose(0, 1)
+
+
+MOST_WIDTH = 2**31
+
+
+def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
+    """A fully connected network. Each model of the bank has its own random start.
+
+    Args:
+        task: records of any shape; images are flattened.
+        hidden: the widths of the hidden layers, one or more. With (128,), 600 features and 100 classes, as in
+            Purchase100, the network has the paper's 89,828 parameters.
+        activation: "tanh" or "relu".
+
+    Returns:
+        A bank. `starting_from(theta_0)` gives all its models the same start, `module(parameters)` makes a
+        `torch.nn.Module` of one model, and `parameters` is the number of parameters of one model.
+
+    Raises:
+        ValueError: if a width is not a positive whole number, or an argument is out of range.
+
+    Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
+    """
+    check_task(task)
+    expected = "hidden must be the hidden layers' widths, one or more"
+    if not (hidden := tuple(checks.several(expected, hidden))):
+        raise ValueError(f"{expected}, got none: use linear for none")
+    checks.choice("activation", activation, ("tanh", "relu"))
+    shape = task.x_train.shape[1:]
+    widths = [int(np.prod(shape)), *(checks.whole("hidden", width, at_most=MOST_WIDTH) for width in hidden)]
+    layers: list[Layer] = [Flatten()] if len(shape) > 1 else []
+    for inputs, outputs in pairwise(widths):
+        layers += [Dense(inputs, outputs), Activation(activation)]
+    layers.append(Dense(widths[-1], task.num_classes))
+    name = " ".join(["mlp", "-".join(map(str, widths[1:])), activation])
+    return Network(name, shape, task.num_classes, tuple(layers))
+
+
+CONVNETS = {
+    "small": (((16, 5, 0, True), (32, 4, 0, True)), 32),
+    "large": (tuple((channels, 3, 1, last) for channels in (32, 64, 128) for last in (False, True)), 128),
+}
+"""The sizes of `convnet`: its convolutions as (channels, kernel, padding, whether 2 × 2 max pooling follows), and the
+width of its hidden layer."""
+
+
+def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Network:
+    """A small convolutional network. Each model of the bank has its own random start.
+
+    Args:
+        task: square images (n, channels, height, width).
+        size: "small" has two convolutions of 16 and 32 channels (25,386 parameters on MNIST). "large" has six of 32 to
+            128 channels (550,570 parameters on CIFAR-10). "auto" is "large" for images of 32 × 32 pixels or more.
+        activation: "tanh" or "relu".
+
+    Returns:
+        A bank, as from `mlp`.
+
+    Raises:
+        ValueError: if the records are not square images or are too small, or an argument is out of range.
+
+    Source: Dörmann et al. (2021), *Not all noise is accounted equally*. Annamalai and De Cristofaro (2024) audit these
+    networks, and so does the adversarial-sample paper (section 5.1).
+    """
+    check_task(task)
+    shape = task.x_train.shape[1:]
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"task must have square images (n, channels, height, width), got x_train {task.x_train.shape}")
+    checks.choice("size", size, ("auto", *CONVNETS))
+    checks.choice("activation", activation, ("tanh", "relu"))
+    channels, pixels = shape[0], shape[1]
+    if size == "auto":
+        size = "large" if pixels >= 32 else "small"
+    convolutions, width = CONVNETS[size]
+    sizes = [pixels]
+    for _, kernel, padding, pooled in convolutions:
+        sizes.append((sizes[-1] + 2 * padding - kernel + 1) // (2 if pooled else 1))
+    if sizes[-1] < 1:
+        raise ValueError(f"task must have larger images for this network, got {shape[1]} × {shape[2]} pixels")
+    seen = sizes[-1:]
+    for (_, kernel, padding, pooled), whole in reversed(list(zip(convolutions, sizes, strict=False))):
+        # Pooling drops an odd last row and column. Without padding, what these alone would see is left out, too.
+        seen.insert(0, whole if padding else seen[0] * (2 if pooled else 1) + kernel - 1)
+    layers: list[Layer] = []
+    for (outputs, kernel, padding, pooled), part in zip(convolutions, seen, strict=False):
+        # An increasing activation commutes with max pooling. Pooling first leaves it a quarter of the work.
+        convolution = Conv(channels, outputs, kernel, padding, part)
+        layers += [convolution, *([MaxPool()] if pooled else []), Activation(activation)]
+        channels = outputs
+    layers += [
+        Flatten(),
+        Dense(channels * sizes[-1] ** 2, width),
+        Activation(activation),
+        Dense(width, task.num_classes),
+    ]
+    return Network(f"convnet {size} {activation}", shape, task.num_classes, tuple(layers))

@@ -1,9 +1,10 @@
-"""From a `torch.nn.Module` to a bank of it, with what can be checked before any training."""
+"""From a `torch.nn.Module` to a bank of it, which is compared with plain loops over models and records."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,15 @@ from torch import Tensor, nn
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
-from dpsub.models.acceptance import check_outputs, check_records_apart, refused
+from dpsub.models.differentiation import Masked, draw, masked
 from dpsub.models.interface import Losses, cross_entropy
+from dpsub.models.kernels import begin_computing
 from dpsub.models.modules import ModuleBank
 
 RECORDS = 8  # that a module is checked with
+SAME = 1e-3  # relative: what is computed in two ways
+SAME_CALL = 1e-5  # relative: what is computed twice in the same way
+BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 
 
 def from_module(
@@ -72,9 +77,10 @@ def from_module(
         raise ValueError(f"start must be 'own', 'fresh' or a function that makes a module, got {start!r}")
     if loss is not None and not callable(loss):
         raise ValueError(f"loss must be a function of outputs and labels, got {loss!r}")
+    begin_computing()
     named, name = name is not None, type(module).__name__ if name is None else checks.text("name", name)
     _check_parameters(module)
-    with refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):
+    with _refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):
         module = copy.deepcopy(module).train()
     _check_by_opacus(module)
     bank = ModuleBank(
@@ -90,15 +96,15 @@ def from_module(
     x, y = torch.tensor(task.x_train[records]), torch.tensor(task.y_train[records])
     _check_start(bank)
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
-        check_outputs(bank, x, y)
+        _check_outputs(bank, x, y)
         bank = replace(bank, activations=_activations(bank.module(), x[:1]))
-        check_records_apart(bank, x, y)
+        _check_records_apart(bank, x, y)
     return bank
 
 
 def _activations(module: nn.Module, x: Tensor) -> int:
     """How many numbers a forward pass keeps for the backward pass, its parameters left out."""
-    own, kept = {one.data_ptr() for one in module.parameters()}, 0
+    own, kept = {value.data_ptr() for value in module.parameters()}, 0
 
     def keep(value: Tensor) -> Tensor:
         nonlocal kept
@@ -111,18 +117,18 @@ def _activations(module: nn.Module, x: Tensor) -> int:
 
 
 def _check_parameters(module: nn.Module) -> None:
-    if any(nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+    if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         raise ValueError(
             "module must have parameters of known shapes, got a lazy layer: call the module once, with records of the "
             "task's shape"
         )
-    trained = [one for one in module.parameters() if one.requires_grad]
+    trained = [value for value in module.parameters() if value.requires_grad]
     if not trained:
         raise ValueError("module must have a parameter that requires a gradient, got none: nothing would be trained")
-    for one in trained:
-        if one.dtype != torch.float32 or one.device.type != "cpu":
+    for value in trained:
+        if value.dtype != torch.float32 or value.device.type != "cpu":
             raise ValueError(
-                f"module must have float32 parameters on the CPU, got {one.dtype} on {one.device}: "
+                f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: "
                 "use module.float().cpu()"
             )
 
@@ -142,14 +148,14 @@ def _check_start(bank: ModuleBank) -> None:
     generator = torch.Generator().manual_seed(0)
     if bank.start == "fresh":
         for path, layer in bank.template.named_modules():
-            own = [one for one in layer.parameters(recurse=False) if one.requires_grad]
+            own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
             if own and not callable(getattr(layer, "reset_parameters", None)):
                 raise ValueError(
                     f"start must be a function that makes a module where layers have no reset_parameters, got 'fresh' "
                     f"for a {type(layer).__name__}{f' ({path})' if path else ''}"
                 )
     elif bank.start is not None:
-        with refused("start must be a function that makes a module without being given anything"):
+        with _refused("start must be a function that makes a module without being given anything"):
             made = bank.start()  # type: ignore[operator]
         expected = {name: value.shape for name, value in bank.template.named_parameters()}
         got = {name: value.shape for name, value in made.named_parameters()} if isinstance(made, nn.Module) else None
@@ -157,3 +163,149 @@ def _check_start(bank: ModuleBank) -> None:
             raise ValueError(f"start must make modules with the parameters of {bank.name}, got {made!r:.200}")
     if not torch.isfinite(bank.initial_parameters(2, generator)).all():
         raise ValueError("module must start with finite parameters, got some that are not")
+
+
+def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
+    for training in (True, False):
+        module = _module(bank, None, training)[0]
+        for taken in (x[:2], x[:1], x):
+            with torch.no_grad(), _refused(f"module must take records {tuple(taken.shape)}"):
+                outputs = module(taken)
+            if not isinstance(outputs, Tensor) or outputs.shape != (len(taken), bank.classes):
+                got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+                raise ValueError(
+                    f"module must return outputs ({len(taken)}, {bank.classes}), a number for each record and class of "
+                    f"the task, got {got}{' in training mode' * training}"
+                )
+    with _refused(f"loss must take outputs (2, {bank.classes}) and labels (2,)"):
+        losses = bank.losses(outputs[:2], y[:2])
+    if not isinstance(losses, Tensor) or losses.shape != (2,):
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(f"loss must return one number a record, (2,), got {got}: do not reduce it")
+
+
+def _check_records_apart(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
+    """Check in both modes that neither records nor models see each other, against plain loops over both.
+
+    Some banks have as many models as records: an operation that confuses these then raises no error.
+    """
+    theta = bank.initial_parameters(3, torch.Generator().manual_seed(0))
+    draws = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0))
+    theta = torch.where(theta == 0, 0.01 * draws, theta * (1 + 0.1 * draws.tanh()))  # three models, near the start
+    outputs = torch.stack([bank.module(own)(x).detach() for own in theta])
+    _check_loss(bank, outputs.flatten(0, 1), y.repeat(3))
+    for training in (True, False):
+        _check_alone(bank, theta[0], x, y, training)
+    for training, models in ((True, 2), (False, 2), (False, 3)):
+        _check_side_by_side(bank, theta[:models], x[:2], y[:2], training)
+    with _refused(BY_VMAP):
+        found = bank.logits(theta, x).permute(2, 0, 1)
+    _check_same(found, outputs, "outputs of 3 models")
+    start = bank.initial_parameters(1, torch.Generator().manual_seed(0))
+    norms, losses = bank.gradient_norms(start, x, y)[:, 0], bank.losses(bank.logits(start, x)[..., 0], y)
+    if bad := int((~torch.isfinite(norms + losses)).sum()):
+        raise ValueError(
+            f"loss must be finite, with a finite gradient, where training starts, got {bad} of {len(y)} records "
+            "where it is not: start elsewhere, or take logarithms as torch.log_softmax does"
+        )
+
+
+def _check_alone(bank: ModuleBank, theta: Tensor, x: Tensor, y: Tensor, training: bool) -> None:
+    """Check that a record's outputs and gradients are the same in a batch."""
+    module, mode = _module(bank, theta, training)[0], "training" if training else "eval"
+    with torch.no_grad():
+        again = module(x)
+    with _refused(f"module must be one that torch can differentiate in {mode} mode"):
+        outputs, gradient = _gradient(module, bank, x, y)
+    if _apart(again, outputs, SAME_CALL):
+        raise ValueError(
+            "module must draw randomness in nn.Dropout layers only, so that each model has its own stream, and keep no "
+            f"state, got one whose outputs change from call to call in {mode} mode"
+        )
+    each = [_gradient(module, bank, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+    alone = torch.cat([one for one, _ in each]), torch.stack([one for _, one in each]).sum(dim=0)
+    for what, one, other in zip(("outputs", "gradients"), (outputs, gradient), alone, strict=True):
+        if apart := _apart(one, other):
+            raise ValueError(
+                f"module must treat each record by itself, got one whose {what} in {mode} mode change by "
+                f"{100 * apart:.1f} % when {len(y)} records are in one batch: no clipping of records bounds what one "
+                "does"
+            )
+
+
+def _check_loss(bank: ModuleBank, outputs: Tensor, labels: Tensor) -> None:
+    """Check that a record's loss and its slope are the same in a batch."""
+
+    def both(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = outputs.clone().requires_grad_()
+        losses = bank.losses(outputs, labels)
+        return losses.detach(), torch.autograd.grad(losses.sum(), outputs)[0]
+
+    with _refused(f"loss must be differentiable by the outputs of one record or {len(labels)}"):
+        together = both(outputs, labels)
+        alone = [both(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
+    for one, other in zip(together, map(torch.cat, zip(*alone, strict=True)), strict=True):
+        if apart := _apart(one, other):
+            raise ValueError(
+                f"loss must be of each record by itself, got one that changes by {100 * apart:.1f} % when "
+                f"{len(labels)} records are in one batch"
+            )
+
+
+def _check_side_by_side(bank: ModuleBank, theta: Tensor, x: Tensor, y: Tensor, training: bool) -> None:
+    """Check that gradients are those of a loop over models and records."""
+    mode, lead = "training" if training else "eval", (len(theta), len(y))
+    layouts, found = [(x, y)], []
+    if training:  # each model may have its own batch
+        layouts.append((x.expand(*lead, *x.shape[1:]), y.expand(lead)))
+    with _refused(BY_VMAP):
+        for layout in layouts:
+            own = bank.training(torch.Generator().manual_seed(0)) if training else bank
+            found.append(torch.cat(own.by_parameter(theta, *layout), dim=2))
+    masks = draw(own._dropouts, lead, torch.Generator().manual_seed(0), theta)
+    for i, parameters in enumerate(theta):
+        module, dropouts = _module(bank, parameters, training)
+        for layer, of_layer in zip(dropouts, masks, strict=True):
+            layer.masks = iter([mask[i, j] for j in range(len(y)) for mask in of_layer])
+        expected = torch.stack([_gradient(module, bank, x[j : j + 1], y[j : j + 1])[1] for j in range(len(y))])
+        for one in found:
+            _check_same(one[i], expected, f"gradients of {len(theta)} models in {mode} mode")
+
+
+@contextmanager
+def _refused(expected: str) -> Iterator[None]:
+    """Whatever goes wrong in the user's code, in a sentence."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{expected}, got from it: {(str(error) or repr(error)).partition(chr(10))[0]}") from error
+
+
+def _check_same(found: Tensor, expected: Tensor, what: str) -> None:
+    if apart := _apart(found, expected):
+        raise ValueError(
+            "module must be one that torch.func.vmap computes as torch does without it, got one whose "
+            f"{what} are off by {100 * apart:.1f} %: write the operation that mixes models or records with others"
+        )
+
+
+def _module(bank: ModuleBank, theta: Tensor | None, training: bool) -> tuple[nn.Module, list[Masked]]:
+    """One model as it trains or is evaluated, and the layers that wait for dropout masks."""
+    module = bank.module(theta).train(training)
+    return module, masked(module) if training else []
+
+
+def _gradient(module: nn.Module, bank: ModuleBank, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs, and (parameters,) the gradient of the sum of the records' losses, by autograd alone."""
+    outputs = module(x)
+    trained = [value for value in module.parameters() if value.requires_grad]
+    parts = torch.autograd.grad(bank.losses(outputs, y).sum(), trained, materialize_grads=True)
+    return outputs.detach(), torch.cat([part.to_dense().flatten() for part in parts])
+
+
+def _apart(found: Tensor, expected: Tensor, same: float = SAME) -> float:
+    """By how much they differ, as a part of the largest number; 0 if by no more than rounding."""
+    largest = float(torch.stack([found, expected]).nan_to_num(0.0, 0.0, 0.0).abs().max())
+    if torch.allclose(found, expected, rtol=same, atol=same * largest, equal_nan=True):
+        return 0.0
+    return float((found - expected).abs().max()) / (largest or 1.0)

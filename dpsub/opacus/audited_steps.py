@@ -1,8 +1,9 @@
-"""The steps of one Opacus optimizer, with a canary in each, and what comes out of them."""
+"""Which Opacus optimizers can be audited, and their steps: a canary in each, and what comes out of them."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
@@ -10,13 +11,90 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.optimizers import (
+    AdaClipDPOptimizer,
+    DistributedDPOptimizer,
+    DistributedDPOptimizerFastGradientClipping,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
+    SimpleDistributedPerLayerOptimizer,
+)
 
+from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.opacus.accountant import accounted
 from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
+DISTRIBUTED = (
+    DistributedDPOptimizer,
+    DistributedDPOptimizerFastGradientClipping,
+    FSDPOptimizerFastGradientClipping,
+    SimpleDistributedPerLayerOptimizer,
+)
+
+
+class Audited(NamedTuple):
+    """An optimizer that can be audited.
+
+    Attributes:
+        optimizer: Opacus's.
+        parameters: that it trains.
+        bounds: the clipping bound of each parameter over that of all; None for flat clipping.
+        notes: what an audit cannot look at.
+    """
+
+    optimizer: DPOptimizer
+    parameters: list[Tensor]
+    bounds: list[float] | None
+    notes: tuple[str, ...]
+
+
+def audited_optimizer(optimizer: Any, claimed: Any) -> Audited:
+    """The optimizer with what an audit must know of it. `claimed` is a noise multiplier, or None for its own."""
+    if not isinstance(optimizer, DPOptimizer):
+        raise ValueError(
+            "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
+            f"{type(optimizer).__name__}: make it private first"
+        )
+    if isinstance(optimizer, DISTRIBUTED):
+        raise ValueError(
+            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
+            "training in one process"
+        )
+    if MARK in vars(optimizer):
+        raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
+    parameters = list(optimizer.params)
+    if not parameters:
+        raise ValueError("optimizer must have parameters that require gradients, got none")
+    if claimed is None and not float(optimizer.noise_multiplier) > 0:
+        raise ValueError(
+            f"optimizer.noise_multiplier must be > 0, got {optimizer.noise_multiplier}: its ε is infinite, and there "
+            "is nothing to refute. To test another claim, give noise_multiplier"
+        )
+    # Adaptive clipping makes a tensor of its bound.
+    checks.real("optimizer.max_grad_norm", float(optimizer.max_grad_norm), above=0)
+    bounds = None
+    if isinstance(optimizer, DPPerLayerOptimizer):
+        whole = math.hypot(*optimizer.max_grad_norms)
+        bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
+    return Audited(optimizer, parameters, bounds, tuple(_notes(optimizer)))
+
+
+def _notes(optimizer: DPOptimizer) -> list[str]:
+    if isinstance(optimizer, DPOptimizerFastGradientClipping):
+        return [
+            "With ghost clipping there are no per-sample gradients. The canaries entered after clipping, so clipping "
+            "was not audited."
+        ]
+    if isinstance(optimizer, AdaClipDPOptimizer):
+        return [
+            "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not. The "
+            "canaries count among its records, so the clipping bound differs a little from that without an audit."
+        ]
+    return []
 
 
 class Entered(NamedTuple):
@@ -158,7 +236,10 @@ class AuditedSteps:
                 self._canaries.learn([_energy(one, self._ghost) for one in gradients])
             toss, draw = self._coins.random(2)
             bit = int(toss < 0.5)
-            sign = 0 if draw >= self._rate else 1 if bit == 0 else -1 if self._adjacency == "substitute" else 0
+            sign = 0
+            if draw < self._rate:
+                of_z_prime = -1 if self._adjacency == "substitute" else 0
+                sign = of_z_prime if bit else 1
             pieces = self._canaries.draw(self._parameters)
             bound = float(self._optimizer.max_grad_norm)
             self._entered = Entered(bit, sign, pieces, bound)

@@ -1,7 +1,9 @@
-"""An audit of an optimizer while it trains."""
+"""An audit of an optimizer while it trains: how its steps are scored and bet on, and what it reports."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from dpsub import accounting
 from dpsub._core import checks
@@ -16,15 +19,17 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
+from dpsub.estimators.betting import FIRST
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
-from dpsub.opacus.audited_steps import MARK, AuditedSteps, Observation
+from dpsub.opacus.audited_steps import MARK, Audited, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
-from dpsub.opacus.optimizer_checks import Audited
-from dpsub.opacus.piece_weights import PieceWeights
-from dpsub.opacus.reports import Report
+
+LEAST_VARIANCE = 1e-9  # relative to the largest
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -235,3 +240,131 @@ class Auditor:
                 "is known for it. Accumulate fewer batches"
             )
         return rate
+
+
+class PieceWeights:
+    """Weighs the pieces of a canary by what the past shows of their noise.
+
+    For the first `FIRST` observations the score is the product with the clipped canary, of norm 1. Later the weight of
+    a piece is its norm over the variance of its products in the past (a matched filter): a parameter without noise then
+    decides. The score of an observation uses earlier ones only, so bets may use it. The scale stays: without noise,
+    the score of a clipped canary is its norm.
+    """
+
+    def __init__(self, parameters: int) -> None:
+        # One row each for observations with -canary, without it, and with +canary.
+        self._counts, self._sums, self._squares = (np.zeros((3, parameters)) for _ in range(3))
+
+    def score(self, products: Array, norms: Array, places: NDArray[np.int64], sign: int) -> float:
+        """The score of an observation, which is learnt from afterwards.
+
+        Args:
+            products: of the privatised sum with the pieces' directions, in clipping bounds.
+            norms: of the pieces after correct clipping, in clipping bounds.
+            places: the parameters that the pieces are of.
+            sign: 1, -1 or 0: how the canary was in.
+        """
+        if len(places) == 1:
+            return float(products[0])
+        weights = norms / self._variances(places)
+        self._counts[sign + 1, places] += 1
+        self._sums[sign + 1, places] += products
+        self._squares[sign + 1, places] += products**2
+        return float((weights @ products) / (weights @ norms) * np.sqrt(norms @ norms))
+
+    def _variances(self, places: NDArray[np.int64]) -> Array:
+        counts = self._counts[:, places]
+        if counts.sum(axis=0).min() < FIRST:
+            return np.ones(len(places))
+        means = self._sums[:, places] / np.maximum(counts, 1)
+        spread = (self._squares[:, places] - counts * means**2).sum(axis=0) / counts.sum(axis=0)
+        return np.maximum(spread, LEAST_VARIANCE * spread.max()) if spread.max() > 0 else np.ones(len(places))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the observations of an optimizer say about its claim. `str` puts it into words.
+
+    Attributes:
+        observations: the number of steps that were observed.
+        step: the bound on the ε of one step with the canary at its rate.
+        training: the bound on the ε of the observed steps, as a training at `sample_rate`.
+        claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
+            sampling; with dpsub's, its `sampling` counts.
+        claimed_step: the μ that is claimed of a step that surely holds the record: the distance of its worlds over the
+            noise. If the claim changed, the largest one.
+        refuted: whether the claim is refuted, at confidence 1 − alpha.
+        refuted_at: the number of steps after which it was; None if it is not.
+        delta, adjacency, alpha, sample_rate: what all this holds for.
+        noise_multiplier: the least that was claimed of a step.
+        fewest: the number of steps after which a perfect attack would refute this claim; None if that takes more than
+            20,000.
+        notes: what the audit did not look at.
+    """
+
+    observations: int
+    step: LowerBound
+    training: LowerBound
+    claimed: float
+    claimed_step: float
+    refuted: bool
+    refuted_at: int | None
+    delta: float
+    adjacency: str
+    alpha: float
+    sample_rate: float
+    noise_multiplier: float
+    fewest: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """The lower bound on the ε of the training so far."""
+        return self.training.epsilon
+
+    @property
+    def verdict(self) -> str:
+        """In a few words: "consistent so far" or "refuted at step t"."""
+        return "consistent so far" if self.refuted_at is None else f"refuted at step {self.refuted_at:,}"
+
+    def __str__(self) -> str:
+        return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in self._paragraphs())
+
+    def _paragraphs(self) -> list[str]:
+        confidence = f"confidence {100 * (1 - self.alpha):g} %"
+        found = [
+            f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
+            f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
+        ]
+        if self.observations <= FIRST:
+            found.append(f"There are no bounds yet: they need more than {FIRST} observations.")
+            if not self.refuted:
+                found.append(self._needed())
+            return [*found, *self.notes]
+        most = self._noise_shown()
+        shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
+        found.append(
+            f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. The {self.observations:,} steps at "
+            f"sample rate {self.sample_rate:.4g}: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} "
+            "is claimed."
+        )
+        if self.refuted and most >= self.noise_multiplier:
+            found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
+        if not self.refuted:
+            found.append(
+                "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
+                f"{self._needed()}"
+            )
+        return [*found, *self.notes]
+
+    def _noise_shown(self) -> float:
+        """The largest noise multiplier that the observations of a step leave."""
+        distance = 2.0 if self.adjacency == "substitute" else 1.0
+        if self.step.mu is not None:
+            return distance / self.step.mu if self.step.mu else math.inf
+        return math.inf if self.step.noise_multiplier is None else self.step.noise_multiplier
+
+    def _needed(self) -> str:
+        if self.fewest is None:
+            return "Even a perfect attack would not refute this claim within 20,000 steps."
+        return f"Even a perfect attack would take {self.fewest:,} steps to refute this claim."

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from opacus.optimizers import DPOptimizer
 
 from dpsub._core import checks
+from dpsub.opacus.audited_steps import audited_optimizer
 from dpsub.opacus.auditors import Asked, Auditor
 from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
-from dpsub.opacus.optimizer_checks import audited_optimizer
 
 
+@checks.checked(
+    "delta",
+    "adjacency",
+    "alpha",
+    "sample_rate",
+    "noise_multiplier",
+    "seed",
+    canary_rate=partial(checks.real, above=0, at_most=1),
+    canary_norm=partial(checks.real, above=0),
+    anew=checks.flag,
+)
 def audit_optimizer(
     optimizer: DPOptimizer,
     *,
@@ -101,15 +113,6 @@ def audit_optimizer(
     >>> auditor.remove()
     """
     audited = audited_optimizer(optimizer, noise_multiplier)
-    delta, adjacency = checks.probability("delta", delta), checks.adjacency(adjacency)
-    canary_rate = checks.real("canary_rate", canary_rate, above=0, at_most=1)
-    canary_norm = checks.real("canary_norm", canary_norm, above=0)
-    alpha = checks.ARGUMENTS["alpha"]("alpha", alpha)
-    if sample_rate is not None:
-        sample_rate = checks.real("sample_rate", sample_rate, above=0, at_most=1)
-    if noise_multiplier is not None:
-        noise_multiplier = checks.real("noise_multiplier", noise_multiplier, above=0)
-    anew, seed = checks.flag("anew", anew), checks.whole("seed", seed, at_least=0)
     if callback is not None and not callable(callback):
         raise ValueError(f"callback must be a function that takes the auditor, got {callback!r}")
     kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, audited.parameters)

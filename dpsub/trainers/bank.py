@@ -1,4 +1,4 @@
-r"""DP-SGD and DP-Adam for a bank of models, with exactly the steps that Opacus takes."""
+r"""DP-SGD and DP-Adam for a bank of models, with exactly the steps that Opacus takes; and how large a bank may be."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from dpsub._core import DPSGD
+from dpsub.data import Task
 from dpsub.models import Model, Stochastic
-from dpsub.trainers.coins import coins
+from dpsub.models.kernels import begin_computing
 from dpsub.trainers.slot import Slot
+
+RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
 
 
 class Bank:
@@ -49,6 +52,7 @@ class Bank:
         runs: int,
         generator: torch.Generator,
     ) -> None:
+        begin_computing()
         self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
@@ -117,7 +121,7 @@ class Bank:
         sampled = None
         if self.spec.sample_rate < 1:
             rows = self.shared + (slot_sampled is None)
-            sampled = coins(self.spec.sample_rate, rows, self.runs, self.generator)
+            sampled = poisson_coins(self.spec.sample_rate, rows, self.runs, self.generator)
             if slot_sampled is None:
                 sampled, slot_sampled = sampled[:-1], sampled[-1]
         drawn = self._noise.normal_(generator=self.generator) if noise else None
@@ -157,3 +161,53 @@ class Bank:
         """
         logits = self.model.logits(self.model.first(self.theta, runs), self.model.inputs(x))
         return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)
+
+
+def poisson_coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
+    """Independent coins that say who is in a batch, as `Bank.advance` takes them for many slots.
+
+    Args:
+        q: the sample rate, the probability of True. It is exact to 2⁻³², or to 2⁻⁶⁴ if it is small. A float32 draw
+            would resolve 2⁻²⁴ only.
+        rows, runs: numbers of records or slots, and of models.
+        generator: the source of randomness, such as the bank's.
+
+    Returns:
+        (rows, runs) bool.
+
+    >>> poisson_coins(0.5, 3, 4, torch.Generator()).shape
+    torch.Size([3, 4])
+    """
+    if q < RARE:
+        whole = torch.empty(rows, runs, dtype=torch.int64, device=generator.device)
+        return whole.random_(-(2**63), None, generator=generator) < threshold(q, bits=64)
+    words = torch.empty((rows * runs + 1) // 2, dtype=torch.int64, device=generator.device)
+    words.random_(-(2**63), None, generator=generator)
+    halves = words.view(torch.int32)[: rows * runs].view(rows, runs)
+    return halves < threshold(q)
+
+
+def threshold(q: float, bits: int = 32) -> int:
+    """The number below which a uniform signed integer of so many bits lies with probability q."""
+    half = 1 << (bits - 1)
+    return min(round(q * 2 * half) - half, half - 1)
+
+
+def block_size(model: Model) -> int:
+    """The number of models in a block: 128, or the largest power of two whose parameters fit half a GiB, at least 1.
+
+    Each block has its own stream of randomness. The size therefore depends on the model alone, never on the machine.
+    """
+    most = 2**27 // model.parameters
+    return 1 << max(0, min(7, most.bit_length() - 1))
+
+
+def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int, *, spare: int = 1) -> int:
+    """About the most memory, in bytes, that training `runs` models as one block takes.
+
+    `spare` is the number of further copies of the parameters to plan for, which observers hold.
+    """
+    of_theta = spare + (6 if spec.optimizer == "adam" else 4)  # θ, θ₀, the sum, the noise; Adam's two averages
+    model = model.prepared(device, spec.sample_rate)
+    floats = model.working_floats(task.x_train.shape, runs, spec.sample_rate)
+    return 4 * (of_theta * model.parameters * runs + floats)

@@ -21,6 +21,7 @@ import psutil
 import torch
 
 from dpsub._core import checks
+from dpsub.models.kernels import begin_computing
 
 try:
     import fcntl
@@ -35,41 +36,22 @@ _taken: list[object] = []
 NAMES = ("auto", "cpu", "cuda")
 MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-ON_VECTORS = (
-    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
-    "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
-)  # fmt: skip
 PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA and on a CPU
 
 
-def call_each_function_once() -> None:
-    """Call torch's functions of vectors once, while there is one thread.
-
-    MKL chooses the kernel of each function at its first call. Where two threads make that call at once, one of them may
-    be given a kernel that is right to 12 bits only (pytorch issue 188792, MKL before 2025.0).
-    """
-    for name in ON_VECTORS:
-        for dtype in (torch.float32, torch.float64):
-            getattr(torch, name)(torch.full((1,), 0.5, dtype=dtype))
-
-
-call_each_function_once()
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep up to 32 MB of freed memory for the next step.
+def keep_freed_memory(*, whatever_is_set: bool = False) -> None:
+    """Let glibc keep up to 32 MB of freed memory for the next step. This is for workers: it is set for the process.
 
     Each step of training allocates and frees the same megabytes. By default they go back to the system every time, and
-    training waits while it gets them again. A threshold that the environment sets is left as it is.
+    training waits while it gets them again. A threshold that the environment sets is left as it is, unless
+    `whatever_is_set`.
     """
-    if sys.platform == "linux" and not {*MALLOC_SETTINGS} & os.environ.keys():
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-        for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            if mallopt:
-                mallopt(threshold, 2**25)
-
-
-keep_freed_memory()
+    if sys.platform != "linux" or (not whatever_is_set and {*MALLOC_SETTINGS} & os.environ.keys()):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+        if mallopt:
+            mallopt(threshold, 2**25)
 
 
 def device(name: str) -> torch.device:
@@ -110,6 +92,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
     Args:
         precision: "highest" for float32; "high" and "medium" allow TF32 or bfloat16, see `PRECISIONS`.
     """
+    begin_computing()
     with _turn:
         _turn.wait_for(lambda: all(other == precision for other, _ in _inside))
         switches = _switches(precision)
@@ -207,6 +190,8 @@ def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: in
     independent of the number of cores. Leaving early, by an error or Ctrl-C, sets the event `stop` and waits for the
     running pieces to return.
     """
+    begin_computing()
+    keep_freed_memory()
     stop = Event()
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))

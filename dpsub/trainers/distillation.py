@@ -1,9 +1,10 @@
-"""Surrogates: models that learn, side by side, what a box says of others."""
+"""What a black box says of trained models, and surrogates: models that learn it, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -15,16 +16,111 @@ from torch.nn.functional import one_hot
 
 from dpsub._core import checks
 from dpsub._core.random_streams import torch_seed
-from dpsub.models import Model, theta_of
-from dpsub.models.interface import check_model, flat_parameters
+from dpsub.models import Model, outputs_of
+from dpsub.models.interface import check_model, final_weights, flat_parameters, numbers, theta_of
 from dpsub.trainers import devices
-from dpsub.trainers.answers import SAYS, checked_answers, checked_records
-from dpsub.trainers.blocks import block_size
+from dpsub.trainers.bank import block_size
 
+SAYS = ("logits", "probabilities", "labels")
+NUMBERS_AT_ONCE = 2**22  # outputs in one part
+SUM_WITHIN = 1e-3  # of 1: boxes round
 # How many bytes autograd keeps at once, for the models and records of one part: what suits a CPU core's cache, and what
 # should fill a GPU (not measured). These are constants, because parts of another size round differently.
 KEPT = {"cpu": 2**25, "cuda": 2**31}
 LEAST_TEMPERATURE = 0.01  # float32 holds outputs divided by it
+
+
+@checks.checked(says=partial(checks.choice, options=SAYS))
+def answers_of(
+    model: Model, weights: ArrayLike | Tensor, x: ArrayLike | Tensor, *, says: str, device: str = "auto"
+) -> NDArray[Any]:
+    """What a black box says of trained models.
+
+    Args:
+        model: the architecture.
+        weights: (runs, parameters), the flat parameters of trained models, such as the variable "weights" of an audit.
+        x: (n, *input_shape), the records that the models are asked about.
+        says: "logits", "probabilities", or "labels" for the most likely label alone.
+        device: "auto", "cpu" or "cuda".
+
+    Returns:
+        Logits or probabilities (runs, n, classes) float32, or labels (runs, n) int64. A small probability may round
+        to 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or shapes do not fit.
+
+    Source: *Adversarial Sample-Based Approach*, section 5.3.
+
+    >>> import torch
+    >>> from dpsub import data, models, trainers
+    >>> task = data.digits(n_train=50)
+    >>> model = models.mlp(task, (8,))
+    >>> weights = model.initial_parameters(3, torch.Generator())
+    >>> trainers.answers_of(model, weights, task.x_train, says="labels").shape
+    (3, 50)
+    """
+    check_model(model)
+    trained = final_weights(model, weights)
+    records = checked_records("x", x, model)
+    where = devices.device(device)
+    n, classes = len(records), model.classes
+    shape = (len(trained), n) if says == "labels" else (len(trained), n, classes)
+    answers: NDArray[Any] = np.empty(shape, np.int64 if says == "labels" else np.float32)
+    prepared, asked = model.prepared(where, 1.0), torch.tensor(records, device=where)
+    models_at_once = min(len(trained), block_size(model))
+    records_at_once = max(1, NUMBERS_AT_ONCE // (models_at_once * classes))
+    with torch.no_grad(), devices.matmul_precision("highest"):
+        for first in range(0, len(trained), models_at_once):
+            runs = slice(first, first + models_at_once)
+            theta = torch.tensor(trained[runs], device=where)
+            for start in range(0, n, records_at_once):
+                part = slice(start, start + records_at_once)
+                outputs = outputs_of(prepared, theta, asked[part])
+                if says == "probabilities":
+                    outputs = torch.softmax(outputs, dim=2)
+                elif says == "labels":
+                    outputs = outputs.argmax(dim=2)
+                answers[runs, part] = outputs.cpu().numpy()
+    return answers
+
+
+def checked_records(name: str, x: ArrayLike | Tensor, model: Model) -> NDArray[np.float32]:
+    """Records as float32 (n, *input_shape), finite, at least one."""
+    records = numbers(name, x)
+    if records.ndim == 0 or records.shape[1:] != model.input_shape or not len(records):
+        shape = ", ".join(map(str, model.input_shape))
+        raise ValueError(f"{name} must have shape (n, {shape}), one record or more, got {records.shape}")
+    return records
+
+
+def checked_answers(
+    answers: ArrayLike | Tensor, says: str, records: int, classes: int
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    """Answers as float32 (runs, n, classes), or as int64 (runs, n) if they are labels."""
+    values = numbers("answers", answers)
+    shape = (records,) if says == "labels" else (records, classes)
+    if values.ndim != len(shape) + 1 or values.shape[1:] != shape or not len(values):
+        expected = ", ".join(map(str, shape))
+        raise ValueError(f"answers must have shape (runs, {expected}) where a box says {says}, got {values.shape}")
+    if says == "labels":
+        if not ((values == np.floor(values)) & (values >= 0) & (values < classes)).all():
+            raise ValueError(
+                f"answers must be labels, whole numbers from 0 to {classes - 1}, got {values.min()} to {values.max()}"
+            )
+        return values.astype(np.int64)
+    if says == "probabilities":
+        if values.min() < 0:
+            raise ValueError(
+                f"answers must be probabilities, got {values.min():g}: say that they are logits if they are"
+            )
+        sums = values.sum(axis=2, dtype=np.float64)
+        if (worst := np.abs(sums - 1).max()) > SUM_WITHIN:
+            raise ValueError(
+                f"answers must be probabilities that sum to 1 over the {classes} classes, got a sum that is "
+                f"{worst:.2g} off: divide them by their sums"
+            )
+    return values
 
 
 class Surrogates(NamedTuple):
@@ -39,7 +135,9 @@ class Surrogates(NamedTuple):
     loss: NDArray[np.float64]
 
 
-class _Recipe(NamedTuple):
+class Recipe(NamedTuple):
+    """How surrogates are trained, as the arguments of `distilled` say."""
+
     says: str
     epochs: int
     batch_size: int
@@ -48,6 +146,16 @@ class _Recipe(NamedTuple):
     seed: int
 
 
+RECIPE: dict[str, checks.Check] = {
+    "says": partial(checks.choice, options=SAYS),
+    "epochs": checks.whole,
+    "batch_size": checks.whole,
+    "temperature": partial(checks.real, at_least=LEAST_TEMPERATURE),
+}
+"""The checks of a recipe, beside those of learning rates and seeds everywhere."""
+
+
+@checks.checked("learning_rate", "seed", **RECIPE)
 def distilled(
     model: Model,
     answers: ArrayLike | Tensor,
@@ -103,10 +211,9 @@ def distilled(
     ((3, 522), (5,), True)
     """
     check_model(model)
-    checks.choice("says", says, SAYS)
     records = checked_records("x", x, model)
     targets = checked_answers(answers, says, len(records), model.classes)
-    recipe = checked_recipe(says, epochs, batch_size, learning_rate, temperature, seed)
+    recipe = Recipe(says, epochs, batch_size, learning_rate, temperature, seed)
     where, runs = devices.device(device), len(targets)
     if start is not None:
         weights = flat_parameters("start", start, model.parameters).numpy()[None].repeat(runs, axis=0)
@@ -135,20 +242,8 @@ def distilled(
     return Surrogates(weights, total / (runs * len(records)))
 
 
-def checked_recipe(says: Any, epochs: Any, batch_size: Any, learning_rate: Any, temperature: Any, seed: Any) -> _Recipe:
-    """How surrogates are trained, if all of it is in range."""
-    return _Recipe(
-        checks.choice("says", says, SAYS),
-        checks.whole("epochs", epochs),
-        checks.whole("batch_size", batch_size),
-        checks.real("learning_rate", learning_rate, above=0),
-        checks.real("temperature", temperature, at_least=LEAST_TEMPERATURE),
-        checks.whole("seed", seed, at_least=0),
-    )
-
-
 def _trained(
-    model: Model, begin: Tensor, inputs: Tensor, said: Tensor, recipe: _Recipe, at_once: int, stop: Event
+    model: Model, begin: Tensor, inputs: Tensor, said: Tensor, recipe: Recipe, at_once: int, stop: Event
 ) -> tuple[Tensor, Tensor]:
     """The weights of one group of surrogates, and the sum of its losses in each epoch."""
     theta = theta_of(model, begin).requires_grad_()
@@ -175,7 +270,7 @@ def _trained(
     return model.flat(theta.detach()), sums
 
 
-def _loss(model: Model, said: Tensor, recipe: _Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _loss(model: Model, said: Tensor, recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The loss summed over models and records, from theta, inputs and the indices of their records."""
     temperature = 1.0 if recipe.says == "labels" else recipe.temperature
     if recipe.says == "labels":
@@ -194,7 +289,7 @@ def _loss(model: Model, said: Tensor, recipe: _Recipe) -> Callable[[Tensor, Tens
     return loss
 
 
-def _at_once(model: Model, device: torch.device, inputs: Tensor, recipe: _Recipe, runs: int) -> tuple[int, int]:
+def _at_once(model: Model, device: torch.device, inputs: Tensor, recipe: Recipe, runs: int) -> tuple[int, int]:
     """How many models train at once, and how many records one part of a batch has."""
     prepared = model.prepared(device, 1.0)
     few, more = (_kept(prepared, inputs[:1].expand(many, *inputs.shape[1:]), recipe) for many in (2, 4))
@@ -203,7 +298,7 @@ def _at_once(model: Model, device: torch.device, inputs: Tensor, recipe: _Recipe
     return max(1, min(KEPT[device.type] // (records * of_a_record), block_size(model), runs)), records
 
 
-def _kept(model: Model, inputs: Tensor, recipe: _Recipe) -> int:
+def _kept(model: Model, inputs: Tensor, recipe: Recipe) -> int:
     """How many bytes autograd keeps for the loss of one model."""
     storages: dict[int, torch.UntypedStorage] = {}
 

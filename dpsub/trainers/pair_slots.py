@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dpsub.models import Model, losses_of
+from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import OPACUS_EPS
-from dpsub.models.stand_ins import ATTENTION, Instead
 from dpsub.trainers.bank import Bank
 from dpsub.trainers.slot import Slot, label_logits
 
@@ -150,27 +150,25 @@ class RecordPairSlots(_Many):
         return bank.model.clipped_sum(bank.theta, self.inputs, self.labels, None, norm).div_(2)
 
     def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        products, norms = record_products(bank.model, theta, self.inputs, self.labels, total)
-        scale = (bank.spec.max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
-        (z, z_prime), (length, its) = (products * scale).chunk(2), (norms * scale).chunk(2)
-        return (z - z_prime).T, (length.square() - its.square()).T / 2
+        products, norms = self._clipped(bank, theta, total)
+        (z, z_prime), (length, length_prime) = products.chunk(2), norms.chunk(2)
+        return (z - z_prime).T, (length.square() - length_prime.square()).T / 2
 
     def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = bank.spec.max_grad_norm
-        products, norms = record_products(bank.model, theta, self.inputs, self.labels, direction)
-        weights = weigh(products * (norm / (norms + OPACUS_EPS)).clamp_(max=1.0))
-        return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, norm)
+        weights = weigh(self._clipped(bank, theta, direction)[0])
+        return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, bank.spec.max_grad_norm)
+
+    def _clipped(self, bank: Bank, theta: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """(2m, runs) each: the clipped gradients' products with a direction, and their norms."""
+        products = loss_products(bank.model, theta, self.inputs, self.labels, direction)
+        norms = bank.model.gradient_norms(theta, self.inputs, self.labels)
+        scale = clipping_scale(norms, bank.spec.max_grad_norm)
+        return products * scale, norms * scale
 
 
-def record_products(
-    model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(records, runs) each: the products of the records' gradients with a direction, and the gradients' norms.
-
-    Args:
-        model, theta, inputs, labels, direction: as in `loss_products`.
-    """
-    return loss_products(model, theta, inputs, labels, direction), model.gradient_norms(theta, inputs, labels)
+def clipping_scale(norms: Tensor, max_grad_norm: float) -> Tensor:
+    """What clipping multiplies gradients of these norms by."""
+    return (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
 
 
 def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor) -> Tensor:

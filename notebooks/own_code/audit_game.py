@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
+from scipy.stats import binomtest
 
-from dpsub._core.random_streams import stream
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import LowerBound, epsilon_lower_bound
 from dpsub.estimators.claims import GDP
-from dpsub.estimators.numerics import clopper_pearson_upper
 from dpsub.estimators.rank_tests import fixed_ranks
 from dpsub.figures import PALETTES
 from own_code.explorers import filled
@@ -69,7 +68,8 @@ def play(*, runs, mu, seed=0, delta=DELTA):
         seed: each seed gives another audit.
         delta: the δ of the truth and of the bounds.
     """
-    rng = stream(seed, "game")
+    own = np.random.SeedSequence(seed, spawn_key=(5, 0))
+    rng = np.random.default_rng(own)
     with_z, with_z_prime = rng.normal(mu, 1, runs), rng.normal(0, 1, runs)
     return Round(with_z, with_z_prime, gdp_epsilon(mu, delta), delta)
 
@@ -117,7 +117,12 @@ def tables():
         small = np.arange(min(12, runs))
         counts = np.concatenate((small, few, runs - few, [runs]))
         counts = np.unique(counts).astype(int)
-        upper = clopper_pearson_upper(counts, runs, ALPHA / 2)
+        upper = [
+            binomtest(one, runs, alternative="less")
+            .proportion_ci(1 - ALPHA / 2, "exact")
+            .high
+            for one in counts.tolist()
+        ]
         ranks = fixed_ranks(claim, runs)
         refuted = []
         for rank, share in ranks.items():

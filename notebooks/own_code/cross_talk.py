@@ -30,7 +30,7 @@ from own_code.one_run_pairs import (
     scores_of,
     spec_of,
 )
-from own_code.provenance import commit, how_made
+from own_code.provenance import how_made
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,10 @@ def begun(path, spec, seed):
     """What a file holds so far, or how the study is made."""
     if Path(path).exists():
         found = kept(path)
-        if found["made"]["commit"] != commit():
+        commit = how_made(0.0)["commit"]
+        if found["made"]["commit"] != commit:
             raise ValueError(
-                f"{path} must be made at one commit, {commit()}, got "
+                f"{path} must be made at one commit, {commit}, got "
                 f"{found['made']['commit']}: delete it"
             )
         return found

@@ -22,6 +22,7 @@ from scipy.stats import rankdata
 import dpsub
 from dpsub import (
     accounting,
+    audits,
     distinguishers,
     estimators,
     findings,
@@ -35,7 +36,6 @@ from own_code.final_models import (
     slower,
     trained,
 )
-from own_code.provenance import commit
 
 TWO = ", two labels"
 LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
@@ -239,7 +239,8 @@ def keep(rows, cell, models, path):
         about["accuracy"] = float(models.accuracy[:, -1].mean())
         mu = findings.every_step_mu(models)
         about["ceiling"] = accounting.gdp_epsilon(mu, DELTA)
-    about["evaluated"] = f"{date.today()}, commit {commit()}"
+    commit = audits.made_here("cpu")["commit"]
+    about["evaluated"] = f"{date.today()}, commit {commit}"
     about["models"] = models.sizes["run"]
     about["cell"] = cell._asdict()
     Path(path).parent.mkdir(parents=True, exist_ok=True)

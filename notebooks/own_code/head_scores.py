@@ -7,8 +7,7 @@ what a step says outside the leading directions of the other records.
 import numpy as np
 import torch
 
-from dpsub.trainers import assemble_pairs
-from dpsub.trainers.coins import coins
+from dpsub.trainers import assemble_pairs, poisson_coins
 
 
 def slopes_of(theta, inputs, labels, norm):
@@ -134,7 +133,9 @@ class HeadScores:
         weights[shared:] /= 2
         mean = self._sum(slopes, weights)
         bank.advance(
-            slot_sampled=coins(q, self._m, bank.runs, bank.generator)
+            slot_sampled=poisson_coins(
+                q, self._m, bank.runs, bank.generator
+            )
         )
         total = bank.last_sum
         seen = [total, total - mean]

@@ -1,6 +1,6 @@
 """Further repeats of kept audits: the same canary, other worlds and noise.
 
-python -m own_code.more_repeats FOLDER REPEATS [PARAMETERS], in notebooks/,
+python -m own_code.more_repeats FOLDER REPEATS PARAMETERS, in notebooks/,
 reads the audits of a folder. It keeps the second repeat in FOLDER/repeat=1,
 and so on. PARAMETERS is a preset's file, such as params/paper.yaml: its
 section of the folder's name names the features.

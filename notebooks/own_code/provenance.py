@@ -2,19 +2,17 @@
 
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import version
 
-from dpsub._core.provenance import commit, versions
-
-__all__ = ["commit", "how_made", "versions"]
+from dpsub import audits
 
 
 def how_made(seconds):
     """Date, machine, commit, seconds, and the versions of libraries."""
+    here, libraries = audits.made_here("cpu"), ("numpy", "scipy", "torch")
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": f"{platform.machine()}, {platform.system()}",
-        "commit": commit(),
+        "commit": here["commit"],
         "seconds": seconds,
-        **{name: version(name) for name in ("numpy", "scipy", "torch")},
+        **{name: here[f"version_{name}"] for name in libraries},
     }

@@ -16,7 +16,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from tqdm.auto import tqdm
 
-from dpsub._core.random_streams import stream
 from dpsub.accounting import gdp_mu
 from dpsub.estimators import max_certifiable_epsilon
 from dpsub.estimators.claims import GDP, ApproximateDP
@@ -125,7 +124,8 @@ def normal_score(counts, half):
 
 def simulated(ranks, tests, half, mu):
     """The bounds of simulated audits of an attack that is exactly μ-GDP."""
-    rng = stream(0, "plan")
+    own = np.random.SeedSequence(0, spawn_key=(7, 0))
+    rng = np.random.default_rng(own)
     gaps = np.diff([0, *(rank for rank, _ in ranks), half + 1])
     parts = rng.gamma(gaps, size=(AUDITS, len(gaps))).cumsum(axis=1)
     fnr = GDP(DELTA).tradeoff(parts[:, :-1] / parts[:, -1:], mu)

@@ -20,14 +20,12 @@ import pandas as pd
 import torch
 import xarray as xr
 
+from dpsub import audits
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.models import check_fits
-from dpsub.trainers import Bank, RecordSlot, block_size
-from dpsub.trainers.coins import coins
-from dpsub.trainers.devices import matmul_precision
+from dpsub.trainers import Bank, RecordSlot, block_size, poisson_coins
 from own_code import final_attacks as attacks
 from own_code.final_models import grid, made_for, trained
-from own_code.provenance import commit, versions
 
 
 class TwoRecords(RecordSlot):
@@ -83,7 +81,7 @@ def advance(bank):
     """One step. Below a sample rate of 1 each record has its own coin."""
     q, own = bank.spec.sample_rate, None
     if q < 1:
-        own = coins(q, 2, bank.runs, bank.generator)
+        own = poisson_coins(q, 2, bank.runs, bank.generator)
     bank.advance(slot_sampled=own)
 
 
@@ -97,7 +95,6 @@ def audited(
     runs,
     observe_every=1,
     seed=0,
-    device="cpu",
 ):
     """Train models with both records or with neither, by a fair coin.
 
@@ -110,7 +107,7 @@ def audited(
         canary: a record against nothing. It replaces its slot's record.
         second: the index of the private record that goes with it.
         runs: models of both worlds together.
-        observe_every, seed, device: as in `dpsub.audit`.
+        observe_every, seed: as in `dpsub.audit`.
 
     Returns:
         A dataset as of `dpsub.audit(..., metrics=["weights"])`. The score
@@ -125,7 +122,7 @@ def audited(
         count = min(size, runs - block * size)
         drawn = stream(seed, "audit", block)
         own = drawn.integers(0, 2, size, dtype=np.int8)[:count]
-        generator = torch.Generator(device)
+        generator = torch.Generator()
         generator.manual_seed(torch_seed(seed, "audit", block))
         bank = bank_of_two(
             task,
@@ -137,14 +134,13 @@ def audited(
             generator=generator,
         )
         columns = []
-        with matmul_precision("highest"):
-            for step in range(1, total + 1):
-                advance(bank)
-                if step in seen:
-                    columns.append(bank.scores())
+        for step in range(1, total + 1):
+            advance(bank)
+            if step in seen:
+                columns.append(bank.scores())
         bits.append(own)
-        scores.append(torch.stack(columns, dim=1).cpu().numpy())
-        weights.append(bank.model.flat(bank.theta).cpu().numpy())
+        scores.append(torch.stack(columns, dim=1).numpy())
+        weights.append(bank.model.flat(bank.theta).numpy())
     found = xr.Dataset(
         {
             "score": (("run", "step"), np.concatenate(scores)),
@@ -213,12 +209,8 @@ def with_second(cell, runs=RUNS):
         observe_every=cell.steps,
         seed=cell.seed + 1,
     )
-    libraries = versions("torch").items()
     return found.assign_coords(run=range(runs)).assign_attrs(
-        {f"version_{name}": value for name, value in libraries},
-        device="cpu",
-        cpu_capability=torch.backends.cpu.get_cpu_capability(),
-        commit=commit(),
+        audits.made_here("cpu"),
         last_written=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.perf_counter() - begun,
     )

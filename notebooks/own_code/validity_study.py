@@ -19,7 +19,6 @@ from scipy.special import ndtri
 from tqdm.auto import tqdm
 
 from dpsub import accounting, estimators
-from dpsub._core.random_streams import stream
 from dpsub.figures import PALETTES, number
 from own_code.known_truths import (
     Drifting,
@@ -90,7 +89,8 @@ def measure(cell, seed=0):
         threshold = float(-ndtri(fpr[np.argmin(apart)]))
     bounds = []
     for audit in range(cell.audits):
-        rng = stream(seed, "validity", audit)
+        own = np.random.SeedSequence(seed, spawn_key=(4, audit))
+        rng = np.random.default_rng(own)
         bits = rng.integers(0, 2, cell.runs)
         bounds.append(
             estimators.epsilon_lower_bound(

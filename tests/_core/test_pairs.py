@@ -59,6 +59,7 @@ def test_the_fingerprint_changes_with_everything_that_training_sees():
         ({"slots": [5, 0, 9, 5]}, "slots must differ, one for each pair, got 5 2 times"),
         ({"slots": [5, 0, 9, -1]}, "slots must be a vector of whole numbers >= 0"),
         ({"slots": [5, 0, 9, 1.5]}, "slots must be a vector of whole numbers >= 0"),
+        ({"slots": [5, 0, 9, 2j]}, "slots must be a vector of whole numbers >= 0"),
         ({"slots": [5, 0, 9, np.nan]}, "slots must be a vector of whole numbers >= 0"),
         ({"slots": []}, "slots must be one index or more, got none"),
         ({"slots": [5, 0, 9]}, r"z must be finite real numbers \(3, ...\), one row for each slot, got shape \(4, 3\)"),
@@ -108,7 +109,11 @@ GRADIENT = CanaryPair(np.ones(3), -np.ones(3), 4, "S4", task="a")
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ([single(0)], "slots must differ, one for each pair, got 0 2 times"),
+        ([single(0)], "pairs: slots must differ, one for each pair, got 0 2 times"),
+        (
+            [CanaryPair((X[0], 0), (X[0], 10**400), 1, "S4", task="a")],
+            "pairs: y_prime must be a vector of whole numbers",
+        ),
         ([single(1, "S5")], "pairs must be of one scenario, got 'S4' and 'S5'"),
         ([single(1, task="b")], "pairs must be of one task, got 'a' and 'b': craft them for one"),
         ([single(1).against_nothing(adjacency="zero_out")], "pairs must be of one adjacency"),

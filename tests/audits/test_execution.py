@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 
@@ -6,8 +7,10 @@ import pytest
 import torch
 
 from dpsub import CanaryPair, audit, audits, crafters, data, models, trainers
-from dpsub.audits import many_runs
-from dpsub.audits.plans import Stopped
+from dpsub.audits import executors, many_runs
+from dpsub.audits.executors import Processes
+from dpsub.audits.plans import Computation, Shard, Stopped
+from dpsub.trainers.bank import block_bytes
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def plan_of(task, model, canary, spec, monkeypatch):
 
 def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, spec, monkeypatch, plan_of):
     plan, cpu = plan_of(runs=200), torch.device("cpu")
-    needed = trainers.block_bytes(model, task, spec, cpu, 128)
+    needed = block_bytes(model, task, spec, cpu, 128)
     assert plan.bytes_at_once(cpu) == needed
     watched = plan_of(runs=200, metrics=("distance",))
     assert watched.bytes_at_once(cpu) == needed + 4 * 128 * model.parameters, "a copy more of the parameters"
@@ -207,3 +210,18 @@ def test_progress_is_shown_only_when_wanted(task, model, canary, capsys, spec):
         told = capsys.readouterr().err
         assert shown in told
         assert bool(told) == wanted
+
+
+@pytest.mark.parametrize(
+    ("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1, or leave processes out: .*it fails$")]
+)
+def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, message):
+    class Fails(Computation):
+        serial, not_sent = True, needed
+
+        def run(self, shard, device, stop, tick):
+            raise ValueError("it fails")
+
+    monkeypatch.setattr(executors, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
+    with pytest.raises(ValueError, match=message):
+        list(Processes(1).each(Fails(), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

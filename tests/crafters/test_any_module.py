@@ -1,4 +1,4 @@
-"""Every crafter on modules and losses as users write them."""
+"""Every crafter: what they all refuse, and canaries for modules and losses as users write them."""
 
 from functools import partial
 
@@ -9,9 +9,9 @@ from modules_of_others import ACCEPTED
 from torch import nn
 
 from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, crafters, data, models
-from dpsub.crafters.gradient_geometry import compare_gradients
+from dpsub.crafters.reference_model import compare_gradients
 
-SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=2, learning_rate=0.05)
+SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=1, learning_rate=0.05)
 QUICK = {"device": "cpu", "progress": False}
 FLOAT32 = ("numbers", "weighted loss", "weighted loss object")
 NAMES = (
@@ -32,15 +32,18 @@ def adversarial_sample(task, model, spec, *, seed):
     weights = weights + 0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(seed))
     sample = crafters.adversarial_sample(model, weights, [0, 1] * 3, start=(task.x_train[0], 0), steps=2)
     assert np.isfinite(sample.scores(model, weights)).all()
+    return sample
 
 
 def pretrained(task, model, spec, *, seed):
-    assert np.isfinite(crafters.pretrained_start(task, model, seed=seed, epochs=1)).all()
+    start = crafters.pretrained_start(task, model, seed=seed, epochs=1)
+    assert np.isfinite(start).all()
+    return start
 
 
 CRAFTERS = {
     "gradient": crafters.gradient,
-    "crafted input": partial(crafters.crafted_input, steps=50, learning_rate=1.0),
+    "crafted input": partial(crafters.crafted_input, steps=10, learning_rate=1.0),
     "mislabeled": crafters.mislabeled,
     "natural": crafters.natural,
     "attribute": partial(crafters.attribute, columns=5),
@@ -52,24 +55,60 @@ CRAFTERS = {
     "mislabeled each step": partial(crafters.record_each_step, kind="mislabeled"),
     "blank each step": partial(crafters.record_each_step, kind="blank"),
     "adversarial": partial(crafters.record_each_step, kind="adversarial"),
-    "crafted": partial(crafters.record_each_step, kind="crafted", steps=3),
-    "gradient pairs": partial(crafters.gradient_pairs, pairs=3),
-    "mislabeled pairs": partial(crafters.mislabeled_pairs, pairs=3),
-    "natural pairs": partial(crafters.natural_pairs, pairs=3),
-    "attribute pairs": partial(crafters.attribute_pairs, pairs=3, columns=5),
-    "unused feature pairs": partial(crafters.unused_feature_pairs, pairs=3),
+    "crafted": partial(crafters.record_each_step, kind="crafted", steps=2),
+    "gradient pairs": partial(crafters.gradient_pairs, pairs=2),
+    "mislabeled pairs": partial(crafters.mislabeled_pairs, pairs=2),
+    "natural pairs": partial(crafters.natural_pairs, pairs=2),
+    "attribute pairs": partial(crafters.attribute_pairs, pairs=2, columns=5),
+    "unused feature pairs": partial(crafters.unused_feature_pairs, pairs=2),
     "adversarial sample": adversarial_sample,
     "pretrained start": pretrained,
 }
 
+AUDITED = ("gradient", "mislabeled", "gradient each step", "crafted", "gradient pairs", "natural pairs")
+SEEDED = [name for name in CRAFTERS if name != "adversarial sample"]
+
+
+def flat_task():
+    """Records of flat features, of which four are 0 throughout."""
+    rng = np.random.default_rng(3)
+    x, y = rng.random((20, 64)), rng.integers(0, 4, 20)
+    x[:, 60:] = 0
+    return data.from_arrays(x[:10], y[:10], x_aux=x[10:], y_aux=y[10:], num_classes=10)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_whole_seed_chooses_the_canary_and_torch_is_left_alone(name):
+    task = flat_task()
+    model, before = models.mlp(task, (4,)), torch.get_rng_state()
+    made = [CRAFTERS[name](task, model, SPEC, seed=seed) for seed in (4, 4.0, 5, 6, 7)]
+    one, again, *others = (canary.tobytes() if name == "pretrained start" else canary.fingerprint for canary in made)
+    assert one == again
+    assert {one} != {*others}
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_what_no_crafter_takes_is_named(name):
+    task = flat_task()
+    usual = {"task": task, "model": models.linear(task), "spec": SPEC, "seed": 0}
+    for changes, message in (
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"spec": {}}, r"spec must be a dpsub\.DPSGD, got a dict"),
+        ({"model": 3}, "model must be made by dpsub.models"),
+        ({"model": models.Linear(3, 10)}, "model must fit the task"),
+        ({"task": "digits"}, "task must be a dpsub.data.Task, got a str"),
+    ):
+        if name != "pretrained start" or "spec" not in changes:
+            given = usual | changes
+            with pytest.raises(ValueError, match=message):
+                CRAFTERS[name](given.pop("task"), given.pop("model"), given.pop("spec"), **given)
+
 
 @pytest.fixture(scope="module", params=NAMES)
-def attacked(request):
-    """A module's name, a task of flat features, of which four are 0 throughout, and a bank."""
-    rng = np.random.default_rng(3)
-    x, y = rng.random((48, 64)), rng.integers(0, 10, 48)
-    x[:, 60:] = 0
-    task = data.from_arrays(x[:24], y[:24], x_aux=x[24:], y_aux=y[24:], num_classes=10)
+def accepted(request):
+    """A module's name, a task, and a bank."""
+    task = flat_task()
     make, loss = ACCEPTED[request.param]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -77,31 +116,26 @@ def attacked(request):
     return request.param, task, models.from_module(module, task, loss=loss)
 
 
-@pytest.mark.parametrize("name", CRAFTERS)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_every_crafter_attacks_modules_or_says_why_not(attacked, name):
-    module, task, model = attacked
-    if name in NO_FEATURES.get(module, ()):
-        with pytest.raises(
-            ValueError, match="model must (be differentiable by its records' features|have outputs that)"
-        ):
-            CRAFTERS[name](task, model, SPEC, seed=0)
-        return
-    canary = CRAFTERS[name](task, model, SPEC, seed=0)
-    if canary is None:
-        return
-    if isinstance(canary, CanaryPair):
-        metrics = ("weights", "distance", "gradient") if name == "mislabeled" else ()
-        found = audit(task, model, canary, SPEC, runs=4, metrics=metrics, **QUICK)
-    else:
-        run = audit_one_run if isinstance(canary, Pairs) else audit_steps
-        found = run(task, model, canary, SPEC, **QUICK)
-    assert np.isfinite(found.score).all()
+def test_every_crafter_attacks_modules_or_says_why_not(accepted):
+    module, task, model = accepted
+    for name, craft in CRAFTERS.items():
+        if name in NO_FEATURES.get(module, ()):
+            with pytest.raises(
+                ValueError, match="model must (be differentiable by its records' features|have outputs that)"
+            ):
+                craft(task, model, SPEC, seed=0)
+            continue
+        canary = craft(task, model, SPEC, seed=0)
+        if name in AUDITED:
+            run = {CanaryPair: partial(audit, runs=4), Pairs: audit_one_run}.get(type(canary), audit_steps)
+            options = {"metrics": ("weights", "distance", "gradient")} if name == "mislabeled" else {}
+            assert np.isfinite(run(task, model, canary, SPEC, **options, **QUICK).score).all(), name
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_gradients_are_compared_as_records_one_by_one_have_them(attacked):
-    name, task, model = attacked
+def test_gradients_are_compared_as_records_one_by_one_have_them(accepted):
+    name, task, model = accepted
     found = crafters.reference(task, model, SPEC, seed=0)
     assert found.theta.dtype == (torch.float32 if name in FLOAT32 else torch.float64)
     module, loss = model.module(model.flat(found.theta)[0]), models.losses_of(model)  # in float32

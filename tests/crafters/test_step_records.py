@@ -1,9 +1,158 @@
+"""Canaries that are records, crafted anew at each step for the models as they are."""
+
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cosine_similarity, cross_entropy
 
 from dpsub import crafters, data, models
+from dpsub.crafters.reference_model import gradient_of
+from dpsub.crafters.step_records import Turning, mean_gradient
+from dpsub.trainers import StepCanary
+from dpsub.trainers.step_canaries import clipped_gradients
+
+KINDS = ["mislabeled", "blank", "adversarial", "crafted"]
+NAMES = ["linear", "mlp", "convnet", "module"]
+
+
+def modules(bank):
+    return [bank.model.module(parameters) for parameters in bank.model.flat(bank.theta)]
+
+
+def clipped_by_hand(bank, module, x, y):
+    """The clipped gradient in the order of the bank's parameters."""
+    module.zero_grad()
+    cross_entropy(module(x[None]), torch.tensor([y])).backward()
+    parts = [one.grad.t() if isinstance(bank.model, models.Linear) else one.grad for one in module.parameters()]
+    whole = torch.cat([part.flatten() for part in parts])
+    return whole * min(1.0, bank.spec.max_grad_norm / (float(whole.norm()) + 1e-6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_what_training_on_the_records_adds(targets, bank_of, spec, name, kind):
+    task, model = targets[name]
+    canary = crafters.record_each_step(task, model, spec(), kind=kind, seed=1)
+    assert isinstance(canary, StepCanary)
+    bank = bank_of(name, runs=2, max_grad_norm=0.5)
+    x, y = canary.record(bank, 4)
+    found = canary.gradients(bank, 4)
+    assert found.support is None
+    for run, module in enumerate(modules(bank)):
+        own = x[0] if len(x) == 1 else x[run]
+        torch.testing.assert_close(found.z[run], clipped_by_hand(bank, module, own, y), rtol=1e-3, atol=1e-5)
+        others = [clipped_by_hand(bank, module, own, label) for label in range(task.num_classes) if label != y]
+        distances = [float((found.z[run] - other).norm()) for other in others]
+        assert float((found.z[run] - found.z_prime[run]).norm()) == pytest.approx(max(distances), rel=1e-3)
+        assert max(distances) > 0.1
+    for worlds in (found.z, found.z_prime):
+        assert (worlds.norm(dim=1) <= 0.5 * (1 + 1e-6)).all()
+
+
+def test_models_train_and_craft_without_dropout(targets, bank_of, spec):
+    task, model = targets["module"]
+    bank = bank_of("module")
+    canary = crafters.record_each_step(task, model, spec(), kind="crafted", seed=0)
+    state = bank.generator.get_state()
+    one, again = (canary.gradients(bank, 1).z for _ in range(2))
+    assert torch.equal(one, again)
+    assert torch.equal(bank.generator.get_state(), state)
+
+
+def test_records_are_crafted_for_each_model_as_it_is(targets, bank_of, spec):
+    task, model = targets["mlp"]
+    for kind in ("adversarial", "crafted"):
+        canary = crafters.record_each_step(task, model, spec(), kind=kind, seed=0, target=0)
+        early, late = bank_of("mlp", runs=2, steps=0), bank_of("mlp", runs=2, steps=5)
+        found = [canary.record(bank, 1)[0] for bank in (early, late)]
+        assert len(torch.cat(found).unique(dim=0)) == 4
+    canary = crafters.record_each_step(task, model, spec(), kind="mislabeled", seed=0)
+    assert not torch.equal(canary.gradients(early, 1).z, canary.gradients(late, 1).z)
+    assert torch.equal(canary.record(early, 1)[0], canary.record(late, 1)[0])
+
+
+def test_records_are_drawn_anew_and_the_same_seed_draws_the_same(targets, bank_of, spec):
+    task, model = targets["linear"]
+    bank = bank_of("linear")
+    pool = {record.tobytes(): int(y) for record, y in zip(task.x_aux, task.y_aux, strict=True)}
+    assert len(pool) == len(task.y_aux)
+    one, same, other = (
+        crafters.record_each_step(task, model, spec(), kind="mislabeled", seed=seed) for seed in (1, 1, 2)
+    )
+    drawn = [one.record(bank, step) for step in range(1, 41)]
+    wrong = {(y - pool[x[0].numpy().tobytes()]) % 10 for x, y in drawn}
+    assert 0 not in wrong
+    assert len(wrong) > 6
+    assert len({x[0].numpy().tobytes() for x, _ in drawn}) > 30
+    for step in (1, 2, 40):
+        x, y = same.record(bank, step)
+        assert torch.equal(x, drawn[step - 1][0])
+        assert y == drawn[step - 1][1]
+    assert any(not torch.equal(other.record(bank, step)[0], drawn[step - 1][0]) for step in (1, 2, 3))
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_blank_records_are_zero_and_have_any_label(targets, bank_of, spec):
+    task, model = targets["convnet"]
+    canary = crafters.record_each_step(task, model, spec(), kind="blank", seed=0)
+    drawn = [canary.record(bank_of("convnet", steps=0), step) for step in range(1, 31)]
+    assert not any(x.any() for x, _ in drawn)
+    assert drawn[0][0].shape == (1, 1, 16, 16)
+    assert {y for _, y in drawn} == {0, 1, 2}
+
+
+def test_a_target_is_kept(targets, bank_of, spec):
+    task, model = targets["linear"]
+    canary = crafters.record_each_step(task, model, spec(), kind="mislabeled", seed=0, target=5)
+    drawn = [canary.record(bank_of("linear"), step) for step in (1, 2, 3, 4)]
+    for x, y in drawn:
+        np.testing.assert_array_equal(x[0].numpy(), task.x_aux[5])
+        assert y != task.y_aux[5]
+    assert len({y for _, y in drawn}) > 1
+
+
+def test_against_nothing_keeps_z_and_empties_the_other_world(targets, bank_of, spec):
+    task, model = targets["mlp"]
+    bank = bank_of("mlp", runs=3)
+    for kind in KINDS:
+        canary = crafters.record_each_step(task, model, spec(), kind=kind, seed=0)
+        alone = canary.against_nothing(adjacency="zero_out")
+        assert canary.adjacency == "substitute"
+        assert alone.adjacency == "zero_out"
+        assert alone.gradients(bank, 2).z_prime is None
+        assert torch.equal(alone.gradients(bank, 2).z, canary.gradients(bank, 2).z)
+        assert alone.fingerprint != canary.fingerprint
+        assert canary.scenario == alone.scenario == kind
+
+
+def test_fingerprint_changes_with_all_that_determines_the_canary(targets, spec):
+    task, model = targets["linear"]
+    canary = crafters.record_each_step(task, model, spec(), kind="adversarial", seed=0)
+    changes = {
+        "kind": "crafted", "x": canary.x + 1, "y": canary.y[::-1], "classes": 11, "target": 2, "seed": 1, "slot": 99,
+        "task": "another", "change": replace(canary.change, steps=3),
+    }  # fmt: skip
+    found = {canary.fingerprint, *(replace(canary, **{name: value}).fingerprint for name, value in changes.items())}
+    assert len(found) == 10
+    assert deepcopy(canary).fingerprint == canary.fingerprint
+
+
+def test_banks_of_other_records_are_refused(targets, bank_of, spec):
+    task, model = targets["linear"]
+    canary = crafters.record_each_step(task, model, spec(), kind="blank", seed=0)
+    with pytest.raises(ValueError, match="bank must have models of records"):
+        canary.gradients(bank_of("convnet"), 1)
+
+
+def test_gradients_of_each_models_own_record_are_those_of_one_model_at_a_time(targets, bank_of):
+    bank = bank_of("convnet", runs=3)
+    x = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    together = clipped_gradients(bank, x, 2)
+    for run in range(3):
+        torch.testing.assert_close(together[run], clipped_gradients(bank, x[run : run + 1], 2)[run])
 
 
 def test_test_records_stand_in_for_auxiliary_ones(targets, spec):
@@ -35,7 +184,6 @@ def test_what_was_chosen_is_reported(targets, spec):
     ("options", "message"),
     [
         ({"kind": "dirac"}, "kind must be one of 'mislabeled', 'blank', 'adversarial', 'crafted', got 'dirac'"),
-        ({"kind": "crafted", "seed": -1}, "seed must be >= 0, got -1"),
         ({"kind": "crafted", "steps": 0}, "steps must be >= 1, got 0"),
         ({"kind": "crafted", "learning_rate": 0.0}, r"learning_rate must be > 0, got 0\.0"),
         ({"kind": "adversarial", "radius": -1}, "radius must be > 0, got -1"),
@@ -44,14 +192,12 @@ def test_what_was_chosen_is_reported(targets, spec):
         ({"kind": "mislabeled", "steps": 3}, "steps must be left out for kind 'mislabeled', got 3"),
         ({"kind": "blank", "target": 0}, "target must be left out for kind 'blank', got 0"),
         ({"kind": "mislabeled", "target": 10**6}, "target must be >= 0 and <= .*, got 1000000"),
-        ({"kind": "mislabeled", "spec": None}, r"spec must be a dpsub\.DPSGD, got a NoneType"),
     ],
 )
 def test_bad_arguments_are_named(targets, spec, options, message):
     task, model = targets["linear"]
-    arguments = {"spec": spec(), "seed": 0} | options
     with pytest.raises(ValueError, match=message):
-        crafters.record_each_step(task, model, **arguments)
+        crafters.record_each_step(task, model, spec(), **{"seed": 0} | options)
 
 
 def test_tasks_without_other_records_are_refused(targets, spec):
@@ -82,3 +228,96 @@ def test_rates_too_large_are_named(targets, spec):
     task, model = targets["linear"]
     with pytest.raises(ValueError, match="learning_rate must be small enough that crafting does not diverge"):
         crafters.record_each_step(task, model, spec(), kind="crafted", seed=0, learning_rate=1e39)
+
+
+def cross_entropy_of_each(outputs, labels):
+    return cross_entropy(outputs, labels, reduction="none")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_crafted_gradients_are_more_orthogonal_to_those_of_others(targets, bank_of, spec, name):
+    task, model = targets[name]
+    bank = bank_of(name)
+    [module] = modules(bank)
+    canary = crafters.record_each_step(task, model, spec(), kind="crafted", seed=0)
+    others = mean_gradient(module, cross_entropy_of_each, torch.tensor(task.x_aux), torch.tensor(task.y_aux))
+
+    def cosine(x, y):
+        parts = torch.autograd.grad(cross_entropy(module(x[None]), torch.tensor([y])), list(module.parameters()))
+        return abs(float(cosine_similarity(torch.cat([part.flatten() for part in parts]), others, dim=0)))
+
+    before, after = [], []
+    for step in range(1, 6):
+        x, y = canary.record(bank, step)
+        start = replace(canary, change=None).record(bank, step)
+        assert start[1] == y
+        before.append(cosine(start[0][0], y))
+        after.append(cosine(x[0], y))
+    assert (np.array(after) <= np.array(before) + 1e-6).all()
+    assert np.mean(after) < 0.5 * np.mean(before)
+
+
+def test_mean_gradient_is_that_of_all_records_together(targets, bank_of, monkeypatch):
+    task, _ = targets["mlp"]
+    [module] = modules(bank_of("mlp"))
+    x, y = torch.tensor(task.x_aux), torch.tensor(task.y_aux)
+    monkeypatch.setattr("dpsub.crafters.step_records.AT_ONCE", 7)
+    in_parts = mean_gradient(module, cross_entropy_of_each, x, y)
+    cross_entropy(module(x), y).backward()
+    torch.testing.assert_close(in_parts, torch.cat([one.grad.flatten() for one in module.parameters()]))
+
+
+def test_descent_is_algorithm_3_as_long_as_it_falls(targets, bank_of, spec):
+    task, model = targets["mlp"]
+    bank = bank_of("mlp")
+    [module] = modules(bank)
+    canary = crafters.record_each_step(
+        task, model, spec(), kind="crafted", seed=0, steps=2, learning_rate=0.5, target=3
+    )
+    others = mean_gradient(module, cross_entropy_of_each, torch.tensor(task.x_aux), torch.tensor(task.y_aux)).double()
+    module, y = module.double(), int(task.y_aux[3])
+
+    def cosine(x):
+        loss = cross_entropy(module(torch.tensor(x)[None]), torch.tensor([y]))
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        return abs(float(cosine_similarity(torch.cat([part.flatten() for part in parts]), others, dim=0)))
+
+    x, h, path = task.x_aux[3].astype(np.float64), 1e-5, []
+    for _ in range(2):
+        path.append(cosine(x))
+        x = x - 0.5 * np.array([(cosine(x + h * e) - cosine(x - h * e)) / (2 * h) for e in np.eye(len(x))])
+    assert path[0] > path[1] > cosine(x)
+    found, label = canary.record(bank, 1)
+    assert label == y
+    np.testing.assert_allclose(found[0].numpy(), x, atol=1e-4)
+
+
+@pytest.mark.parametrize("ball", ["linf", "l2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_adversarial_records_raise_the_loss_within_their_ball(targets, bank_of, spec, name, ball):
+    task, model = targets[name]
+    bank = bank_of(name, runs=2)
+    canary = crafters.record_each_step(task, model, spec(), kind="adversarial", seed=0, ball=ball)
+    radius = canary.details["radius"]
+    assert radius == pytest.approx(float(np.ptp(task.x_aux)) * {"linf": 8, "l2": 128}[ball] / 255)
+    for step in (1, 2, 3):
+        x, y = canary.record(bank, step)
+        start = replace(canary, change=None).record(bank, step)[0][0]
+        away = (x - start).flatten(1)
+        length = away.abs().amax(dim=1) if ball == "linf" else away.norm(dim=1)
+        assert (length <= radius * (1 + 1e-4)).all()
+        assert (length > 0.5 * radius).all()
+        for own, module in zip(x, modules(bank), strict=True):
+            losses = cross_entropy_of_each(module(torch.stack([start, own])), torch.tensor([y, y]))
+            assert losses[1] > losses[0]
+
+
+def test_a_record_without_a_gradient_is_not_taken():
+    """So far out a head is sure of the label, and the gradient is 0, which is orthogonal to everything."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(4, 3)
+        for _ in range(5):
+            x, others = torch.randn(4), torch.randn(15)
+            found = Turning(20, 1e5).turned(module, cross_entropy_of_each, x, 1, others)
+            assert gradient_of(module, found, 1, cross_entropy_of_each).norm() > 0.1

@@ -1,4 +1,5 @@
 import os
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from dpsub.data import (
     breast_cancer,
     catalogue,
     digits,
+    features_or_digits,
     files,
+    load_features,
     mnist,
     purchase100_like,
     random_images,
@@ -45,16 +48,17 @@ def test_same_seed_same_digits():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "n_train", "message"),
     [
-        ({"n_train": 1_500}, "n_train must be <= 1296 of the 1797 digits.*got 1500"),
-        ({"n_train": 1}, "n_train must be >= 2, got 1"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
+        (digits, 1_500, "n_train must be <= 1296 of the 1797 digits, which leaves some to test on, got 1500"),
+        (breast_cancer, 419, "n_train must be <= 418 of the 569 records.*got 419"),
+        (random_images, 10**15, r"must be such that records \(.*\) fit into memory"),
+        (partial(random_images, size=10**400), 2, r"must be such that records \(.*\) fit into memory"),
     ],
 )
-def test_bad_input_is_named(options, message):
+def test_more_records_than_there_can_be_are_refused(make, n_train, message):
     with pytest.raises(ValueError, match=message):
-        digits(**options)
+        make(n_train=n_train)
 
 
 def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
@@ -78,11 +82,6 @@ def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
 
 def test_columns_of_breast_cancer_are_named_as_scikit_learn_names_them():
     assert tuple(load_breast_cancer().feature_names) == BREAST_CANCER_COLUMNS
-
-
-def test_too_many_patients_are_named():
-    with pytest.raises(ValueError, match="n_train must be <= 418 of the 569 records.*got 419"):
-        breast_cancer(n_train=419)
 
 
 def test_made_up_shoppers_have_the_shape_of_purchase100():
@@ -124,22 +123,6 @@ def test_random_images_are_of_any_shape_and_follow_from_their_seed():
     assert one.fingerprint == again.fingerprint != other.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n_train": 1}, "n_train must be >= 2, got 1"),
-        ({"n_test": -1}, "n_test must be >= 0, got -1"),
-        ({"size": 0}, "size must be >= 1, got 0"),
-        ({"num_classes": 1}, "num_classes must be >= 2 .*got 1"),
-        ({"n_train": 10**15}, r"must be such that records \(.*\) fit into memory"),
-        ({"size": 10**400}, r"must be such that records \(.*\) fit into memory"),
-    ],
-)
-def test_random_images_out_of_range_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        random_images(**arguments)
-
-
 DATA = os.environ.get("DPSUB_DATA")
 
 
@@ -150,3 +133,148 @@ def test_mnist_itself():
     assert [len(y) for y in (task.y_aux, task.y_test)] == [200, 10_000]
     labels = files.idx("train-labels-idx1-ubyte.gz")
     assert np.bincount(labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+POOL = {"x": np.arange(60.0).reshape(20, 3), "y": np.arange(20) % 2}
+
+
+def save(path, pool="train", **changes):
+    arrays = {f"x_{pool}": POOL["x"], f"y_{pool}": POOL["y"], "x_test": POOL["x"][:4], "y_test": POOL["y"][:4]}
+    np.savez(path, **{name: value for name, value in (arrays | changes).items() if value is not None})
+    return path
+
+
+@pytest.mark.parametrize("pool", ["train", "private"])
+def test_features_are_drawn_from_the_pool(tmp_path, pool):
+    path = save(tmp_path / "some.npz", pool, x_dev=np.zeros((2, 3)))
+    task = load_features(path, n_train=8, n_aux=6, seed=3)
+    assert [len(y) for y in (task.y_train, task.y_aux, task.y_test)] == [8, 6, 4]
+    rows = [tuple(x) for x in np.concatenate([task.x_train, task.x_aux])]
+    assert len(set(rows)) == 14
+    assert set(rows) <= {tuple(x) for x in POOL["x"]}
+    for x, y in ((task.x_train, task.y_train), (task.x_aux, task.y_aux), (task.x_test, task.y_test)):
+        assert y.tolist() == (x[:, 0] / 3 % 2).tolist(), "labels go with their features"
+    assert task.name == "some"
+    assert task.num_classes == 2
+    assert load_features(path, n_train=8, n_aux=6, seed=4).fingerprint != task.fingerprint
+
+
+def test_arrays_that_are_not_needed_are_not_read(tmp_path, monkeypatch):
+    path, incomplete, read = save(tmp_path / "f.npz"), save(tmp_path / "g.npz", y_test=None), []
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x_private.npy", header("(10,)") + b"cut short")
+        archive.writestr("x_dev.npy", header(f"({10**15},)"))
+    opened = zipfile.ZipFile.open
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda self, name, *_: read.append(str(name)) or opened(self, name))
+    assert len(load_features(path, n_train=8, n_aux=6).y_train) == 8
+    assert {*read} == {"x_test.npy", "x_train.npy", "y_test.npy", "y_train.npy"}
+    read.clear()
+    with pytest.raises(ValueError, match="without y_test"):
+        load_features(incomplete)
+    assert not read
+
+
+def test_features_that_stand_in_for_others_say_so(tmp_path):
+    task = load_features(save(tmp_path / "f.npz"), n_train=8, n_aux=6, name="small", stand_in_for="ViT-B/16")
+    assert task.name == "small (stand-in for ViT-B/16)"
+
+
+def test_digits_serve_where_there_is_no_file(tmp_path):
+    path = save(tmp_path / "f.npz")
+    sizes = {"n_train": 8, "n_aux": 6, "seed": 3}
+    assert features_or_digits(path, **sizes).fingerprint == load_features(path, **sizes).fingerprint
+    assert features_or_digits(path, **sizes, name="small", stand_in_for="ViT").name == "small (stand-in for ViT)"
+    assert features_or_digits(None, **sizes).fingerprint == digits(n_train=8, seed=3).fingerprint
+
+
+def test_features_are_looked_for_in_the_data_folder(tmp_path, monkeypatch):
+    (tmp_path / "features").mkdir()
+    save(tmp_path / "features" / "f.npz")
+    monkeypatch.setenv("DPSUB_DATA", str(tmp_path))
+    assert len(load_features("features/f.npz", n_train=8, n_aux=6).y_train) == 8
+    expected = f"there is neither .*nothing.npz nor {tmp_path}/nothing.npz; the environment variable DPSUB_DATA"
+    with pytest.raises(FileNotFoundError, match=expected):
+        load_features("nothing.npz")
+
+
+def test_no_auxiliary_record_is_a_private_one(tmp_path):
+    path = save(tmp_path / "f.npz", x_train=POOL["x"][np.arange(20) % 12])
+    for seed in range(20):
+        task = load_features(path, n_train=5, n_aux=5, seed=seed)
+        assert not {x.tobytes() for x in task.x_train} & {x.tobytes() for x in task.x_aux}
+
+
+def test_more_records_than_there_are_is_named(tmp_path):
+    path = save(tmp_path / "f.npz")
+    assert len(load_features(path, n_train=20, n_aux=0).y_aux) == 0
+    for sizes in ({"n_train": 15, "n_aux": 6}, {"n_train": 21, "n_aux": 0}):
+        with pytest.raises(ValueError, match="n_train and n_aux must together be no more than the 20 records of f"):
+            load_features(path, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"x_test": None}, "path must hold x_train, y_train, x_test, y_test, got .* without x_test"),
+        ({"y_train": None}, "without y_train"),
+        ({"y_train": np.arange(3)}, r"y_train must have shape \(20,\), one label a record, got \(3,\)"),
+        ({"x_train": np.where(POOL["x"] < 59, POOL["x"], np.nan)}, "x_train must be finite"),
+        ({"x_test": np.zeros((4, 2))}, "x_test must have records of shape"),
+        ({"y_test": np.array([0, 1, 0.5, 1])}, "y_test must be whole numbers"),
+        ({"x_train": np.array([object()] * 20)}, "path must be an .npz file of plain arrays"),
+    ],
+)
+def test_other_layouts_are_named(tmp_path, changes, expected):
+    with pytest.raises(ValueError, match=expected):
+        load_features(save(tmp_path / "f.npz", **changes), n_train=20, n_aux=0)
+
+
+def test_records_that_differ_in_rounding_only_are_one(tmp_path):
+    x = np.repeat(POOL["x"], 2, axis=0) + np.tile([0.0, 1e-12], 20)[:, None]
+    x[:2] = [[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0]]
+    path = save(tmp_path / "f.npz", x_train=x, y_train=np.arange(40) % 2)
+    for seed in range(10):
+        task = load_features(path, n_train=12, n_aux=10, seed=seed)
+        assert not {tuple(r) for r in task.x_train.tolist()} & {tuple(r) for r in task.x_aux.tolist()}
+
+
+def test_arrays_that_are_no_archive_are_named(tmp_path):
+    np.save(tmp_path / "f.npy", np.zeros(3))
+    (tmp_path / "f.npy").rename(tmp_path / "f.npz")
+    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays"):
+        load_features(tmp_path / "f.npz")
+    for changes in ({"y_train": np.array(["a"] * 20)}, {"y_train": np.full(20, np.nan)}, {"x_train": np.float64(3)}):
+        with pytest.raises(ValueError, match="[xy]_train must"):
+            load_features(save(tmp_path / "g.npz", **changes))
+
+
+def test_file_that_is_no_archive_is_named(tmp_path):
+    for content in (b"", b"text", b"PK\x03\x04 cut short"):
+        (tmp_path / "f.npz").write_bytes(content)
+        with pytest.raises(ValueError, match="path must be an .npz file of plain arrays"):
+            load_features(tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize("name", ["cifar10-cnn768", "sst2-all-minilm-l6-v2"])
+def test_feature_files_themselves(name):
+    path = Path(DATA or "", "features", f"{name}.npz")
+    if not DATA or not path.is_file():
+        pytest.skip(f"needs features/{name}.npz in DPSUB_DATA")
+    task = load_features(f"features/{name}.npz", n_train=500, n_aux=500)
+    assert task.x_train.shape == (500, {"c": 768, "s": 384}[name[0]])
+    assert len(task.y_test) > 1_000
+
+
+def header(shape, kind="'<f4'"):
+    about = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + (len(about) + 1).to_bytes(2, "little") + about + b"\n"
+
+
+@pytest.mark.parametrize("shape", [f"({10**15},)", f"({10**20},)", "(2, 3", "('a',)", "(-1,)"])
+@pytest.mark.parametrize("kind", ["'<f4'", "'|O'", "'zz'"])
+def test_arrays_that_announce_what_no_file_holds_are_refused_in_a_sentence(tmp_path, shape, kind):
+    with zipfile.ZipFile(tmp_path / "features.npz", "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{name}.npy", header(shape, kind))
+    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays, got"):
+        load_features(tmp_path / "features.npz")

@@ -63,11 +63,10 @@ def test_copies_of_a_batch_are_not_read_twice(folder, write_cifar10):
     assert "(60 of" in data.cifar10(n_train=20, n_aux=15).name
 
 
-def test_number_of_test_images_is_a_whole_number(folder, write_cifar10):
-    write_cifar10(folder / "cifar-10-batches-bin")
-    for wrong in (-3, 2.5, True):
-        with pytest.raises(ValueError, match="n_test must be"):
-            data.cifar10(n_train=20, n_aux=15, n_test=wrong)
+@pytest.mark.parametrize("n_test", [-3, 2.5, True])
+def test_number_of_test_images_is_a_whole_number(n_test):
+    with pytest.raises(ValueError, match="n_test must be"):
+        data.cifar10(n_test=n_test)
 
 
 def test_other_layouts_of_cifar10_are_named(folder, write_cifar10):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsub.data import from_arrays, load_features
+from dpsub.data import digits, from_arrays, load_features
 
 
 def test_from_arrays_converts_and_counts_classes():
@@ -92,3 +92,34 @@ def test_more_auxiliary_records_than_can_be_counted_are_refused(tmp_path):
 def test_labels_may_begin_above_0_where_the_number_of_classes_is_given():
     assert from_arrays(X, [1, 2, 3, 1], num_classes=4).num_classes == 4
     assert from_arrays(X, [1, 2, 3, 1], x_test=X, y_test=[0, 1, 2, 3]).num_classes == 4
+
+
+def test_digits_are_put_back_where_their_pixels_were():
+    task = digits(n_train=60)
+    shown = task.pictures(task.x_test)
+    assert shown.shape == (len(task.y_test), 8, 8)
+    np.testing.assert_array_equal(shown[:, task.pixels], task.x_test)
+    assert (shown[:, ~task.pixels] == 0).all()
+    assert (~task.pixels).any()
+
+
+def test_images_are_pictures_with_their_colours_last():
+    rng = np.random.default_rng(0)
+    colour = from_arrays(rng.random((2, 3, 5, 4)), [0, 1])
+    np.testing.assert_array_equal(colour.pictures(colour.x_train), np.moveaxis(colour.x_train, 1, -1))
+    grey = from_arrays(rng.random((2, 1, 5, 4)), [0, 1])
+    np.testing.assert_array_equal(grey.pictures(grey.x_train), grey.x_train[:, 0])
+
+
+def test_other_records_are_no_pictures():
+    flat, task = from_arrays(np.zeros((2, 3)), [0, 1]), digits(n_train=60)
+    for x, of in ((flat.x_train, flat), (np.zeros((2, 3)), task)):
+        with pytest.raises(ValueError, match=r"x must be records of a task of .*, got .*\(2, 3\)"):
+            of.pictures(x)
+
+
+def test_what_is_no_array_of_numbers_is_no_picture():
+    task = digits(n_train=60)
+    for x in ("a", None, ..., np.full((1, task.x_train.shape[1]), 1e300), 1 + 0j):
+        with pytest.raises(ValueError, match="x must be "):
+            task.pictures(x)

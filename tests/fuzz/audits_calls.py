@@ -16,7 +16,7 @@ from dpsub.audits import distinguishers
 from fuzz import cast
 from fuzz.call import OMIT, Call
 from fuzz.cast import CANARIES, FLAT, HOSTILE, MODELS, OF_CANARY, OF_TASK, SPEC, SPECS
-from fuzz.checkers import is_audit, of
+from fuzz.checkers import anything, is_audit, of
 from fuzz.hostile import ANY_PATH, LITTLE, among
 
 COUNT = itertools.count()
@@ -282,6 +282,7 @@ CALLS = [
         hostile={"store": ANY_STORE},
         raises=(OSError,),
     ),
+    Call("dpsub.audits.made_here", audits.made_here, {"device": [OMIT, "auto", "cpu"]}, anything),
     Call(
         "dpsub.audits.status",
         audits.status,

@@ -82,10 +82,6 @@ def module(result, /, *, parameters=None, **_):
     assert torch.isfinite(vector).all()
 
 
-def bank_of(result, /, *, model, weights):
-    assert torch.equal(model.flat(result), weights)
-
-
 def answers(result, /, *, model, weights, x):
     assert result.shape == (len(weights), len(x), model.classes)
     assert torch.isfinite(result).all() or not torch.isfinite(x).all() or weights.abs().max() > 1e15
@@ -181,13 +177,6 @@ CALLS = [
             of(kind),
         )
         for kind, model in ((models.Network, cast.MLP), (models.Linear, cast.LINEAR))
-    ),
-    Call(
-        "dpsub.models.theta_of",
-        models.theta_of,
-        {"model": [cast.MLP], "weights": WEIGHTS},
-        bank_of,
-        hostile=HOSTILE,
     ),
     Call(
         "dpsub.models.outputs_of",

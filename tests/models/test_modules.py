@@ -9,7 +9,7 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.models import Model, Stochastic
-from dpsub.models.dropout import draw, masked
+from dpsub.models.differentiation import draw, masked
 from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")
@@ -29,7 +29,7 @@ def bench(request, banks_of_modules):
     return bank, theta, torch.tensor(task.x_train), torch.tensor(task.y_train)
 
 
-def naive(bank, loss, theta, x, y, max_grad_norm, *, training=False):
+def naive(bank, loss, theta, x, y, max_grad_norm=torch.inf, *, training=False):
     """The records' clipped gradients of one model, one record after the other, (records, parameters)."""
     module, found = bank.module(theta).train(training), []
     trained = [one for one in module.parameters() if one.requires_grad]
@@ -61,28 +61,28 @@ def test_gradients_are_those_of_loops_over_models_and_records(accepted, training
     task, bank, loss, theta = accepted
     x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
     here = bank.training(torch.Generator()) if training else bank
+    whole = torch.stack([naive(bank, loss, own, x, y, training=training) for own in theta])
+    norms = whole.norm(dim=2)
+    clipped = whole * (0.5 / (norms + 1e-6)).clamp(max=1)[..., None]
     for runs, records in ((2, 2), (3, 2), (3, 6)):
-        own = theta[:runs], x[:records], y[:records]
-        each = torch.stack([naive(bank, loss, one, *own[1:], 0.5, training=training) for one in own[0]])
+        own, each = (theta[:runs], x[:records], y[:records]), clipped[:runs, :records]
         sampled = torch.rand(records, runs, generator=torch.Generator().manual_seed(0)) < 0.6
         close(here.clipped_sum(*own, None, 0.5), each.sum(dim=1))
         for gather in (False, True):
             found = replace(here, gather=gather).clipped_sum(*own, sampled, 0.5)
             close(found, torch.einsum("rnp,nr->rp", each, sampled.float()))
         if not training:
-            whole = torch.stack([naive(bank, loss, one, *own[1:], torch.inf) for one in own[0]])
-            close(bank.gradient_norms(*own), whole.norm(dim=2).T)
+            close(bank.gradient_norms(*own), norms[:runs, :records].T)
             close(bank.logits(*own[:2]), torch.stack([bank.module(one)(own[1]) for one in own[0]], dim=2))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_banks_train_as_loops_over_models_and_records(accepted, optimizer):
+def test_banks_train_as_loops_over_models_and_records(accepted):
     task, bank, loss, theta = accepted
-    spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer=optimizer)
+    spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer="adam")
     trained = assemble(bank, task, spec, bits=np.zeros(3, dtype=np.int8), generator=torch.Generator())
     trained.theta.copy_(theta)
     expected = [one.clone() for one in theta]
-    optimizers = [{"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]([one], lr=0.05) for one in expected]
+    optimizers = [torch.optim.Adam([one], lr=0.05) for one in expected]
     generator = torch.Generator().manual_seed(0)
     for _ in range(spec.steps):
         sampled = torch.rand(6, 3, generator=generator) < 0.4
@@ -173,28 +173,19 @@ def test_audits_of_modules_are_stored_and_told_apart(module_of, tmp_path, monkey
     bank = models.from_module(module, task, start="fresh")
     pair = crafters.gradient(task, bank, SPEC, seed=0)
     store = tmp_path / "audit.db"
-    made = audit(task, bank, pair, SPEC, store=store, **{**QUICK, "runs": 200})
-    again = audit(
-        task, models.from_module(module, task, start="fresh"), pair, SPEC, store=store, **{**QUICK, "runs": 200}
-    )
+    made = audit(task, bank, pair, SPEC, store=store, **QUICK)
+    again = audit(task, models.from_module(module, task, start="fresh"), pair, SPEC, store=store, **QUICK)
     assert again.identical(made)
     assert audits.load(store).identical(made)
     for other in (models.from_module(module, task), models.from_module(module, task, start="fresh", name="other")):
         with pytest.raises(ValueError, match="model: stored"):
-            audit(task, other, pair, SPEC, store=store, **{**QUICK, "runs": 200})
+            audit(task, other, pair, SPEC, store=store, **QUICK)
 
 
 def test_activations_are_what_the_backward_pass_needs(module_of):
     task, _ = module_of("residual")  # records of 8 × 8
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 10))
     assert models.from_module(module, task).activations == 64 + 5 + 5, "of the inputs, of tanh, and of the last layer"
-
-
-def test_inputs_are_crafted_against_modules(banks_of_modules):
-    task, bank = banks_of_modules["residual"]
-    pair = crafters.crafted_input(task, bank, SPEC, seed=0, steps=50)
-    assert pair.scenario == "S3"
-    assert np.isfinite(audit(task, bank, pair, SPEC, **QUICK).score.values).all()
 
 
 def test_banks_of_modules_may_start_where_they_are_told(banks_of_modules):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpsub import data, models
 from dpsub.models import networks
 
 
@@ -24,7 +25,7 @@ def test_the_result_does_not_depend_on_the_room(bench_of, sampled, name):
 def test_many_records_are_summed_in_parts(bench_of, sampled, name, monkeypatch):
     bench = bench_of(name)
     whole = [bench.sum(sampled, model=cut) for cut in bench.gathering]
-    monkeypatch.setattr("dpsub.models.networks.RECORDS_AT_ONCE", 1)
+    monkeypatch.setattr("dpsub.models.rows.RECORDS_AT_ONCE", 1)
     monkeypatch.setattr("dpsub.models.heads.RECORDS_AT_ONCE", 1)
     parts = [bench.sum(sampled, model=cut) for cut in bench.gathering]
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
@@ -68,3 +69,53 @@ def test_a_bank_may_start_where_it_is_told(bench_of):
     for wrong in (start[:-1], np.full(model.parameters, np.nan)):
         with pytest.raises(ValueError, match="theta_0 must (have shape|be finite)"):
             model.starting_from(wrong)
+
+
+def images(channels, pixels):
+    x = np.random.default_rng(0).random((4, channels, pixels, pixels))
+    return data.from_arrays(x, [0, 1, 2, 9])
+
+
+def flat(features, classes=10):
+    x = np.random.default_rng(0).random((4, features))
+    return data.from_arrays(x, [0, 1, 2, classes - 1])
+
+
+def test_parameter_counts_are_the_papers():
+    assert models.mlp(flat(600, 100)).parameters == 89_828  # Table A1
+    assert models.linear(flat(768)).parameters == 7_690
+    assert models.convnet(images(1, 28)).parameters == 25_386
+    assert models.convnet(images(3, 32)).parameters == 550_570
+
+
+@pytest.mark.parametrize(("pixels", "size", "seen"), [(28, "small", 26), (16, "small", 14), (34, "large", 34)])
+def test_pixels_that_only_dropped_outputs_see_are_left_out(pixels, size, seen):
+    bank = models.convnet(images(2, pixels), size=size)
+    assert bank.layers[0].size == seen
+    theta = bank.initial_parameters(3, torch.Generator().manual_seed(0))
+    x = torch.rand(5, 2, pixels, pixels)
+    with torch.no_grad():
+        expected = torch.stack([bank.module(each)(x) for each in theta], dim=2)
+        torch.testing.assert_close(bank.logits(theta, x), expected)
+        x[:, :, seen:] = x[..., seen:] = 7
+        torch.testing.assert_close(bank.logits(theta, x), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: models.mlp(flat(64), ()), "hidden must be the hidden layers' widths, one or more, got none"),
+        (lambda: models.mlp(flat(64), (0,)), "hidden must be >= 1 and <= 2147483648, got 0"),
+        (lambda: models.mlp(flat(64), 128), "hidden must be the hidden layers' widths"),
+        (lambda: models.mlp(flat(64), bytearray(b"a")), "hidden must be the hidden layers' widths"),
+        (lambda: models.mlp(flat(64), {20, 10}), "hidden must be the hidden layers' widths"),
+        (lambda: models.mlp(flat(64), activation="gelu"), "activation must be one of 'tanh', 'relu'"),
+        (lambda: models.convnet(flat(64)), "task must have square images"),
+        (lambda: models.convnet(images(3, 8), size="small"), "task must have larger images for this network"),
+        (lambda: models.convnet(images(1, 16), size="tiny"), "size must be one of 'auto', 'small', 'large'"),
+        (lambda: models.linear(images(1, 16)), "task must have flat features"),
+    ],
+)
+def test_architectures_that_cannot_be_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -103,7 +103,7 @@ def test_modules_that_cannot_be_banks_are_refused_in_a_sentence(task, module, me
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_what_vmap_mixes_is_refused(task, monkeypatch):
     """With as many models as records torch's own prelu raises no error."""
-    monkeypatch.setattr("dpsub.models.stand_ins.PRELU", {})
+    monkeypatch.setattr("dpsub.models.differentiation.PRELU", {})
     with pytest.raises(ValueError, match="got one whose gradients of 2 models in training mode are off by"):
         models.from_module(flat(nn.Linear(64, 8), nn.PReLU(), nn.Linear(8, 10)), task)
 

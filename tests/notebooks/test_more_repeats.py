@@ -1,26 +1,50 @@
 """Further repeats by notebooks/own_code/more_repeats.py are those that an audit with repeats would have made."""
 
+import json
+
 import numpy as np
 import pytest
 from own_code import more_repeats
 
 import dpsub
-from dpsub import audits, crafters, data, models
+from dpsub import crafters, data, models
+
+TASK = data.digits(n_train=30, seed=0)
+OPTIONS = {"runs": 6, "observe_every": 2, "seed": 0, "device": "cpu", "progress": False}
+
+
+@pytest.fixture
+def parameters(tmp_path):
+    """Writes a preset's file that names the records of a folder's audits."""
+
+    def write(n_train):
+        path = tmp_path / "paper.yaml"
+        given = {"features": None, "name": "digits", "stand_in_for": None, "n_train": n_train, "n_aux": 500}
+        path.write_text(json.dumps({"figure": given}))
+        return path
+
+    return write
+
+
+def audited(scenario, **options):
+    model, spec = models.linear(TASK), dpsub.DPSGD(3.0, 2.0, 0.5, 4, 0.1)
+    pair = crafters.BY_SCENARIO[scenario](TASK, model, spec, seed=0)
+    return dpsub.audit(TASK, model, pair, spec, **OPTIONS, **options)
 
 
 @pytest.mark.parametrize("scenario", ["S2", "S4", "S5"])
-def test_another_repeat_is_that_of_an_audit_with_repeats(tmp_path, scenario):
-    task = data.digits(n_train=30, seed=0)
-    model, spec = models.linear(task), dpsub.DPSGD(3.0, 2.0, 0.5, 4, 0.1)
-    pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=0)
-    options = {"runs": 6, "observe_every": 2, "seed": 0, "device": "cpu", "progress": False}
-    folder = tmp_path / "figure"
-    dpsub.audit(task, model, pair, spec, store=folder / "a.db", **options)
-    one = audits.load(folder / "a.db")
-    _, seed = audits.repeat_seeds(0, 2)
-    more_repeats.repeated(one, task, seed, folder / "repeat=1/a.db")
-    whole = dpsub.audit(task, model, pair, spec, repeats=2, **options)
-    (joined,) = more_repeats.with_repeats(folder, "{scenario}").values()
+def test_further_repeats_are_those_of_an_audit_with_repeats(tmp_path, parameters, scenario):
+    audited(scenario, store=tmp_path / "figure/a.db")
+    more_repeats.main(tmp_path / "figure", "3", parameters(n_train=30))
+    whole = audited(scenario, repeats=3)
+    (joined,) = more_repeats.with_repeats(tmp_path / "figure", "{scenario}").values()
     assert joined.score.dims == whole.score.dims
     for name in ("score", "bit"):
         np.testing.assert_array_equal(joined[name], whole[name])
+
+
+def test_a_preset_of_other_records_is_refused(tmp_path, parameters):
+    audited("S4", store=tmp_path / "figure/a.db")
+    with pytest.raises(ValueError, match=r"PARAMETERS must name the records of .*a\.db, got .*paper\.yaml"):
+        more_repeats.main(tmp_path / "figure", "2", parameters(n_train=31))
+    assert not (tmp_path / "figure/repeat=1").exists()

@@ -320,17 +320,10 @@ def test_what_cannot_be_audited_is_named():
     with pytest.raises(ValueError, match="optimizer must be Opacus's DPOptimizer.*got SGD: make it private first"):
         audit_optimizer(plain, **CLAIM)
     optimizer = optimizer_of()
-    for rate in (0, -0.1, 1.5):
-        with pytest.raises(ValueError, match="canary_rate must be > 0 and <= 1"):
-            audit_optimizer(optimizer, canary_rate=rate, **CLAIM)
-    with pytest.raises(ValueError, match="canary_norm must be > 0, got 0"):
-        audit_optimizer(optimizer, canary_norm=0, **CLAIM)
     with pytest.raises(ValueError, match="anew must be False for a canary of your own"):
         audit_optimizer(optimizer, canary=[torch.ones(400)], anew=True, **CLAIM)
     with pytest.raises(ValueError, match="callback must be a function that takes the auditor, got 3"):
         audit_optimizer(optimizer, callback=3, **CLAIM)
-    with pytest.raises(ValueError, match="adjacency must be one of"):
-        audit_optimizer(optimizer, delta=1e-5, adjacency="replace")
     auditor = audit_optimizer(optimizer, **CLAIM)
     with pytest.raises(ValueError, match=r"must not be under audit already.*call remove\(\)"):
         audit_optimizer(optimizer, **CLAIM)

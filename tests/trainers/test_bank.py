@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +9,8 @@ from scipy.stats import kstest
 from torch import nn
 
 from dpsub import accounting, data, models
-from dpsub.trainers import assemble
+from dpsub.trainers import assemble, block_size
+from dpsub.trainers.bank import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
 
 CANARIES = ("gradient", "record")
@@ -194,3 +199,135 @@ def test_a_gpu_takes_the_same_steps(cast, canary_of, spec, name, optimizer, kind
             moved = (here.theta - start).norm()
             assert float((there.theta.cpu() - here.theta).norm() / moved) < 1e-5
     torch.testing.assert_close(there.scores().cpu(), here.scores(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("q", [1e-3, 0.0625, 0.3, 0.999])
+def test_coins_fall_as_often_as_they_should(q):
+    rows, runs = 2**12 + 1, 2**12 - 1  # an odd number of coins: half of the last word is not used
+    heads = int(poisson_coins(q, rows, runs, torch.Generator().manual_seed(0)).sum())
+    assert abs(heads - rows * runs * q) < 4.5 * np.sqrt(rows * runs * q * (1 - q))
+
+
+def test_coins_know_their_probability_to_32_bits():
+    for q in (1e-9, 2.5 * 2**-24, 0.1, 0.25, 1 - 1e-9):
+        assert abs((threshold(q) + 2**31) / 2**32 - q) <= 2**-33 * (1 + 1e-9)
+    generator = torch.Generator().manual_seed(0)
+    assert not poisson_coins(1e-12, 100, 100, generator).any()
+    assert poisson_coins(1 - 1e-12, 100, 100, generator).all()
+    assert poisson_coins(0.5, 3, 3, generator).shape == (3, 3)
+
+
+@pytest.mark.parametrize("q", [1e-12, 1e-10, 1.2e-10, 1e-6])
+def test_rare_coins_know_their_probability_to_64_bits(q):
+    assert (threshold(q, bits=64) + 2**63) / 2**64 == pytest.approx(q, rel=1e-7)
+
+
+@pytest.mark.parametrize("q", [0.999 * 2.0**-16, 1.001 * 2.0**-16])
+def test_rare_coins_fall_as_often_as_they_should(q):
+    tosses = 2**22
+    fallen = int(poisson_coins(q, 2**15, 2**7, torch.Generator().manual_seed(0)).sum())
+    assert abs(fallen - q * tosses) < 4.5 * np.sqrt(q * tosses)
+
+
+def test_coins_too_rare_for_32_bits_are_not_tossed_with_them():
+    """With 32 bits a probability of 1.2e-10 would be 2.3e-10, and one of 1e-10 would be 0."""
+    numbers = torch.full((4, 4), -(2**63) + 2**31, dtype=torch.int64)  # less than 1.2e-10 of all
+    generator = torch.Generator()
+    drawn = torch.Tensor.random_
+    try:
+        torch.Tensor.random_ = lambda tensor, *_, **__: tensor.copy_(numbers)
+        assert poisson_coins(1.2e-10, 4, 4, generator).all()
+        assert not poisson_coins(1.1e-10, 4, 4, generator).any()
+    finally:
+        torch.Tensor.random_ = drawn
+
+
+def test_blocks_shrink_with_the_model_alone():
+    class Sized:
+        parameters = 0
+
+    sizes = []
+    for Sized.parameters in (1, 540, 89_828, 2**20, 2**20 + 1, 2**24, 2**40):
+        sizes.append(block_size(Sized))
+    assert sizes == [128, 128, 128, 128, 64, 8, 1]
+
+
+MEMORY = """
+import re, pathlib
+import numpy as np, psutil, torch
+from dpsub import DPSGD, CanaryPair, data, models
+from dpsub.trainers import assemble
+from dpsub.trainers.bank import block_bytes
+
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+task = data.from_arrays(rng.random({shape}), rng.integers(0, {classes}, {shape}[0]), num_classes={classes})
+model, spec, device = models.{model}, DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}), torch.device("cpu")
+before = psutil.Process().memory_info().rss
+bits, generator = np.zeros({runs}, np.int8), torch.Generator()
+pair = CanaryPair((task.x_train[0], 0), (task.x_train[0], 1), 0, "S4")
+if {gradient}:
+    z = np.eye(1, model.parameters, dtype=np.float32)[0]
+    pair = CanaryPair(z, -z, 0, "S2")
+bank = assemble(model, task, spec, bits=bits, generator=generator, canary=pair, coordinates="span")
+bank.advance()
+spare = 1
+if {watched}:
+    spare = 2
+    bank.slot.distance(bank)
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())
+used = 1024 * int(peak[1]) - before
+print(used / block_bytes(model, task, spec, device, {runs}, spare=spare))
+"""
+
+
+CONVOLVED = (
+    "torch.nn.Sequential(torch.nn.Unflatten(1, (1, 28, 28)), torch.nn.Conv2d(1, 8, 5), torch.nn.Tanh(), "
+    "torch.nn.Flatten(), torch.nn.Linear(8 * 24 * 24, 100))"
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux keeps them")
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "q": 0.45, "runs": 64}, id="coins"
+        ),
+        pytest.param(
+            {"model": "mlp(task)", "shape": (2_000, 600), "q": 0.25, "optimizer": "adam", "runs": 128},
+            id="mlp with adam",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {
+                "model": "mlp(task, (2_000,))",
+                "shape": (20, 600),
+                "q": 1.0,
+                "runs": 64,
+                "gradient": False,
+                "watched": True,
+            },
+            id="watched records",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"model": "linear(task)", "shape": (2_000, 8_000), "q": 1.0, "runs": 4}, id="span", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"model": "convnet(task)", "shape": (2_000, 1, 28, 28), "q": 0.02, "runs": 16},
+            id="convnet",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16},
+            id="module",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_blocks_memory_is_not_underestimated(case):
+    usual = {"classes": 100, "optimizer": "sgd", "gradient": True, "watched": False}
+    code = MEMORY.format(**usual | case)
+    share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    assert 0.1 < share < 1

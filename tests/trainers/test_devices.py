@@ -1,6 +1,5 @@
 import os
 import platform
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -126,14 +125,6 @@ def test_pieces_are_told_to_stop_when_the_first_of_them_fails():
     assert torch.get_num_threads() == threads
 
 
-def test_each_function_of_vectors_is_called_in_both_precisions(monkeypatch):
-    called = set()
-    for name in devices.ON_VECTORS:
-        monkeypatch.setattr(torch, name, lambda value, name=name: called.add((name, value.dtype)))
-    devices.call_each_function_once()
-    assert called == {(name, dtype) for name in devices.ON_VECTORS for dtype in (torch.float32, torch.float64)}
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep memory")
 @pytest.mark.skipif(any(name in os.environ for name in devices.MALLOC_SETTINGS), reason="the environment decides")
 def test_the_memory_of_a_step_serves_the_next():
@@ -145,6 +136,7 @@ def test_the_memory_of_a_step_serves_the_next():
     def step():
         return [torch.ones(2**21) for _ in range(3)]
 
+    devices.keep_freed_memory()
     step()
     before = faults()
     for _ in range(50):
@@ -164,27 +156,5 @@ def test_thresholds_that_the_environment_sets_stay(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     devices.keep_freed_memory()
     assert len(called) == 2
-
-
-FIRST_AUDIT = """
-import hashlib
-import numpy as np
-from dpsub import DPSGD, CanaryPair, audit, data, models
-task = data.from_arrays(np.eye(3), [0, 1, 0])
-pair = CanaryPair(([1, 2, 3], 0), ([1, 2, 3], 1), 0, "S4")
-for _ in range(2):
-    found = audit(
-        task, models.linear(task), pair, DPSGD(1.0, 1.0, 1.0, 3, 0.1), runs=5, repeats=2, device="cpu", progress=False
-    )
-    print(hashlib.sha256(found.score.values.tobytes()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_the_first_audit_of_a_process_has_the_numbers_of_the_second():
-    """Without the early calls, about one process in twenty had other numbers in its first audit."""
-    for _ in range(60):
-        first, second = subprocess.run(
-            [sys.executable, "-c", FIRST_AUDIT], capture_output=True, text=True, check=True
-        ).stdout.split()
-        assert first == second
+    devices.keep_freed_memory(whatever_is_set=True)
+    assert len(called) == 4

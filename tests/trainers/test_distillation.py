@@ -131,7 +131,7 @@ def test_parts_do_not_change_surrogates(cast, banks_of_modules, monkeypatch, nam
     setting = {"seed": 0, "epochs": 2, "batch_size": 20, "learning_rate": 1e-3} | CPU
     whole = trainers.distilled(model, said, task.x_train, **setting)
     inputs = model.inputs(torch.tensor(task.x_train))
-    recipe = distillation.checked_recipe("logits", 2, 20, 1e-3, 1.0, 0)
+    recipe = distillation.Recipe("logits", 2, 20, 1e-3, 1.0, 0)
     assert distillation._at_once(model, torch.device("cpu"), inputs, recipe, 5) == (5, 20)
     of_a_record = distillation._kept(model, inputs[:5], recipe) - distillation._kept(model, inputs[:4], recipe)
     for models_at_once, records_at_once in ((2, 20), (1, 7)):
@@ -169,8 +169,8 @@ def test_surrogates_may_have_another_architecture(cast):
 def test_answers_are_those_of_the_modules(cast, banks_of_modules, monkeypatch, name):
     task, model = (cast if name in cast else banks_of_modules)[name]
     weights = real_models(model, 3)
-    monkeypatch.setattr("dpsub.trainers.answers.NUMBERS_AT_ONCE", 3 * 10 * 7)
-    monkeypatch.setattr("dpsub.trainers.answers.block_size", lambda model: 2)
+    monkeypatch.setattr("dpsub.trainers.distillation.NUMBERS_AT_ONCE", 3 * 10 * 7)
+    monkeypatch.setattr("dpsub.trainers.distillation.block_size", lambda model: 2)
     with torch.no_grad():
         sought = torch.stack([model.module(one)(torch.tensor(task.x_train)) for one in weights])
     logits = trainers.answers_of(model, weights, task.x_train, says="logits", **CPU)
@@ -207,13 +207,8 @@ SAID = np.zeros((2, 24, 10))
         ({"x": np.zeros((24, 5))}, r"x must have shape \(n, 51\), one record or more, got \(24, 5\)"),
         ({"x": np.zeros((0, 64))}, "x must have shape"),
         ({"x": np.full((24, 51), np.inf)}, "x must be finite"),
-        ({"epochs": 0}, "epochs must be >= 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
         ({"temperature": 0.0}, "temperature must be >= 0.01, got 0.0"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"start": np.zeros(3)}, r"start must have shape \(520,\), got \(3,\)"),
-        ({"device": "tpu"}, "device must be one of"),
         ({"model": torch.nn.Linear(64, 10)}, "model must be a bank, got a torch.nn.Module"),
         ({"learning_rate": 1e38, "epochs": 3}, r"learning_rate must be small enough .* got 1e\+38: it diverged in"),
     ],

@@ -4,62 +4,12 @@ import numpy as np
 import pytest
 import torch
 from modules_of_others import ACCEPTED
+from naive_pairs import SLOTS, clipped, pairs_of, worlds
 from torch.nn import functional
 
 from dpsub import DPSGD, Pairs, models
-from dpsub.models.interface import OPACUS_EPS
 from dpsub.trainers import ScoredSteps, assemble, assemble_pairs
-from dpsub.trainers.pair_slots import record_products
-
-SLOTS = [7, 2, 20]
-
-
-def as_flat(model, module):
-    """The parameters of a module as a bank has them."""
-    parts = [one.detach() for one in module.parameters()]
-    if isinstance(model, models.Linear):
-        parts[0] = parts[0].T
-    return torch.cat([part.flatten() for part in parts])
-
-
-def clipped(model, theta, x, y, norm):
-    """The clipped gradient of one record, in float64, from autograd."""
-    module = model.module(theta.float()).double()
-    loss = functional.cross_entropy(module(torch.tensor(x).double()[None]), torch.tensor([y]))
-    parts = list(torch.autograd.grad(loss, list(module.parameters())))
-    if isinstance(model, models.Linear):
-        parts[0] = parts[0].T
-    gradient = torch.cat([part.flatten() for part in parts])
-    return gradient * min(1.0, norm / (float(gradient.norm()) + OPACUS_EPS))
-
-
-def worlds(model, theta, pairs, i, norm):
-    """The clipped gradients of z and z′ of one pair, in float64."""
-    if pairs.of_records:
-        return clipped(model, theta, pairs.z[i], int(pairs.y[i]), norm), clipped(
-            model, theta, pairs.z_prime[i], int(pairs.y_prime[i]), norm
-        )
-    found = torch.zeros(2, model.parameters, dtype=torch.float64)
-    found[:, pairs.support.copy()] = torch.tensor(np.stack([pairs.z[i], pairs.z_prime[i]])).double()
-    return found[0], found[1]
-
-
-@pytest.fixture
-def pairs_of(cast):
-    """Three pairs for one of the cast: wrong labels beside other records, or gradients that overlap."""
-
-    def make(name, kind, norm=1.0):
-        task, model = cast[name]
-        if kind == "records":
-            x, y = task.x_train[SLOTS], task.y_train[SLOTS]
-            return Pairs(SLOTS, x, task.x_train[[1, 3, 4]], y, (y + 3) % 10, scenario="S4")
-        rng = np.random.default_rng(3)
-        z, z_prime = rng.normal(size=(2, 3, 4))
-        z, z_prime = (norm * one / np.linalg.norm(one, axis=1, keepdims=True) for one in (z, z_prime / 2))
-        return Pairs(SLOTS, z, z_prime, support=[5, 0, 9, 2], parameters=model.parameters, scenario="S2")
-
-    return make
-
+from dpsub.trainers.pair_slots import loss_products
 
 KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
 
@@ -67,9 +17,9 @@ KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
 @KINDS
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
 @pytest.mark.parametrize("q", [0.3, 1.0])
-def test_every_step_is_that_of_a_loop_over_single_records(cast, pairs_of, name, kind, q):
+def test_every_step_is_that_of_a_loop_over_single_records(cast, name, kind, q):
     task, model = cast[name]
-    pairs, spec = pairs_of(name, kind, 0.5), DPSGD(0.8, 0.5, q, 3, 0.5)
+    pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, q, 3, 0.5)
     bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
     bank, _ = assemble_pairs(model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
@@ -89,44 +39,20 @@ def test_every_step_is_that_of_a_loop_over_single_records(cast, pairs_of, name, 
             for place, record in enumerate(others):
                 if sampled[place, run]:
                     total += clipped(model, theta, task.x_train[record], int(task.y_train[record]), 0.5)
+            both = worlds(model, theta, pairs, 0.5)
             for i in range(3):
                 if in_slot[i, run]:
-                    total += worlds(model, theta, pairs, i, 0.5)[bits[run, i]]
+                    total += both[bits[run, i]][i]
             thetas[run] = theta - spec.learning_rate * total / (q * len(task.y_train))
         torch.testing.assert_close(model.flat(bank.theta).double(), torch.stack(thetas), atol=2e-5, rtol=1e-4)
 
 
 @KINDS
-@pytest.mark.parametrize("expected", [True, False])
-@pytest.mark.parametrize("name", ["linear", "mlp"])
-def test_scores_of_steps_are_products_with_what_the_sum_is_beyond_its_mean(cast, pairs_of, name, kind, expected):
-    task, model = cast[name]
-    pairs, spec = pairs_of(name, kind, 0.5), DPSGD(0.8, 0.5, 0.4, 2, 0.5)
-    bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-    bank, slots = assemble_pairs(model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
-    others = [i for i in range(len(task.y_train)) if i not in SLOTS]
-    steps, known = ScoredSteps(bank, slots, expected=expected), np.zeros((2, 3))
-    for _ in range(spec.steps):
-        before = model.flat(bank.theta).double().clone()
-        steps.advance()
-        sums = model.flat(bank.last_sum).double()
-        for run in range(2):
-            each = [worlds(model, before[run], pairs, i, 0.5) for i in range(3)]
-            mean = sum(z + z_prime for z, z_prime in each) / 2
-            for i in others:
-                mean = mean + clipped(model, before[run], task.x_train[i], int(task.y_train[i]), 0.5)
-            for i, (z, z_prime) in enumerate(each):
-                share = mean if expected else (z + z_prime) / 2
-                known[run, i] += float((sums[run] - 0.4 * share) @ (z - z_prime)) / 0.5**2
-        np.testing.assert_allclose(steps.scores.numpy(), known, atol=2e-4)
-
-
-@KINDS
 @pytest.mark.parametrize("bit", [0, 1])
 @pytest.mark.parametrize("q", [0.5, 1.0])
-def test_one_pair_is_the_slot_of_a_single_canary(cast, pairs_of, kind, bit, q):
+def test_one_pair_is_the_slot_of_a_single_canary(cast, kind, bit, q):
     task, model = cast["mlp"]
-    alone = pairs_of("mlp", kind)[1]
+    alone = pairs_of(task, model, kind)[1]
     spec = DPSGD(0.5, 1.0, q, 4, 0.2, optimizer="adam")
     one = assemble(
         model, task, spec, bits=np.array([bit], np.int8), generator=torch.Generator().manual_seed(0), canary=alone
@@ -154,9 +80,9 @@ def test_one_pair_is_the_slot_of_a_single_canary(cast, pairs_of, kind, bit, q):
 
 
 @KINDS
-def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, pairs_of, kind):
+def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, kind):
     task, model = cast["mlp"]
-    pairs, spec = pairs_of("mlp", kind), DPSGD(1.0, 1.0, 0.5, 1, 0.1)
+    pairs, spec = pairs_of(task, model, kind), DPSGD(1.0, 1.0, 0.5, 1, 0.1)
     seen = 0
     for seed in range(12):
         sums = []
@@ -172,7 +98,7 @@ def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, pairs_of, kin
             start = model.flat(bank.theta)[0].double()
             ScoredSteps(bank, slots, expected=False).advance()
             sums.append(model.flat(bank.last_sum)[0].double())
-        z, z_prime = worlds(model, start, pairs, 0, 1.0)
+        z, z_prime = (each[0] for each in worlds(model, start, pairs, 1.0))
         in_batch = not torch.equal(*sums)
         torch.testing.assert_close(sums[0] - sums[1], in_batch * (z - z_prime), atol=2e-5, rtol=1e-4)
         seen += in_batch
@@ -207,7 +133,7 @@ def _check_products(task, model):
     theta = theta + 0.1 * torch.randn(theta.shape, generator=generator)
     direction = torch.randn(theta.shape, generator=generator)
     x, y = model.inputs(torch.tensor(task.x_train[:6])), torch.tensor(task.y_train[:6])
-    products, norms = record_products(model, theta, x, y, direction)
+    products, norms = loss_products(model, theta, x, y, direction), model.gradient_norms(theta, x, y)
     for i in range(6):
         gradients = model.flat(model.clipped_sum(theta, x[i : i + 1], y[i : i + 1], None, float("inf")))
         torch.testing.assert_close(norms[i], gradients.norm(dim=1), atol=1e-5, rtol=1e-4)
@@ -223,13 +149,13 @@ def test_a_loss_of_ones_own_is_differentiated_too(module_of):
     _check_products(task, models.from_module(module, task, loss=squares))
 
 
-def test_observers_of_one_canary_do_not_take_many_pairs(cast, pairs_of):
+def test_observers_of_one_canary_do_not_take_many_pairs(cast):
     task, model = cast["linear"]
     bank, slots = assemble_pairs(
         model,
         task,
         DPSGD(1.0, 1.0, 1.0, 1, 0.1),
-        pairs=pairs_of("linear", "records"),
+        pairs=pairs_of(task, model, "records"),
         bits=np.zeros((1, 3), np.int8),
         generator=torch.Generator(),
     )

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from dpsub._core import Record, checks
 from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.crafters import AdversarialSample, adversarial_sample
-from dpsub.crafters import sample_arguments as arguments
+from dpsub.crafters.adversarial_samples import check_settings, limits, record, two_labels
 from dpsub.models import Model
-from dpsub.models.checked_arrays import numbers
+from dpsub.models.interface import numbers
 from dpsub.trainers.devices import NAMES
 
 
@@ -50,12 +50,12 @@ class AdversarialSamples(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        start = arguments.record("start", self.start)
+        start = record("start", self.start)
         given = (self.loss, self.margin, self.steps, self.learning_rate, self.optimizer)
-        margin, steps, learning_rate = arguments.check_settings(*given)
-        _, y_prime = arguments.two_labels(start.y, self.y_prime)
+        margin, steps, learning_rate = check_settings(*given)
+        _, y_prime = two_labels(start.y, self.y_prime)
         checks.check_fields(self, device=partial(checks.choice, options=NAMES))
-        arguments.limits(self.bounds, start.x)
+        limits(self.bounds, start.x)
         bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
         checked: dict[str, object] = {"start": start, "y_prime": y_prime, "bounds": bounds}
         checked |= {"margin": margin, "steps": steps, "learning_rate": learning_rate}

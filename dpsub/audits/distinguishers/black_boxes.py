@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only, told
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
-from dpsub.crafters import sample_arguments as arguments
+from dpsub.crafters.adversarial_samples import check_sample, trained_with_z
 from dpsub.models import Model
-from dpsub.models.checked_arrays import numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, numbers
 from dpsub.trainers import Surrogates, answers_of, distilled
 from dpsub.trainers.devices import NAMES
-from dpsub.trainers.distillation import checked_recipe
+from dpsub.trainers.distillation import RECIPE
 
 LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
@@ -76,15 +75,11 @@ class BlackBox(Frozen):
                 "craft must be a distinguisher, an object with a method learn(model, weights, bits) such as "
                 f"AdversarialSamples(…), got a {type(self.craft).__name__}"
             )
-        recipe = checked_recipe(
-            self.says, self.epochs, self.batch_size, self.learning_rate, self.temperature, self.seed
-        )
+        checks.check_fields(self, "learning_rate", "seed", **RECIPE, device=partial(checks.choice, options=NAMES))
         if self.surrogate is not None and (isinstance(self.surrogate, type) or not isinstance(self.surrogate, Model)):
             kind = type(self.surrogate).__name__
             raise ValueError(f"surrogate must be None or one of dpsub.models, such as mlp(task), got a {kind}")
-        checks.check_fields(self, device=partial(checks.choice, options=NAMES))
-        for name, value in {"records": read_only(records), **recipe._asdict()}.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "records", read_only(records))
 
     def __repr__(self) -> str:
         named = {"records": told(self.records)}
@@ -111,7 +106,7 @@ class BlackBox(Frozen):
         if (shape := np.shape(self.records)[1:]) != model.input_shape:
             raise ValueError(f"records must be of shape {model.input_shape}, as {model!r} takes them, got {shape}")
         said = answers_of(model, weights, self.records, says=self.says, device=self.device)
-        arguments.trained_with_z(bits, len(said))
+        trained_with_z(bits, len(said))
         found = distilled(
             other,
             said,
@@ -175,7 +170,7 @@ class SampleForBoxes:
             ValueError: if the sample does not fit the model, or `weights` has another shape or is not finite.
         """
         check_model(model)
-        arguments.check_sample(model, self.x, self.y, self.y_prime)
+        check_sample(model, self.x, self.y, self.y_prime)
         said = answers_of(model, weights, self.x[None], says=self.says, device=self.device)[:, 0]
         own = self._of_label(said, self.y)
         return own if self.y_prime is None else own - self._of_label(said, self.y_prime)

@@ -15,10 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only, told
-from dpsub.crafters.sample_arguments import trained_with_z
+from dpsub.crafters.adversarial_samples import trained_with_z
 from dpsub.models import Model
-from dpsub.models.checked_arrays import final_weights, numbers
-from dpsub.models.interface import check_model
+from dpsub.models.interface import check_model, final_weights, numbers
 from dpsub.trainers import answers_of
 
 AT_ONCE = 2**22  # numbers, in float64

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dpsub.estimators.betting import FIRST
-from dpsub.opacus.piece_weights import PieceWeights
+from dpsub.opacus.auditors import PieceWeights
 
 NORMS, PLACES = np.array([0.6, 0.8]), np.array([0, 2])
 

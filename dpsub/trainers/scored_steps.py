@@ -1,4 +1,4 @@
-"""What a step's sum says beyond what batches, noise and other pairs' coins make of it."""
+"""What the steps of a training say of many pairs: products with each step's sum, whitened if that is asked for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,59 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
-from dpsub.trainers.bank import Bank
-from dpsub.trainers.pair_slots import PairSlots, loss_products
+from dpsub.models.interface import RECORDS_AT_ONCE
+from dpsub.trainers.bank import Bank, poisson_coins
+from dpsub.trainers.pair_slots import PairSlots, clipping_scale, loss_products
+
+
+class ScoredSteps:
+    """A bank with many pairs that advances step by step, and sums what its privatised sums say of the pairs.
+
+    Args:
+        bank, slots: as `assemble_pairs` returns them.
+        expected: whether to subtract from each sum what all records contribute on average.
+        whiten: how many iterations of `whitened` each sum takes, where `expected` holds. 0 leaves it as it is.
+
+    Attributes:
+        scores: (runs, m) float64, the sum over the steps so far. Higher speaks for z.
+    """
+
+    def __init__(self, bank: Bank, slots: PairSlots, *, expected: bool, whiten: int = 0) -> None:
+        self.bank, self._slots, self._expected, self._whiten = bank, slots, expected, whiten
+        self._pairs = slots.with_z_prime.shape[0]
+        self.scores = torch.zeros(bank.runs, self._pairs, dtype=torch.float64, device=bank.device)
+
+    def advance(self) -> None:
+        """One training step with fresh randomness: a coin of probability q for each slot, then those of `Bank`.
+
+        The score grows by ⟨S − E, g_z − g_z′⟩/C², with the clipped gradients at the models before the step. E is what S
+        is on average over batches and fair coins if `expected`, else the pair's own share of that. `whiten` puts M⁻¹
+        before S − E.
+        """
+        bank, spec = self.bank, self.bank.spec
+        before = bank.theta.clone()
+        mean = self._mean() if self._expected else None
+        sampled = None
+        if spec.sample_rate < 1:
+            sampled = poisson_coins(spec.sample_rate, self._pairs, bank.runs, bank.generator)
+        bank.advance(slot_sampled=sampled)
+        total = bank.last_sum
+        if mean is not None:
+            total -= mean
+            if self._whiten:
+                total = whitened(bank, self._slots, before, total, self._whiten)
+        along, own = self._slots.along(bank, before, total)
+        if mean is None:
+            along = along - spec.sample_rate * own
+        self.scores += along.double() / spec.max_grad_norm**2
+
+    def _mean(self) -> Tensor:
+        """The sum of clipped gradients, on average over batches and fair coins, at the current models."""
+        bank, shared = self.bank, slice(self.bank.shared)
+        norm = bank.spec.max_grad_norm
+        mean = bank.model.clipped_sum(bank.theta, bank.inputs[shared], bank.labels[shared], None, norm)
+        mean += self._slots.middle(bank)
+        return mean.mul_(bank.spec.sample_rate)
 
 
 def whitened(bank: Bank, slots: PairSlots, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
@@ -54,8 +104,7 @@ class Spread:
         q = bank.spec.sample_rate
         self._of_batches, self._of_coins = q * (1 - q), q * q * bank.spec.steps
         self._scale = [
-            (bank.spec.max_grad_norm / (bank.model.gradient_norms(theta, x, y) + OPACUS_EPS)).clamp_(max=1.0)
-            for x, y in self._parts()
+            clipping_scale(bank.model.gradient_norms(theta, x, y), bank.spec.max_grad_norm) for x, y in self._parts()
         ]
 
     def times(self, vector: Tensor) -> Tensor:

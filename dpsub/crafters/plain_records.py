@@ -1,19 +1,19 @@
-"""Canaries of audits by membership: a blank record, an ordinary one, and one along the direction of least variance."""
+"""Canaries that are records and need no target: blank, ordinary, along the least variance, or of an unused feature."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks
+from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
 from dpsub._core.random_streams import stream
-from dpsub.crafters.record_canaries import check_not_private
+from dpsub.crafters.private_records import check_not_private, slot_of, slots_of
 from dpsub.crafters.reference_model import reference
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
+from dpsub.models import Model
 
 
+@checks.checked("spec", "seed")
 def blank(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | None = None) -> CanaryPair:
     """The blank record: z = (0, y), and z′ = (0, y′) with the next label.
 
@@ -37,11 +37,12 @@ def blank(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | None
     >>> pair.z.x.tolist(), pair.z.y, pair.z_prime.y
     ([0.0, 0.0], 1, 0)
     """
-    seed, slot = _seed_and_slot(task, model, spec, seed)
+    slot = slot_of(task, model, seed)
     y = _label(task, label, task.num_classes - 1)
     return _pair(task, Record(np.zeros_like(task.x_train[0]), y), slot, "blank", seed)
 
 
+@checks.checked("spec", "seed")
 def in_distribution(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
     """An ordinary record: z and z′ are two auxiliary records with different labels, drawn at random.
 
@@ -65,7 +66,7 @@ def in_distribution(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Cana
     >>> pair.z.y != pair.z_prime.y
     True
     """
-    seed, slot = _seed_and_slot(task, model, spec, seed)
+    slot = slot_of(task, model, seed)
     if len(set(task.y_aux.tolist())) < 2:
         raise ValueError("task must have auxiliary records of two classes or more: give x_aux and y_aux")
     check_not_private(task, "aux")
@@ -77,6 +78,7 @@ def in_distribution(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Cana
     return CanaryPair(z, z_prime, slot, "in-distribution", task=task.fingerprint, details=details)
 
 
+@checks.checked("spec", "seed")
 def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | None = None) -> CanaryPair:
     r"""ClipBKD: z points along the direction in which the private records vary least, and z′ has the next label.
 
@@ -109,7 +111,7 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     >>> abs(pair.z.x).tolist(), pair.z.y
     ([0.0, 4.0], 1)
     """
-    seed, slot = _seed_and_slot(task, model, spec, seed)
+    slot = slot_of(task, model, seed)
     y = None if label is None else _label(task, label, 0)
     flat = task.x_train.reshape(len(task.x_train), -1).astype(np.float64)
     norm = np.linalg.norm(flat, axis=1).mean()
@@ -123,18 +125,73 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     direction /= np.linalg.norm(direction)
     x = (norm * direction).reshape(task.x_train.shape[1:]).astype(np.float32)
     if y is None:
-        y = _least_likely(task, model, spec, x, seed)
+        trained = reference(task, model, spec, seed=seed)
+        with torch.no_grad():
+            y = int(trained.module(trained.inputs(x[None]))[0].argmin())
     details = {"singular_value": float(np.sqrt(max(squared[0], 0) / squared[-1])), "directions": least.shape[1]}
     return _pair(task, Record(x, y), slot, "ClipBKD", seed, **details)
 
 
-def _seed_and_slot(task: Task, model: Model, spec: DPSGD, seed: int) -> tuple[int, int]:
-    """The seed, and the private record whose place the canary takes, after checking the arguments."""
-    check_fits(model, task)
-    if not isinstance(spec, DPSGD):
-        raise ValueError(f"spec must be a dpsub.DPSGD, got a {type(spec).__name__}")
-    seed = checks.whole("seed", seed, at_least=0)
-    return seed, int(stream(seed, "crafter").integers(len(task.y_train)))
+@checks.checked("spec", "seed", value=checks.real)
+def unused_feature_pairs(
+    task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: int, value: float | None = None
+) -> Pairs:
+    """m crafted pairs that touch what no other record touches: a pixel or a token that is 0 in all private records.
+
+    z and z′ have one such feature, another one for each pair, and are 0 elsewhere. Their labels differ. In a linear
+    head the weights of this feature meet no other record. Its bias does, so that a larger `value` is disturbed less.
+
+    Args:
+        task: the private records, with flat features (n, d).
+        model, spec: checked only.
+        pairs: m, from 1 to n − 1 and to the number of unused features.
+        seed: for the choice of features, labels and of the records to replace.
+        value: of the feature, not 0; by default the largest absolute value of any private feature.
+
+    Returns:
+        Pairs of records. Details: `value`, `unused`, the number of unused features, and `seed`. In the trace: `feature`
+        (m,), the index of each pair's feature.
+
+    Raises:
+        ValueError: if an argument is out of range, the features are not flat, or too few are unused.
+
+    Source: dpsub's own; Keinan et al. (2025), Algorithm 1, for pairs in one training.
+
+    >>> from dpsub import DPSGD, crafters, data, models
+    >>> task = data.from_arrays([[0.0, 3.0, 0.0], [0.0, 2.0, 0.0], [0.0, 5.0, 0.0]], [0, 1, 1])
+    >>> spec = DPSGD(1.0, 1.0, 1.0, 10, 0.1)
+    >>> pairs = crafters.unused_feature_pairs(task, models.linear(task), spec, pairs=2, seed=0)
+    >>> sorted(pairs.z.tolist()), bool((pairs.y != pairs.y_prime).all())
+    ([[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]], True)
+    """
+    pairs, order = slots_of(task, model, pairs, seed)
+    if task.x_train.ndim != 2:
+        raise ValueError(
+            f"task must have flat features (n, d), got records of shape {task.x_train.shape[1:]}: make a task of "
+            "flattened features"
+        )
+    unused = np.flatnonzero(~task.x_train.any(axis=0))
+    if pairs > len(unused):
+        raise ValueError(f"pairs must be <= {len(unused)}, the number of features that are 0 throughout, got {pairs}")
+    height = float(np.abs(task.x_train).max()) if value is None else value
+    if not np.float32(height):
+        raise ValueError(f"value must not be 0, got {height:g}")
+    draws = stream(seed, "crafter", 4)
+    features = draws.permutation(unused)[:pairs]
+    x = np.zeros((pairs, task.x_train.shape[1]), dtype=np.float32)
+    x[np.arange(pairs), features] = height
+    labels = np.stack([draws.choice(task.num_classes, 2, replace=False) for _ in range(pairs)])
+    return Pairs(
+        order[:pairs],
+        x,
+        x,
+        labels[:, 0],
+        labels[:, 1],
+        scenario="unused feature",
+        details={"value": height, "unused": len(unused), "seed": seed},
+        task=task.fingerprint,
+        trace={"feature": features},
+    )
 
 
 def _label(task: Task, label: int | None, otherwise: int) -> int:
@@ -146,9 +203,3 @@ def _label(task: Task, label: int | None, otherwise: int) -> int:
 def _pair(task: Task, z: Record, slot: int, scenario: str, seed: int, **details: float) -> CanaryPair:
     other = Record(z.x, (z.y + 1) % task.num_classes)
     return CanaryPair(z, other, slot, scenario, task=task.fingerprint, details={**details, "seed": seed})
-
-
-def _least_likely(task: Task, model: Model, spec: DPSGD, x: NDArray[np.float32], seed: int) -> int:
-    found = reference(task, model, spec, seed=seed)
-    with torch.no_grad():
-        return int(found.module(found.inputs(x[None]))[0].argmin())

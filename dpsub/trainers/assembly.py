@@ -1,4 +1,4 @@
-"""From a task and a canary to a bank: the shared records, the slot, and the coordinates to train in."""
+"""From a task and its canary, or many pairs, to a bank: the shared records, the slots, and the coordinates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Record
+from dpsub._core import DPSGD, CanaryPair, Pairs, Record
 from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers.bank import Bank
+from dpsub.trainers.pair_slots import GradientPairSlots, PairSlots, RecordPairSlots
 from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot
 
 COORDINATES = ("span", "all")
@@ -79,3 +80,50 @@ def assemble(
         runs=len(bits),
         generator=generator,
     )
+
+
+def assemble_pairs(
+    model: Model,
+    task: Task,
+    spec: DPSGD,
+    *,
+    pairs: Pairs,
+    bits: NDArray[np.int8],
+    generator: torch.Generator,
+) -> tuple[Bank, PairSlots]:
+    """A bank for a task, n − m shared records, and m slots that the pairs fill.
+
+    Args:
+        model: the architecture.
+        task: the n records. The pairs take the places of the records `pairs.slots`.
+        spec: the DP-SGD parameters. The expected batch size is q·n: n counts the slots.
+        pairs: what fills the slots.
+        bits: (runs, m) 0 where z fills a model's slot, 1 where z′ does.
+        generator: the source of all randomness, see `Bank`. The bank trains on its device, in all coordinates.
+    """
+    device = generator.device
+    model = model.prepared(device, spec.sample_rate)
+    with_z_prime = torch.as_tensor(np.ascontiguousarray(bits.T) != 0, device=device)
+    x, y = np.delete(task.x_train, pairs.slots, axis=0), np.delete(task.y_train, pairs.slots)
+    shared = len(y)
+    if pairs.y is not None and pairs.y_prime is not None:
+        x, y = np.concatenate([x, pairs.z, pairs.z_prime]), np.concatenate([y, pairs.y, pairs.y_prime])
+    inputs, labels = model.inputs(torch.tensor(x, device=device)), torch.tensor(y, device=device)
+    slots: PairSlots
+    if pairs.of_records:
+        slots = RecordPairSlots(inputs[shared:], labels[shared:], with_z_prime)
+    else:
+        worlds = torch.tensor(np.concatenate([pairs.z, pairs.z_prime]), device=device)
+        slots = GradientPairSlots(torch.tensor(pairs.support, device=device), worlds, with_z_prime)
+    bank = Bank(
+        model,
+        inputs,
+        labels,
+        shared=shared,
+        slot=slots,
+        spec=spec,
+        expected_batch_size=spec.sample_rate * len(task.y_train),
+        runs=len(bits),
+        generator=generator,
+    )
+    return bank, slots

@@ -1,39 +1,16 @@
-"""Whitened scores of steps, against a covariance that is written out."""
+"""Scores of steps, against sums over single records and a covariance that is written out."""
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
+from naive_pairs import SLOTS, clipped, pairs_of, worlds
 
-from dpsub import DPSGD, Pairs, models
-from dpsub.models.interface import OPACUS_EPS
-from dpsub.trainers import ScoredSteps, assemble_pairs, whitening
+from dpsub import DPSGD, models
+from dpsub.trainers import ScoredSteps, assemble_pairs, scored_steps
 from dpsub.trainers.pair_slots import GradientPairSlots
-from dpsub.trainers.whitening import Spread, whitened
+from dpsub.trainers.scored_steps import Spread, whitened
 
-SLOTS = [7, 2, 20]
 BITS = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-
-
-def clipped(model, theta, x, y, norm):
-    """The clipped gradient of one record in float64, from autograd."""
-    module = model.module(theta.float()).double()
-    loss = functional.cross_entropy(module(torch.tensor(x).double()[None]), torch.tensor([int(y)]))
-    parts = list(torch.autograd.grad(loss, list(module.parameters())))
-    if isinstance(model, models.Linear):
-        parts[0] = parts[0].T
-    gradient = torch.cat([part.flatten() for part in parts])
-    return gradient * min(1.0, norm / (float(gradient.norm()) + OPACUS_EPS))
-
-
-def pairs_of(task, model, kind, norm):
-    if kind == "records":
-        x, y = task.x_train[SLOTS], task.y_train[SLOTS]
-        return Pairs(SLOTS, x, task.x_train[[1, 3, 4]], y, (y + 3) % 10, scenario="S4")
-    rng = np.random.default_rng(3)
-    z, z_prime = rng.normal(size=(2, 3, 4))
-    z, z_prime = (norm * one / np.linalg.norm(one, axis=1, keepdims=True) for one in (z, z_prime / 2))
-    return Pairs(SLOTS, z, z_prime, support=[5, 0, 9, 2], parameters=model.parameters, scenario="S2")
 
 
 def assembled(cast, name, kind, spec, bits=BITS, seed=0):
@@ -50,15 +27,7 @@ def written_out(task, model, theta, pairs, spec):
     norm, q = spec.max_grad_norm, spec.sample_rate
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
     shared = torch.stack([clipped(model, theta, task.x_train[i], task.y_train[i], norm) for i in others])
-    if pairs.of_records:
-        z, z_prime = (
-            torch.stack([clipped(model, theta, x, y, norm) for x, y in zip(xs, ys, strict=True)])
-            for xs, ys in ((pairs.z, pairs.y), (pairs.z_prime, pairs.y_prime))
-        )
-    else:
-        z, z_prime = torch.zeros(2, 3, model.parameters, dtype=torch.float64)
-        for whole, some in ((z, pairs.z), (z_prime, pairs.z_prime)):
-            whole[:, pairs.support.copy()] = torch.tensor(some).double()
+    z, z_prime = worlds(model, theta, pairs, norm)
     covariance = q * (1 - q) * (shared.T @ shared + z.T @ z / 2 + z_prime.T @ z_prime / 2)
     covariance += q**2 * spec.steps * (z - z_prime).T @ (z - z_prime) / 4
     covariance = torch.eye(model.parameters).double() + covariance / (spec.noise_multiplier * norm) ** 2
@@ -70,6 +39,31 @@ def small(cast):
     """Models whose covariance can be written out."""
     task, linear = cast["linear"]
     return {"linear": (task, linear), "mlp": (task, models.mlp(task, (4,)))}
+
+
+@pytest.mark.parametrize("kind", ["records", "gradients"])
+@pytest.mark.parametrize("expected", [True, False])
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_scores_of_steps_are_products_with_what_the_sum_is_beyond_its_mean(cast, name, kind, expected):
+    task, model = cast[name]
+    pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, 0.4, 2, 0.5)
+    bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
+    bank, slots = assemble_pairs(model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    others = [i for i in range(len(task.y_train)) if i not in SLOTS]
+    steps, known = ScoredSteps(bank, slots, expected=expected), np.zeros((2, 3))
+    for _ in range(spec.steps):
+        before = model.flat(bank.theta).double().clone()
+        steps.advance()
+        sums = model.flat(bank.last_sum).double()
+        for run in range(2):
+            both = worlds(model, before[run], pairs, 0.5)
+            mean = sum(both).sum(dim=0) / 2
+            for i in others:
+                mean = mean + clipped(model, before[run], task.x_train[i], int(task.y_train[i]), 0.5)
+            for i, (z, z_prime) in enumerate(zip(*both, strict=True)):
+                share = mean if expected else (z + z_prime) / 2
+                known[run, i] += float((sums[run] - 0.4 * share) @ (z - z_prime)) / 0.5**2
+        np.testing.assert_allclose(steps.scores.numpy(), known, atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", ["records", "gradients"])
@@ -93,7 +87,7 @@ def test_the_covariance_of_many_models_in_parts_is_that_of_each_in_one(cast, ban
     _, _, bank, slots = assembled(cast | banks_of_modules, name, "records", spec)
     vector = torch.randn(bank.theta.shape, generator=torch.Generator().manual_seed(1))
     whole = bank.model.flat(Spread(bank, slots, bank.theta).times(vector))
-    monkeypatch.setattr(whitening, "RECORDS_AT_ONCE", 4 * bank.model.classes * bank.runs * 5)
+    monkeypatch.setattr(scored_steps, "RECORDS_AT_ONCE", 4 * bank.model.classes * bank.runs * 5)
     parts = Spread(bank, slots, bank.theta)
     assert len(list(parts._parts())) == 5
     torch.testing.assert_close(bank.model.flat(parts.times(vector)), whole, atol=1e-5, rtol=1e-5)

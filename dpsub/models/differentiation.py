@@ -1,0 +1,147 @@
+"""What it takes to differentiate any module record by record: stand-ins for operators, masks of dropout, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dpsub.models.interface import Losses, cross_entropy
+
+Operations = Mapping[Any, Callable[..., Tensor]]
+Parameters = dict[str, Tensor]
+Masks = list[list[Tensor]]
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+# Of how many dimensions inputs are whose first one torch takes for the channels to drop. Otherwise it is the second.
+CHANNELS_FIRST: dict[type, int] = {nn.Dropout1d: 2, nn.Dropout3d: 4}
+
+
+class Instead(TorchFunctionMode):
+    """Within it, whatever calls one of torch's operations gets its stand-in, in this thread alone."""
+
+    def __init__(self, stand_ins: Operations) -> None:
+        super().__init__()
+        self._stand_ins = stand_ins
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._stand_ins.get(func, func)(*args, **(kwargs or {}))
+
+
+def _prelu(input: Tensor, weight: Tensor) -> Tensor:
+    if weight.numel() > 1:  # one for each channel
+        weight = weight.view(-1, *[1] * (input.ndim - 2))
+    return torch.where(input > 0, input, weight * input)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
+) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # what follows would add it
+        attn_mask = query.new_zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+    found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, *rest, **named)[0]
+    return found
+
+
+# Under two vmaps torch's own mixes models and records.
+PRELU: Operations = {torch.prelu: _prelu, Tensor.prelu: _prelu}
+# Torch's fast ones can be differentiated neither forward nor twice.
+ATTENTION: Operations = {functional.scaled_dot_product_attention: _attention}
+
+
+def call(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """What a module returns with other parameters, under any number of vmaps."""
+    with Instead(PRELU):
+        found: Tensor = functional_call(module, parameters, (x,))
+    return found
+
+
+class Masked(nn.Module):
+    """Takes the place of a dropout layer: each call multiplies by the next mask of `masks`.
+
+    Without masks it lets everything pass, and notes the shapes of the masks that it would have used. They are noted for
+    one record, and have all dimensions: layers may see records in another dimension than the first.
+    """
+
+    def __init__(self, rate: float, kind: type) -> None:
+        super().__init__()
+        self.rate, self._kind = rate, kind
+        self.masks: Iterator[Tensor] | None = None
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.masks is not None:
+            return x * next(self.masks)
+        own = x.ndim if self._kind is nn.Dropout else 1 if x.ndim == CHANNELS_FIRST.get(self._kind) else 2
+        self.shapes.append((*x.shape[:own], *[1] * (x.ndim - own)))
+        return x
+
+
+def masked(module: nn.Module) -> list[Masked]:
+    """Put a `Masked` in the place of each dropout layer, and return them in order."""
+    found = []
+    for parent in list(module.modules()):
+        for name, child in list(parent._modules.items()):  # named_children names a layer once
+            if isinstance(child, DROPOUTS) and type(child) in DROPOUTS:
+                found.append(Masked(child.p, type(child)))
+                setattr(parent, name, found[-1])
+    return found
+
+
+def draw(
+    layers: Iterable[Masked], lead: tuple[int, ...], generator: torch.Generator, like: Tensor
+) -> list[list[Tensor]]:
+    """Masks for all calls of all layers, each with the leading dimensions `lead` (runs, records)."""
+    return [
+        [
+            torch.empty(*lead, *shape, device=generator.device, dtype=like.dtype)
+            .bernoulli_(1 - layer.rate, generator=generator)
+            .div_(1 - layer.rate if layer.rate < 1 else 1)
+            for shape in layer.shapes
+        ]
+        for layer in layers
+    ]
+
+
+def record_gradients(
+    outputs: Callable[[Parameters, Tensor, Masks], Tensor],
+    losses: Losses,
+    parameters: Parameters,
+    inputs: Tensor,
+    labels: Tensor,
+    masks: Masks,
+) -> Parameters:
+    """For each parameter the records' gradients, (runs, records, …).
+
+    Args:
+        outputs: the outputs (classes,) of one model for one record, given its dropout masks.
+        losses: from outputs (records, classes) and labels (records,) to (records,) losses.
+        parameters: of all models, (runs, …) each.
+        inputs: (records, …), or (runs, records, …) if each run has its own.
+        labels: (records,) or (runs, records).
+        masks: (runs, records, …) each.
+    """
+
+    def loss(own: Parameters, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
+        return cross_entropy(outputs(own, x, masks)[None], y[None])[0]
+
+    def product(own: Parameters, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
+        return (outputs(own, x, masks) * y).sum()
+
+    of_all = None if labels.ndim == 1 else 0
+    if losses is cross_entropy:
+        gradients = vmap(vmap(grad(loss), in_dims=(None, 0, 0, 0)), in_dims=(0, of_all, of_all, 0))
+        found: Parameters = gradients(parameters, inputs, labels, masks)
+        return found
+    # Losses of one's own need not know vmap: their slopes are those of a plain batch of outputs.
+    seen = vmap(vmap(outputs, in_dims=(None, 0, 0)), in_dims=(0, of_all, 0))(parameters, inputs, masks)
+    with torch.enable_grad():
+        flat = seen.detach().flatten(0, 1).requires_grad_()
+        [slopes] = torch.autograd.grad(losses(flat, labels.expand(seen.shape[:2]).flatten()).sum(), flat)
+    gradients = vmap(vmap(grad(product), in_dims=(None, 0, 0, 0)), in_dims=(0, of_all, 0, 0))
+    found = gradients(parameters, inputs, slopes.view(seen.shape), masks)
+    return found

@@ -1,0 +1,155 @@
+"""Banks whose models are the rows of one tensor, and which compute record by record, in parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
+
+# Below this sample rate each model computes its own batch only. From it on, each computes all records, and those not
+# sampled have weight 0.
+GATHER_BELOW = 0.5
+
+WeightedSum = Callable[[Tensor, Tensor], None]
+
+
+class Rows(ABC):
+    """What banks share whose theta is (runs, parameters). It implements part of `Model`.
+
+    Attributes:
+        room: about how many numbers one part of the computation may hold. Parts of another size round differently.
+        gather: whether each model computes its own batch only. This is faster for small batches.
+    """
+
+    room: int
+    gather: bool
+
+    @property
+    @abstractmethod
+    def _floats(self) -> int:
+        """About how many numbers one record takes in one model."""
+
+    @abstractmethod
+    def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, WeightedSum]:
+        """The gradients of records, before clipping.
+
+        Args:
+            theta: (runs, parameters).
+            inputs: what `_shared` or `_own` returns.
+            labels: (records,), or (records, runs) if each model has its own.
+
+        Returns:
+            Their norms, (records, runs), and a function (weights, total) that adds the gradients to `total` (runs,
+            parameters) in place, weighted by `weights` (records, runs).
+        """
+
+    @abstractmethod
+    def _shared(self, inputs: Tensor) -> Tensor:
+        """Records (records, …) that all models see, as `_gradients` takes them."""
+
+    @abstractmethod
+    def _own(self, inputs: Tensor, records: Tensor) -> Tensor:
+        """Of all records those with the indices (records, runs), each model's own, as `_gradients` takes them."""
+
+    def flat(self, theta: Tensor) -> Tensor:
+        """(runs, parameters), a view."""
+        return theta
+
+    def first(self, theta: Tensor, runs: int) -> Tensor:
+        return theta[:runs]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def within_span(self, inputs: Tensor, vectors: Tensor) -> None:
+        """None: these banks train in all coordinates."""
+        return None
+
+    def clipped_sum(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        sampled: Tensor | None,
+        max_grad_norm: float,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The sum of the sampled records' clipped gradients, shaped like `theta`.
+
+        Args:
+            theta: (runs, parameters).
+            inputs: (n, *input_shape).
+            labels: (n,).
+            sampled: (n, runs) bool, or weights, or None for the full batch.
+            max_grad_norm: C.
+            out: memory for the sum, shaped like `theta`; by default new.
+        """
+        total = torch.zeros_like(theta) if out is None else out.zero_()
+
+        def add(runs: slice, values: Tensor, labels: Tensor, taken: Tensor | None) -> None:
+            norms, weighted_sum = self._gradients(theta[runs], values, labels)
+            weights = (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
+            weighted_sum(weights if taken is None else weights * taken, total[runs])
+
+        if sampled is None or sampled.dtype != torch.bool or not self.gather:
+            for runs, part, values in self._shared_parts(inputs, len(theta)):
+                add(runs, values, labels[part], None if sampled is None else sampled[part, runs])
+            return total
+        counts = sampled.sum(dim=0)
+        sizes = counts.tolist()
+        batches = _own_batches(sampled, counts, largest=max(sizes))
+        for runs, places in self._parts(sizes):
+            records = batches[places, runs]
+            taken = torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
+            add(runs, self._own(inputs, records), labels[records], taken)
+        return total
+
+    def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(records, runs): the norms of the records' gradients before clipping."""
+        norms = torch.empty(len(labels), len(theta), dtype=theta.dtype, device=theta.device)
+        for runs, part, values in self._shared_parts(inputs, len(theta)):
+            norms[part, runs] = self._gradients(theta[runs], values, labels[part])[0]
+        return norms
+
+    def _shared_parts(self, inputs: Tensor, runs: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """The runs and records of each part of a computation with all records, and what `_shared` makes of them.
+
+        Parts with the same records follow each other, so that this is formed once for all models.
+        """
+        last = None
+        for several, part in sorted(self._parts([len(inputs)] * runs), key=lambda place: place[1].start):
+            if part != last:
+                seen, last = self._shared(inputs[part]), part
+            yield several, part, seen
+
+    def _parts(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """The runs and records of each part of a computation in which run i has `sizes[i]` records."""
+        floats = self._floats
+        batch = max(1, min(RECORDS_AT_ONCE // floats, max(sizes)))
+        models = max(1, self.room // (batch * floats))
+        for first in range(0, len(sizes), models):
+            runs = slice(first, first + models)
+            most = max(sizes[runs])
+            for start in range(0, most, batch):
+                yield runs, slice(start, min(start + batch, most))
+
+
+def _own_batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
+    """The indices of each model's sampled records, (largest, runs), padded with 0.
+
+    Args:
+        sampled: (n, runs) bool.
+        counts: (runs,) how many records each model sampled.
+        largest: the largest of `counts`.
+    """
+    pairs = sampled.T.nonzero()
+    ends = counts.cumsum(0)
+    place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
+    records = torch.zeros(largest, sampled.shape[1], dtype=torch.int64, device=sampled.device)
+    records[place, pairs[:, 0]] = pairs[:, 1]
+    return records
