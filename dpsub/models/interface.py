@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
+from dpsub.models.kernels import begin_computing
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
 # Sums over records run in parts. Their size depends on shapes alone, because parts of another size round differently.
@@ -253,6 +254,7 @@ def theta_of(model: Model, weights: Tensor) -> Tensor:
         raise ValueError(f"weights must have shape (runs, {model.parameters}), got {tuple(weights.shape)}")
     if not torch.isfinite(weights).all():
         raise ValueError(f"weights must be finite, got {int((~torch.isfinite(weights)).sum())} numbers that are not")
+    begin_computing()
     theta = model.initial_parameters(len(weights), torch.Generator(weights.device)).to(weights.dtype)
     model.flat(theta).copy_(weights)
     return theta

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -50,6 +51,22 @@ class Audited(NamedTuple):
     parameters: list[Tensor]
     bounds: list[float] | None
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `audit_optimizer` was asked, checked."""
+
+    delta: float
+    adjacency: str
+    alpha: float
+    canary_rate: float
+    canary_norm: float
+    sample_rate: float | None
+    noise_multiplier: float | None
+    anew: bool
+    seed: int
+    callback: Callable[[Any], Any] | None
 
 
 def audited_optimizer(optimizer: Any, claimed: Any) -> Audited:
@@ -142,20 +159,12 @@ class AuditedSteps:
     """
 
     def __init__(
-        self,
-        optimizer: DPOptimizer,
-        canaries: Canaries,
-        *,
-        adjacency: str,
-        rate: float,
-        norm: float,
-        seed: int,
-        observed: Callable[[Observation], None],
+        self, audited: Audited, canaries: Canaries, asked: Asked, observed: Callable[[Observation], None]
     ) -> None:
-        self._optimizer, self._canaries, self._observed = optimizer, canaries, observed
-        self._adjacency, self._rate, self._norm = adjacency, rate, norm
-        self._coins = stream(seed, "audit")
-        self._parameters: list[Tensor] = list(optimizer.params)
+        optimizer = audited.optimizer
+        self._optimizer, self._canaries, self._asked, self._observed = optimizer, canaries, asked, observed
+        self._coins = stream(asked.seed, "audit")
+        self._parameters = audited.parameters
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._entered: Entered | None = None
         self._extended: list[tuple[Tensor, Tensor]] = []
@@ -236,9 +245,9 @@ class AuditedSteps:
                 self._canaries.learn([_energy(one, self._ghost) for one in gradients])
             toss, draw = self._coins.random(2)
             bit = int(toss < 0.5)
-            sign = 0
-            if draw < self._rate:
-                of_z_prime = -1 if self._adjacency == "substitute" else 0
+            sign, present = 0, draw < self._asked.canary_rate
+            if present:
+                of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
                 sign = of_z_prime if bit else 1
             pieces = self._canaries.draw(self._parameters)
             bound = float(self._optimizer.max_grad_norm)
@@ -247,8 +256,8 @@ class AuditedSteps:
                 for place, piece in pieces.items():
                     if sign:
                         piece.add_to(gradients[place], sign * piece.clipped * bound)
-            elif sign or (draw < self._rate and self._adjacency == "zero_out"):
-                self._extend(pieces, sign * self._norm * bound)
+            elif sign or (present and self._asked.adjacency == "zero_out"):
+                self._extend(pieces, sign * self._asked.canary_norm * bound)
 
     def _gradients(self) -> list[Any]:
         """The gradients that await the step: per-sample ones, or the sums of clipped ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -24,28 +24,12 @@ from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
-from dpsub.opacus.audited_steps import MARK, Audited, AuditedSteps, Observation
+from dpsub.opacus.audited_steps import MARK, Asked, Audited, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What `audit_optimizer` was asked, checked."""
-
-    delta: float
-    adjacency: str
-    alpha: float
-    canary_rate: float
-    canary_norm: float
-    sample_rate: float | None
-    noise_multiplier: float | None
-    anew: bool
-    seed: int
-    callback: Callable[[Auditor], Any] | None
 
 
 class Auditor:
@@ -72,13 +56,10 @@ class Auditor:
         self._reported: Report | None = None
         self._reported_for = (0, "")  # so many observations and this sampling
         self._steps = AuditedSteps(
-            audited.optimizer,
+            audited,
             Canaries(kind, norm=asked.canary_norm, bounds=audited.bounds, seed=asked.seed, anew=asked.anew),
-            adjacency=asked.adjacency,
-            rate=asked.canary_rate,
-            norm=asked.canary_norm,
-            seed=asked.seed,
-            observed=self._judge,
+            asked,
+            self._judge,
         )
         setattr(audited.optimizer, MARK, self)
 

@@ -9,8 +9,8 @@ from typing import Any
 from opacus.optimizers import DPOptimizer
 
 from dpsub._core import checks
-from dpsub.opacus.audited_steps import audited_optimizer
-from dpsub.opacus.auditors import Asked, Auditor
+from dpsub.opacus.audited_steps import Asked, audited_optimizer
+from dpsub.opacus.auditors import Auditor
 from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
 
 
