@@ -47,7 +47,10 @@ def test_ranks_break_their_promise_where_bets_keep_it():
     assert refuted(SortedByLuck(0.1), 640, "bets", 20, 0.05) <= 1
 
 
-@pytest.mark.parametrize(("mu", "observations", "least"), [(0.5, 5_000, 0.75), (1, 1_000, 0.75), (1, 5_000, 0.85)])
+@pytest.mark.parametrize(
+    ("mu", "observations", "least"),
+    [pytest.param(0.5, 5_000, 0.75, marks=pytest.mark.slow), (1, 1_000, 0.75), (1, 5_000, 0.85)],
+)
 def test_bets_find_most_of_the_truth(mu, observations, least):
     rng = np.random.default_rng(2)
     bounds = [epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, threshold="bets") for _ in range(8)]

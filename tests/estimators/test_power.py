@@ -41,8 +41,7 @@ def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, tr
 
 def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(30, delta=DELTA) > 8
-    near, far = (needed(8, delta=DELTA, truth=truth, power=0.8, method="gdp") for truth in (10, 14))
-    assert near > 2 * far > 2 * 30
+    assert needed(8, delta=DELTA, truth=10, power=0.8, method="gdp") > 4 * 30
     assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
