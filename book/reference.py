@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import os
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from build import site_config
+from build import REPOSITORY, site_config
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -54,10 +56,16 @@ def public_names(module: ModuleType) -> list[str]:
     return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
 
 
+@cache
+def repository_of(environment: str | None) -> dict[str, str] | None:
+    """The public repository, which the environment or else _config.yml names, read once and not for every name."""
+    return site_config(ROOT / "_config.yml").get("repository")
+
+
 def source_of(value: Any) -> str:
     """The file of an object, as a link where there is a public repository."""
     path = Path(inspect.getsourcefile(value) or "").resolve().relative_to(ROOT).as_posix()
-    repository = site_config(ROOT / "_config.yml").get("repository")
+    repository = repository_of(os.environ.get(REPOSITORY))
     if not repository:
         return f"**File**: ``{path}``"
     line = "" if isinstance(value, ModuleType) else f"#L{inspect.getsourcelines(value)[1]}"

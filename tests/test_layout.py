@@ -242,14 +242,17 @@ def test_notebooks_glue_in_their_last_cell_alone(path):
 
 @NOTEBOOKS
 def test_links_from_notebooks_lead_somewhere_and_citations_name_their_works(path):
-    prose, works = prose_of(path), parse_file(ROOT / "book/references.bib").entries
+    prose = prose_of(path)
     for text, target in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", prose):
         if re.match(r"https?://|#", target):
             continue
         place, _, key = target.partition("#")
         assert (path.parent / place).resolve().is_file(), target
         if place.endswith("bibliography.md"):
-            assert " ".join(text.split()) == as_the_site_cites(works[key])
+            assert " ".join(text.split()) == as_the_site_cites(WORKS[key])
+
+
+WORKS = parse_file(ROOT / "book/references.bib").entries
 
 
 def as_the_site_cites(work):

@@ -120,6 +120,7 @@ CONF = f"""
 import sys
 import yaml
 sys.path[:0] = [{str(ROOT / "book")!r}, {str(ROOT)!r}]
+from site_pages import list_works as setup
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_codeautolink",
               "myst_parser", "sphinxcontrib.bibtex", "reference"]
 configured = yaml.safe_load(open({str(ROOT / "_config.yml")!r}))["sphinx"]["config"]
@@ -164,7 +165,7 @@ def small_site(tmp_path_factory):
     subprocess.run(command, check=True)
     return {
         name: BeautifulSoup((folder / f"html/{name}.html").read_text(), "html.parser")
-        for name in ("book/api", "notebooks/page")
+        for name in ("book/api", "book/bibliography", "notebooks/page")
     }
 
 
@@ -194,6 +195,12 @@ def test_a_description_has_sections_file_and_the_pages_that_use_it(small_site):
     summaries = page.find("table").get_text()
     assert all(name in summaries for name in dpsub.accounting.__all__)
     assert not re.search(r":math:|\.\. math::|^ *Args:$", page.get_text(), re.MULTILINE)
+
+
+def test_the_list_of_works_has_list_items(small_site):
+    works = small_site["book/bibliography"]
+    assert len(works.select("[role=list] [role=listitem]")) == 1
+    assert not works.select("[role=doc-biblioentry]")
 
 
 @pytest.mark.book

@@ -1,7 +1,5 @@
 """What the opening page takes from other files, the logo, the pictures, each page's description, and lists of works."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,26 +109,3 @@ def test_pictures_are_the_same_each_time_and_the_card_has_its_size(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     pictures.card(FOUND, tmp_path / "card.png")
     assert imread(tmp_path / "card.png").shape[:2] == (630, 1200)
-
-
-CITING = """Title
-=====
-
-Said by [A]_ and [B]_.
-
-.. [A] A work.
-.. [B] Another work.
-"""
-
-
-def test_the_list_of_works_has_list_items(tmp_path):
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path[:0] = {[str(ROOT / 'book'), str(ROOT)]}\nfrom site_pages import list_works as setup\n"
-    )
-    (tmp_path / "index.rst").write_text(CITING)
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "html")]
-    subprocess.run(command, check=True)
-    html = (tmp_path / "html" / "index.html").read_text()
-    assert 'role="list"' in html
-    assert html.count('role="listitem"') == 2
-    assert "doc-biblioentry" not in html

@@ -6,8 +6,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from dpsub import DPSGD, crafters, data, models
@@ -52,6 +50,9 @@ def digits():
 
 def opacus_head(bit, seed):
     """A linear head by Opacus's optimizer and Poisson batches, scored as dpsub scores records."""
+    from opacus import GradSampleModule  # here, since it takes seconds and other processes need it for nothing else
+    from opacus.optimizers import DPOptimizer
+
     task, _, pair = digits()
     world = pair.z if bit == 0 else pair.z_prime
     x, y = task.x_train.reshape(len(task.y_train), -1).copy(), task.y_train.copy()

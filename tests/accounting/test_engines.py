@@ -43,8 +43,8 @@ def agree(sigma, q, steps, delta, adjacency, by_dp_accounting):
 @pytest.mark.parametrize(
     ("sigma", "q", "steps", "delta", "adjacency"),
     [
-        (0.6, 0.2, 3, 1e-3, "add_remove"),
-        (1.0, 0.01, 1_000, 1e-6, "substitute"),
+        pytest.param(0.6, 0.2, 3, 1e-3, "add_remove", marks=pytest.mark.slow),
+        pytest.param(1.0, 0.01, 1_000, 1e-6, "substitute", marks=pytest.mark.slow),
         (3.0, 0.05, 200, 1e-5, "add_remove"),
         (20.0, 0.9, 300, 1e-8, "substitute"),
     ],
@@ -68,8 +68,14 @@ def test_the_engines_agree_at_many_settings(sigma, q, steps, delta, adjacency, b
     agree(sigma, q, steps, delta, adjacency, by_dp_accounting)
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(("sigma", "q", "steps"), [(1.0, 0.2, 500), (0.8, 0.01, 2_000), (5.0, 0.5, 50)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps", "adjacency"),
+    [
+        pytest.param(1.0, 0.2, 500, "substitute", marks=pytest.mark.slow),
+        (0.8, 0.01, 2_000, "add_remove"),
+        (5.0, 0.5, 50, "substitute"),
+    ],
+)
 def test_interval_agrees_with_dp_accounting_alone(sigma, q, steps, adjacency, by_dp_accounting):
     mesh = 2e-4
     optimistic, pessimistic = by_dp_accounting(sigma, q, steps, 1e-6, adjacency, mesh)
@@ -112,7 +118,7 @@ def test_inputs_on_which_prv_accountant_gives_up_are_answered():
     delta=between(1e-12, 1e-2),
     adjacency=st.sampled_from(ADJACENCIES),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_error_is_certified_everywhere(sigma, q, steps, delta, adjacency):
     found = epsilon_interval(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=delta, adjacency=adjacency)
     assert 0 <= found.lower <= found.estimate <= found.upper < math.inf
@@ -124,8 +130,7 @@ def test_the_error_is_certified_everywhere(sigma, q, steps, delta, adjacency):
     ("sigma", "steps", "adjacency", "delta"),
     [
         (50.0, 500, "substitute", 1e-8),
-        (5.0, 20, "add_remove", 1e-5),
-        pytest.param(50.0, 500, "substitute", 1e-5, marks=pytest.mark.slow),
+        pytest.param(5.0, 20, "add_remove", 1e-5, marks=pytest.mark.slow),
         pytest.param(5.0, 20, "add_remove", 1e-8, marks=pytest.mark.slow),
     ],
 )

@@ -14,11 +14,12 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import torch
+import trainings_of_others as others
 from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
 from torch import nn
 
-from dpsub import DPSGD, audit, audit_one_run, audit_steps, audits, crafters, data, models
+from dpsub import DPSGD, audit, audit_one_run, audit_steps, audit_training, audits, crafters, data, models
 from dpsub.audits import cluster, plans
 from dpsub.trainers import devices
 
@@ -91,6 +92,14 @@ def test_workers_find_the_same_numbers_of_one_run(arguments, client, store):
     expected = audit_one_run(task, model, pairs, spec, **options)
     assert audit_one_run(task, model, pairs, spec, client=client, store=store, **options).equals(expected)
     assert audits.load(store).equals(expected)
+
+
+def test_workers_find_the_same_trainings_of_others(client, store):
+    options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
+    expected = audit_training(others.two_scores, **options)
+    assert audit_training(others.two_scores, client=client, store=store, **options).equals(expected)
+    with pytest.raises(ValueError, match="processes must be 1 with a client"):
+        audit_training(others.two_scores, client=client, processes=2, **options)
 
 
 def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(arguments, client):

@@ -46,17 +46,16 @@ def test_scores_of_opposite_gradients_are_normal_around_plus_and_minus_one():
     assert binom.cdf(int(found.bit.sum()), 1_000, 0.5) == pytest.approx(0.5, abs=0.499)
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out"])
-def test_beside_an_empty_slot_they_are_normal_around_one_and_zero(adjacency):
+def test_beside_an_empty_slot_they_are_normal_around_one_and_zero():
     task, model, pair = unused_column()
-    alone = pair.against_nothing(adjacency=adjacency)
+    alone = pair.against_nothing(adjacency="zero_out")
     found = audit_steps(task, model, alone, spec(1_000, noise_multiplier=0.7), **QUIET)
     assert kstest((found.score.values - (found.bit.values == 0)) / 0.7, "norm").pvalue > 0.01
 
 
 def test_the_slot_is_sampled_at_the_canary_rate_whatever_the_world():
     task, model, pair = unused_column()
-    found = audit_steps(task, model, pair, spec(1_000, noise_multiplier=1e-3), canary_rate=0.3, **QUIET)
+    found = audit_steps(task, model, pair, spec(500, noise_multiplier=1e-3), canary_rate=0.3, **QUIET)
     scores, bits = found.score.values, found.bit.values
     present = np.abs(scores) > 0.5
     assert np.abs(scores[present] - signs(found)[present]).max() < 0.01
@@ -247,7 +246,7 @@ class Twin(Nearest):
 def test_equal_worlds_show_nothing():
     task, model, _ = unused_column()
     twin = Twin(task)
-    found = audit_steps(task, model, twin, spec(500), **QUIET)
+    found = audit_steps(task, model, twin, spec(100), **QUIET)
     assert (found.score == 0).all()
     assert epsilon_lower_bound(found.score, found.bit, delta=1e-5).epsilon == 0
 

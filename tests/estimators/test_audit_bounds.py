@@ -232,7 +232,7 @@ def test_the_bound_of_any_audit_is_that_of_the_calls_that_it_replaces(kind):
 
 
 def test_the_bound_of_rare_canaries_is_of_their_own_mechanism():
-    audited = of_steps(np.random.default_rng(4), 0.5, 600)
+    audited = of_steps(np.random.default_rng(4), 0.5, 300)
     step = by_hand(audited, method="pld", threshold="bets", sample_rate=0.5, steps=1, adjacency="substitute")
     found = bound(audited, delta=DELTA)
     assert found == step_to_training(step, delta=DELTA, **LAW)

@@ -31,25 +31,29 @@ def refuted(truth, observations, threshold, audits, alpha):
     return measure(Cell("gdp", threshold, observations, truth, audits=audits, alpha=alpha), seed=1)["wrong"]
 
 
-@pytest.mark.parametrize(
-    ("audits", "alpha"), [(40, 0.25), pytest.param(1_000, 0.05, marks=pytest.mark.slow)], ids=["few", "many"]
-)
-@pytest.mark.parametrize(("truth", "observations"), PASTS, ids=lambda one: type(one).__name__)
-def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(truth, observations, audits, alpha):
-    assert refuted(truth, observations, "bets", audits, alpha) <= binom.ppf(0.999, audits, alpha)
+@pytest.mark.slow
+@pytest.mark.parametrize(("truth", "observations"), PASTS, ids=lambda truth: type(truth).__name__)
+def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(truth, observations):
+    assert refuted(truth, observations, "bets", 1_000, 0.05) <= binom.ppf(0.999, 1_000, 0.05)
+
+
+# Few enough audits for every test run: with probability 0.7 they detect bets that are wrong twice as often as promised.
+def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_few_audits():
+    assert refuted(Drifting(1.0), 400, "bets", 30, 0.25) <= binom.ppf(0.98, 30, 0.25)
 
 
 def test_ranks_break_their_promise_where_bets_keep_it():
-    assert refuted(SortedByLuck(0.1), 640, "ranks", 40, 0.05) > 20  # at most 2 of 40 are promised
-    assert refuted(SortedByLuck(0.1), 640, "bets", 40, 0.05) <= 2
+    assert refuted(SortedByLuck(0.1), 640, "ranks", 20, 0.05) > 10  # one of 20 is promised
+    assert refuted(SortedByLuck(0.1), 640, "bets", 20, 0.05) <= 1
 
 
-@pytest.mark.parametrize(("mu", "observations", "least"), [(0.5, 5_000, 0.75), (1, 1_000, 0.75), (1, 5_000, 0.85)])
+@pytest.mark.parametrize(
+    ("mu", "observations", "least"),
+    [pytest.param(0.5, 5_000, 0.75, marks=pytest.mark.slow), (1, 1_000, 0.75), (1, 5_000, 0.85)],
+)
 def test_bets_find_most_of_the_truth(mu, observations, least):
     rng = np.random.default_rng(2)
-    bounds = [
-        epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, threshold="bets") for _ in range(10)
-    ]
+    bounds = [epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, threshold="bets") for _ in range(8)]
     assert np.mean([bound.mu for bound in bounds]) > least * mu
 
 

@@ -243,9 +243,12 @@ VALID = [
 @pytest.mark.parametrize(("mechanism", "method", "fraction"), VALID)
 @pytest.mark.parametrize(
     ("pairs", "audits"),
-    [(100, 400), (1_000, 400), (5_000, 200), *(pytest.param(m, 20_000, marks=pytest.mark.slow) for m in (100, 1_000)),
-     pytest.param(5_000, 10_000, marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        (100, 400),
+        (1_000, 400),
+        *(pytest.param(m, n, marks=pytest.mark.slow) for m, n in ((100, 20_000), (1_000, 20_000), (5_000, 10_000))),
+    ],
+)
 def test_the_truth_is_exceeded_in_at_most_alpha_of_audits(mechanism, method, fraction, pairs, audits):
     alpha = 0.1
     assert share_wrong(mechanism, method, pairs, fraction, alpha, audits) <= binom.ppf(0.9999, audits, alpha)

@@ -34,9 +34,7 @@ def test_swapping_the_worlds_and_the_sign_changes_nothing_at_a_fixed_threshold(b
 
 
 @pytest.mark.parametrize("method", ["bayes_gdp", "bayes_dp"])
-@pytest.mark.parametrize(
-    "counts", [(3, 40, 4, 50), (0, 30, 5, 30), (100, 1_250, 400, 1_250), (0, 5, 90, 2_000), (0, 25_000, 10, 25_000)]
-)
+@pytest.mark.parametrize("counts", [(3, 40, 4, 50), (0, 5, 90, 2_000), (0, 25_000, 10, 25_000)])
 def test_the_posterior_of_the_rates_is_integrated_over_both(bounded, worlds, method, counts):
     fp, n0, fn, n1 = counts
     bound = bounded(*worlds(*counts), method, 0.5)

@@ -4,7 +4,6 @@ Names are drawn as they are, and what cannot be drawn is named. A selection, ano
 incomplete store never changes a number in silence.
 """
 
-import io
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -21,7 +20,7 @@ LINES = {"substitute": [1, 2], "add_remove": [0.5, 1]}
 
 def drawn(figure):
     """All texts as matplotlib draws them, without the line breaks of long names, and without a crash."""
-    figure.savefig(io.BytesIO(), dpi=30)
+    figure.draw_without_rendering()
     texts = [*figure.findobj(plt.Text)]
     shown = (text._preprocess_math(text.get_text()) for text in texts if text.get_visible())
     return "\n".join(text.replace("\n", "") for text, math in shown if math is False)

@@ -164,7 +164,7 @@ def test_a_curve_of_crafting_is_what_samples_show_of_models_that_none_was_crafte
 
 def test_the_error_of_a_share_is_its_spread_over_audits():
     rng, shares, errors = np.random.default_rng(0), [], []
-    for _ in range(200):
+    for _ in range(100):
         bits = rng.integers(0, 2, 800)
         own = rng.normal(size=800) + (bits == 0)
         other = own + 0.5 * rng.normal(size=800)

@@ -44,7 +44,13 @@ def test_ceilings_hold_at_every_delta(method, alpha, runs, delta):
 
 @pytest.mark.parametrize(
     ("epsilon", "truth", "delta", "method", "alpha"),
-    [(8, 10, 1e-5, "gdp", 0.05), (1, 2, 1e-6, "gdp", 0.01), (2, 8, 1e-5, "dp", 0.05), (3, 4, 1e-4, "gdp", 0.1)],
+    [
+        (8, 10, 1e-5, "gdp", 0.05),
+        *(
+            pytest.param(*plan, marks=pytest.mark.slow)
+            for plan in ((1, 2, 1e-6, "gdp", 0.01), (2, 8, 1e-5, "dp", 0.05), (3, 4, 1e-4, "gdp", 0.1))
+        ),
+    ],
 )
 def test_likely_bounds_reach_what_runs_needed_says(epsilon, truth, delta, method, alpha):
     needed = runs_needed(epsilon, delta=delta, truth=truth, method=method, alpha=alpha)

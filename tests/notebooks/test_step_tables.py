@@ -6,13 +6,13 @@ from dpsub import DPSGD, accounting, audit_steps, crafters, data, models
 from dpsub.estimators import epsilon_lower_bound, step_to_training
 
 DELTA = 1e-5
-LAW = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 800, "delta": DELTA}
+LAW = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 500, "delta": DELTA}
 
 
 @pytest.fixture(scope="module")
 def audited():
     task = data.digits(n_train=60)
-    model, spec = models.linear(task), DPSGD(1.0, 0.5, 0.1, 800, 0.1)
+    model, spec = models.linear(task), DPSGD(1.0, 0.5, 0.1, 500, 0.1)
     found = {}
     for kind in ("dirac", "random"):
         pair = crafters.gradient_each_step(task, model, spec, kind=kind, seed=0)
@@ -40,7 +40,7 @@ def test_rows_measure_the_canary_and_bound_the_training(audited, table):
     one = audited["substitute", "dirac"]
     step = epsilon_lower_bound(one.score, one.bit, delta=DELTA)
     assert table.step["substitute", "dirac"] == step.epsilon
-    training = step_to_training(step, sample_rate=0.1, steps=800, delta=DELTA, adjacency="substitute")
+    training = step_to_training(step, sample_rate=0.1, steps=500, delta=DELTA, adjacency="substitute")
     assert table.training["substitute", "dirac"] == training.epsilon
 
 

@@ -48,9 +48,9 @@ def test_separation_is_computed_from_all_twins():
 
 @pytest.mark.parametrize("runs", [6, 12])
 def test_a_few_twins_tell_the_separation_without_bias_and_to_the_error_that_is_stated(runs):
-    found = [separation(*twins(runs, (1.5,), seed), delta=1e-5).iloc[0] for seed in range(400)]
+    found = [separation(*twins(runs, (1.5,), seed), delta=1e-5).iloc[0] for seed in range(150)]
     mu = np.array([one.mu for one in found])
-    assert abs(mu.mean() - 1.5) < 4 * mu.std() / 20, "not divided by a spread that is too small on average"
+    assert abs(mu.mean() - 1.5) < 4 * mu.std() / np.sqrt(150), "not divided by a spread that is too small on average"
     # What twelve pairs find lies within two standard errors of the truth about as often as of a Gaussian.
     assert np.mean([abs(one.mu - 1.5) < one.error for one in found]) > 0.87
     # Without twins the means of two worlds of six models each would differ by chance alone by 0.6 of their spread.
