@@ -275,12 +275,18 @@ def undo_interrupted(path: Path) -> None:
     A reader cannot do that. A journal that names another file is not dpsub's, and would be acted on.
     """
     journal = path.with_name(f"{path.name}-journal")
-    if not journal.is_file() or not journal.stat().st_size or not os.access(path, os.W_OK):
+    if not journal.is_file() or not os.access(path, os.W_OK):
         return
-    with open(journal, "rb") as file:
-        file.seek(-min(8, journal.stat().st_size), os.SEEK_END)
-        if file.read() == SUPER_JOURNAL:
-            raise ValueError(f"store must be as dpsub writes it, got {path} with a journal that names other files")
+    try:
+        with open(journal, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(-min(8, size), os.SEEK_END)
+            if file.read() == SUPER_JOURNAL:
+                raise ValueError(f"store must be as dpsub writes it, got {path} with a journal that names other files")
+    except FileNotFoundError:  # whoever is writing the store has just finished the transaction
+        return
+    if not size:
+        return
     try:
         with closing(connected(path, "rw")) as database:
             database.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import zipfile
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,6 +213,13 @@ def test_numbers_that_no_audit_has_are_refused(run, store):
         forge(store, ("UPDATE shards SET zipped = 0, data = ? WHERE number = 2", [numbers[:size]]))
         with pytest.raises(ValueError, match="has numbers that no audit has"):
             audits.load(store)
+
+
+def test_a_journal_that_goes_while_it_is_read_is_no_error(store, monkeypatch):
+    """Another process finishes its transaction just then."""
+    journal, is_file = store.with_name("audit.db-journal"), Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path, **options: path == journal or is_file(path, **options))
+    assert audits.status(store).complete
 
 
 def test_a_journal_that_names_other_files_is_not_acted_on(store, tmp_path):
