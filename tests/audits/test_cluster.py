@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import dask
 import nbformat
 import pytest
 import torch
@@ -125,7 +126,9 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
 
 
 def test_workers_with_too_little_memory_are_told_at_once(arguments):
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, memory_limit="200MiB", **LOCAL) as cluster:
+    small = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "memory_limit": "200MiB"}
+    never_paused = dask.config.set({"distributed.worker.memory.pause": False})  # as this process is above
+    with never_paused, LocalCluster(**small, **LOCAL) as cluster:
         told = r"client's workers must have more memory, or fewer threads: 2 blocks at once take about 0\.\d GiB"
         with Client(cluster) as client, pytest.raises(ValueError, match=told):
             audit(*arguments, client=client, **OPTIONS)
