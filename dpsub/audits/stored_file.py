@@ -15,7 +15,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -277,16 +277,10 @@ def undo_interrupted(path: Path) -> None:
     journal = path.with_name(f"{path.name}-journal")
     if not journal.is_file() or not os.access(path, os.W_OK):
         return
-    try:
-        with open(journal, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(-min(8, size), os.SEEK_END)
-            if file.read() == SUPER_JOURNAL:
-                raise ValueError(f"store must be as dpsub writes it, got {path} with a journal that names other files")
-    except FileNotFoundError:  # whoever is writing the store has just finished the transaction
-        return
-    if not size:
-        return
+    with suppress(FileNotFoundError), open(journal, "rb") as file:  # it goes when its writer has finished
+        file.seek(-min(8, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        if file.read() == SUPER_JOURNAL:
+            raise ValueError(f"store must be as dpsub writes it, got {path} with a journal that names other files")
     try:
         with closing(connected(path, "rw")) as database:
             database.execute("SELECT count(*) FROM sqlite_master").fetchone()

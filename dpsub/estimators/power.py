@@ -59,8 +59,8 @@ def runs_needed(
     Raises:
         ValueError: if truth is not above epsilon, if more than 1e9 runs are needed, or if an argument is out of range.
 
-    >>> 490 < runs_needed(8, delta=1e-5, truth=10) < 520, 1_700 < runs_needed(8, delta=1e-5, truth=9) < 1_900
-    (True, True)
+    >>> 490 < runs_needed(8, delta=1e-5, truth=10) < 520
+    True
     """
     if not truth > epsilon:
         raise ValueError(f"truth must be > epsilon = {epsilon:g}, got {truth:g}: no valid bound reaches the truth")

@@ -55,7 +55,7 @@ def one_step_profile(sigma, q, epsilon):
 
 
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (0.5, 0.9), (4.0, 0.01), (2.0, 1.0)])
-@pytest.mark.parametrize("epsilon", [-1.0, -0.01, 0.0, 0.01, 1.0])
+@pytest.mark.parametrize("epsilon", [-0.5, 0.0, 1.0])
 def test_a_step_has_the_profile_that_the_theorem_names(sigma, q, epsilon):
     pair = MirroredPair(sigma / 2, q)
     truth = one_step_profile(sigma, q, epsilon)
