@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -85,20 +86,22 @@ def audit_worst_case(
         coins = rng.integers(0, 2, BLOCK)
         found = law.ratios(coins, rng) if every_step else law.sums(coins, rng)
         bits[here], scores[here] = coins[: here.stop - here.start], found[: here.stop - here.start]
+    drawn: dict[str, Any] = {"every_step": True} if every_step else {}
+    if sampling != "poisson":
+        drawn["sampling"] = sampling
     return datasets.build(
         (scores if every_step else law.ratios_of_sums(scores))[:, None],
         bits,
         [steps],
         scenario="S1",
         adjacency=adjacency,
-        sampling=sampling,
-        every_step=every_step,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
         steps=steps,
         runs=runs,
         seed=seed,
         block_size=BLOCK,
+        **drawn,
     )
 
 

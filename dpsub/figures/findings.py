@@ -54,8 +54,17 @@ def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
-    """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove"."""
+    """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove".
+
+    Raises:
+        ValueError: if its batches were not Poisson's, which have no ε under add/remove.
+    """
     steps = inputs.steps("result", inputs.dataset("result", result))
+    if (sampling := result.attrs.get("sampling", "poisson")) != "poisson":
+        raise ValueError(
+            f"result must be of Poisson batches, got sampling={sampling!r}, for which there is no add/remove ε: use "
+            "bounds(result, ...), and accounting.epsilon with this sampling"
+        )
     about = {name: inputs.attribute("result", result, name) for name in ("noise_multiplier", "sample_rate")}
     return {
         adjacency: np.asarray(accounting.epsilon(**about, steps=steps, delta=delta, adjacency=adjacency))

@@ -19,7 +19,7 @@ from dpsub.estimators import LowerBound
 Array = NDArray[np.float64]
 ONE_TRAINING = (
     "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
-    "task_fingerprint", "adjacency",
+    "task_fingerprint", "adjacency", "sampling",
 )  # fmt: skip
 DIMENSIONS = ("repeat", "run", "step")
 

@@ -258,4 +258,6 @@ def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, run
     of_theta = spare + (6 if spec.optimizer == "adam" else 4)  # θ, θ₀, the sum, the noise; Adam's two averages
     model = model.prepared(device, spec.sample_rate)
     floats = model.working_floats(task.x_train.shape, runs, spec.sample_rate)
+    if spec.sampling != "poisson":
+        floats += 8 * len(task.x_train) * runs  # keys, two orders and their copy, of 64 bits each
     return 4 * (of_theta * model.parameters * runs + floats)

@@ -39,6 +39,14 @@ def test_promises_are_the_accountants_at_the_steps_observed(audited):
     assert set(promised) == {"substitute", "add_remove"}
 
 
+def test_audits_with_other_batches_have_no_such_promises(audited):
+    shuffled = audited().assign_attrs(sampling="epochs")
+    with pytest.raises(ValueError, match="result must be of Poisson batches, got sampling='epochs'"):
+        findings.promises(shuffled, delta=1e-5)
+    with pytest.raises(ValueError, match="audited must be of one training, got B with sampling 'epochs' beside None"):
+        findings.panel({"A": audited(), "B": shuffled}, delta=1e-5)
+
+
 def test_worst_case_audits_are_read_too(mechanism):
     result = audit_worst_case(**mechanism, runs=400, adjacency="substitute")
     ((bound,),) = findings.bounds(result, delta=1e-5)

@@ -314,7 +314,7 @@ from dpsub.trainers.bank import block_bytes
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 task = data.from_arrays(rng.random({shape}), rng.integers(0, {classes}, {shape}[0]), num_classes={classes})
-model, spec, device = models.{model}, DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}), torch.device("cpu")
+model, spec, device = models.{model}, DPSGD(1.0, 1.0, {q}, 1, 0.1, {optimizer!r}, {sampling!r}), torch.device("cpu")
 before = psutil.Process().memory_info().rss
 bits, generator = np.zeros({runs}, np.int8), torch.Generator()
 pair = CanaryPair((task.x_train[0], 0), (task.x_train[0], 1), 0, "S4")
@@ -345,6 +345,21 @@ CONVOLVED = (
     [
         pytest.param(
             {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "q": 0.45, "runs": 64}, id="coins"
+        ),
+        *(
+            pytest.param(
+                {
+                    "model": "mlp(task, (4,))",
+                    "shape": (100_000, 2),
+                    "classes": 2,
+                    "q": q,
+                    "runs": 64,
+                    "sampling": sampling,
+                },
+                id=sampling,
+                marks=pytest.mark.slow,
+            )
+            for sampling, q in (("without_replacement", 0.45), ("epochs", 0.5))
         ),
         pytest.param(
             {"model": "mlp(task)", "shape": (2_000, 600), "q": 0.25, "optimizer": "adam", "runs": 128},
@@ -379,7 +394,7 @@ CONVOLVED = (
     ],
 )
 def test_a_blocks_memory_is_not_underestimated(case):
-    usual = {"classes": 100, "optimizer": "sgd", "gradient": True, "watched": False}
+    usual = {"classes": 100, "optimizer": "sgd", "sampling": "poisson", "gradient": True, "watched": False}
     code = MEMORY.format(**usual | case)
     share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
     assert 0.1 < share < 1
