@@ -1,6 +1,7 @@
-r"""ε and δ of Poisson-subsampled DP-SGD under add/remove and substitute adjacency.
+r"""ε and δ of DP-SGD under add/remove and substitute adjacency, for Poisson batches and others.
 
-For the replacement of one record, a step with noise multiplier σ and sample rate q is dominated by the pair
+For the replacement of one record, a step with Poisson batches, noise multiplier σ and sample rate q is dominated by the
+pair
 
 .. math:: (1-q)\,N(0,\sigma^2) + q\,N(1,\sigma^2) \quad\text{against}\quad (1-q)\,N(0,\sigma^2) + q\,N(-1,\sigma^2),
 
