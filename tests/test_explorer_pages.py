@@ -106,6 +106,11 @@ def is_the_accountants(page, *, sigma, q, steps, delta):
             assert shown(page, adjacency) == pytest.approx(exact, rel=explorers.WITHIN / 100)
         missed = accounting.tradeoff(0.05, **training, adjacency=adjacency)
         assert found[adjacency] == pytest.approx(100 * (1 - missed), abs=0.3)
+    fixed = accounting.epsilon_interval(**training, delta=delta, adjacency="substitute", sampling="without_replacement")
+    if page.locator("[data-shown=fixed]").inner_text() == "< 0.01":
+        assert fixed.lower < 0.01 * (1 + explorers.WITHIN / 100)
+    else:
+        assert shown(page, "fixed") == pytest.approx(fixed.lower, rel=explorers.WITHIN / 100 + 1e-3)
 
 
 @on("explorer")
