@@ -238,3 +238,18 @@ def test_audits_that_draw_slots_apart_take_poisson_batches_alone():
     for call in (audit_steps, audit_one_run):
         with pytest.raises(ValueError, match="spec must have sampling='poisson', got 'epochs'"):
             call(task, model, pair, spec, progress=False)
+
+
+def test_on_the_worst_data_set_trained_models_have_s1s_law():
+    """All records are alike but for z's label, so that all others' gradients are that of z′."""
+    task = data.from_arrays(np.full((40, 16), 10.0), np.zeros(40, int), num_classes=2)
+    record = task.x_train[0]
+    pair = CanaryPair((record, 1), (record, 0), 0, "S4")
+    spec = DPSGD(2.0, 1.0, 0.25, 10, 1e-4, sampling="without_replacement")
+    audited = audit(task, models.linear(task), pair, spec, runs=3000, metrics=("gradient",), progress=False)
+    part = audited.gradient.values.astype(float) + 10
+    in_z = audited.bit.values == 0
+    assert kstest(part[~in_z].ravel() / 2, norm.cdf).pvalue > 1e-3
+    mixture = kstest(part[in_z].ravel(), lambda x: 0.75 * norm.cdf(x / 2) + 0.25 * norm.cdf((x - 2) / 2))
+    assert mixture.pvalue > 1e-3
+    assert kstest(part[in_z].ravel() / 2, norm.cdf).pvalue < 1e-3, "the worlds differ"
