@@ -67,7 +67,9 @@ def audit_worst_case(
         seed: ≥ 0; each block of 8,192 runs has its own stream of randomness.
 
     Returns:
-        A dataset as `dpsub.audit` returns, at the last step only: `score` (run, step), `bit` (run,).
+        A dataset as `dpsub.audit` returns, at the last step only: `score` (run, step), `bit` (run,). For
+        "without_replacement" the attribute `tested_as` says that the two worlds of this data set are those of
+        "add_remove" with Poisson batches, at half the noise: `bound` tests claims "pld" as such.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -75,10 +77,9 @@ def audit_worst_case(
     Source: *Beyond Membership*, section 3.1, equations 2 and 3, for Poisson batches and the sum.
     """
     worlds_of(adjacency, sampling)
-    batches = checks.steps_an_epoch(sample_rate) if sampling == "epochs" else 1
-    if steps % batches:
+    if sampling == "epochs" and steps % (batches := checks.steps_an_epoch(sample_rate)):
         raise ValueError(f"steps must be whole epochs of {batches} steps with sampling='epochs', got {steps}")
-    law = _Law(noise_multiplier, sample_rate, steps, adjacency, sampling, batches)
+    law = _Law(noise_multiplier, sample_rate, steps, adjacency, sampling)
     scores, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
         here = slice(start, min(start + BLOCK, runs))
@@ -89,6 +90,8 @@ def audit_worst_case(
     drawn: dict[str, Any] = {"every_step": True} if every_step else {}
     if sampling != "poisson":
         drawn["sampling"] = sampling
+    if sampling == "without_replacement":
+        drawn["tested_as"] = "add_remove"
     return datasets.build(
         (scores if every_step else law.ratios_of_sums(scores))[:, None],
         bits,
@@ -118,7 +121,11 @@ class _Law:
     steps: int
     adjacency: str
     sampling: str
-    batches: int
+
+    @property
+    def batches(self) -> int:
+        """How many an epoch has."""
+        return checks.steps_an_epoch(self.sample_rate)
 
     @property
     def mirrored(self) -> bool:

@@ -55,9 +55,9 @@ def bound(
         result: the dataset of an audit.
         delta: 0 < δ < 1; the δ at which ε is stated.
         claim: which claims are tested: a name or a `Claim`, as in `epsilon_lower_bound`; "product", too, for many
-            pairs. "gdp" by default. "pld" takes `sample_rate`, `steps`, `adjacency` and `sampling` from the audit. For
-            S1 with batches of fixed size, whose other records are known, its claims are about their worlds: those of
-            add/remove with half the noise.
+            pairs. "gdp" by default. "pld" takes `sample_rate`, `steps`, `adjacency` and `sampling` from the audit. If
+            all records are known, as in `audit_worst_case`, the attribute `tested_as` may name an adjacency of Poisson
+            batches with the worlds of this data set.
         rule: how the threshold is chosen: a name, a number or a `ThresholdRule`, as in `epsilon_lower_bound`. For m
             pairs it is the number of guesses, or a sequence of several, which share alpha. By default it is 2·m^(2/3),
             and all m for claim "product". For idealised canaries, m from 20 to 50,000 and μ from 0.5 to 4, this showed
@@ -96,8 +96,8 @@ def known_sampling(result: Any, claim: Any) -> dict[str, Any]:
     about = {name: value for name, value in result.attrs.items() if name != "steps"}
     if "step" in result.coords:
         about["steps"] = np.atleast_1d(result.step.values).tolist()
-    if about.get("scenario") == "S1" and about.get("sampling") == "without_replacement":
-        about |= {"adjacency": "add_remove", "sampling": "poisson"}
+    if "tested_as" in about:
+        about |= {"adjacency": about["tested_as"], "sampling": "poisson"}
     return _needed(claim, about)
 
 

@@ -112,12 +112,10 @@ class PrivacyStatement:
         """What the sampling does to the ε of a record's contents."""
         if self.sampling == "poisson":
             return " A replaced record leaves the number of records as it was."
+        share = "Most of this ε comes from" if self.poisson < self.substitute / 2 else "This ε depends on"
         return (
-            " Most of this ε comes from how batches were drawn: with Poisson batches of the same noise, sample rate "
-            f"and steps it would be {_up(self.poisson)} (make_private(poisson_sampling=True))."
-            if self.poisson < self.substitute / 2
-            else f" With Poisson batches of the same noise, sample rate and steps it would be {_up(self.poisson)} "
-            "(make_private(poisson_sampling=True))."
+            f" {share} how batches were drawn: with Poisson batches of the same noise, sample rate and steps it would "
+            f"be {_up(self.poisson)} (make_private(poisson_sampling=True))."
         )
 
     def _assumed(self) -> str:

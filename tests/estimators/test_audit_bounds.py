@@ -364,3 +364,18 @@ def test_details_of_a_bound_are_attributes():
         STEP.with_details(sigma=1.0)
     with pytest.raises(AttributeError, match="'LowerBound' object has no attribute 'sigma'"):
         STEP.sigma  # noqa: B018
+
+
+def test_only_what_says_so_is_tested_as_another_adjacency():
+    """A name is no promise that all records are known: for others the claims have to cover every data set."""
+    law = {"noise_multiplier": 2.0, "sample_rate": 0.25, "steps": 40}
+    simulated = dpsub.audit_worst_case(
+        **law, runs=5_000, adjacency="substitute", sampling="without_replacement", every_step=True
+    )
+    attrs = {name: value for name, value in simulated.attrs.items() if name != "tested_as"}
+    of_its_data_set, of_any = (
+        bound(result, delta=DELTA, claim="pld")[0].epsilon
+        for result in (simulated, xr.Dataset(simulated.data_vars, simulated.coords, attrs))
+    )
+    assert simulated.attrs["scenario"] == attrs["scenario"] == "S1"
+    assert of_any < 0.9 * of_its_data_set
