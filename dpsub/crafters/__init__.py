@@ -13,6 +13,7 @@ An `adversarial_sample` is no canary. It is crafted on trained models, and its l
 
 Audits of single steps take canaries that are drawn or crafted anew at each step (`gradient_each_step`,
 `record_each_step`), and all canaries above. `fixed_gradient` is a gradient that nothing is trained for.
+`mean_gradient` is for batches of a fixed size.
 
 Audits of one training take many pairs, each with a slot of its own: gradients on the parameters that travel least
 (`gradient_pairs`), records of the data (`mislabeled_pairs`, `natural_pairs`, `attribute_pairs`), and records with a
@@ -21,7 +22,13 @@ feature that no other record has (`unused_feature_pairs`).
 
 from dpsub.crafters.adversarial_samples import AdversarialSample, adversarial_sample
 from dpsub.crafters.attribute_canaries import attribute, attribute_pairs
-from dpsub.crafters.gradient_canaries import fixed_gradient, gradient, gradient_each_step, gradient_pairs
+from dpsub.crafters.gradient_canaries import (
+    fixed_gradient,
+    gradient,
+    gradient_each_step,
+    gradient_pairs,
+    mean_gradient,
+)
 from dpsub.crafters.plain_records import blank, clipbkd, in_distribution, unused_feature_pairs
 from dpsub.crafters.record_canaries import (
     BY_SCENARIO,
@@ -48,6 +55,7 @@ __all__ = [
     "gradient_each_step",
     "gradient_pairs",
     "in_distribution",
+    "mean_gradient",
     "mislabeled",
     "mislabeled_pairs",
     "natural",

@@ -43,6 +43,7 @@ def pretrained(task, model, spec, *, seed):
 
 CRAFTERS = {
     "gradient": crafters.gradient,
+    "mean gradient": crafters.mean_gradient,
     "crafted input": partial(crafters.crafted_input, steps=10, learning_rate=1.0),
     "mislabeled": crafters.mislabeled,
     "natural": crafters.natural,
