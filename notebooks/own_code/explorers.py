@@ -82,8 +82,8 @@ def training_page(
 ):
     """What an attacker finds, for the reader's own σ, q, T and δ.
 
-    It shows both ε, the trade-off curves and a sentence. The reader's
-    browser composes DP-SGD with Poisson sampling.
+    It shows both ε, the trade-off curves and a sentence, and the ε of
+    batches drawn otherwise. The reader's browser composes DP-SGD.
 
     Args:
         noise_multiplier: 0.3 to 300; σ at the start.
