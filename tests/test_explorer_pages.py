@@ -188,7 +188,7 @@ def test_the_first_audit_of_the_game_lies(page):
     truth, best, ranks = map(float, re.findall(r"ε [=≥] (\d+\.\d+)", answer))
     assert truth == round(accounting.gdp_epsilon(1.0, game.DELTA), 2)
     assert best > truth > ranks
-    assert "it lies" in answer
+    assert "so it is wrong" in answer
 
 
 @on("game")

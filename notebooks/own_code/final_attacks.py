@@ -275,7 +275,7 @@ def auc(scores, bits):
     Ties count one half.
 
     Args:
-        scores: (..., models); a higher score speaks for z.
+        scores: (..., models); a higher score is evidence for z.
         bits: as scores: 0 if trained with z, 1 otherwise.
     """
     own = bits == 0
