@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
 WIDTHS = {"desktop": 1280, "phone": 360}
@@ -86,6 +88,18 @@ def pages(site: Path) -> list[str]:
     found = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     found = [name for name in found if not name.startswith(("_static/", "_sources/"))]
     return [name for name in found if 'http-equiv="Refresh"' not in (site / name).read_text()[:1000]]
+
+
+def listed(toc: Path) -> list[str]:
+    """The pages that a table of contents lists, the opening page first."""
+
+    def below(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for entry in entries:
+            yield entry["file"]
+            yield from below(entry.get("sections", []))
+
+    read = yaml.safe_load(toc.read_text())
+    return [read["root"], *(name for part in read["parts"] for name in below(part["chapters"]))]
 
 
 def look(page: Any, axe: str, address: str, name: str, site: Path) -> Look:

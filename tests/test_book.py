@@ -9,13 +9,13 @@ from pathlib import Path
 import build
 import copies
 import gallery
+import look
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import presets
 import pytest
 import run
-import yaml
 from fontTools.pens.recordingPen import RecordingPen
 from fontTools.svgLib.path import parse_path
 from scipy.spatial import KDTree
@@ -167,9 +167,8 @@ def test_notebooks_that_are_not_there_are_named(monkeypatch):
 
 def pages_of(root):
     """The pages and notebooks that there are, and those that the contents list."""
-    toc = yaml.safe_load((root / "book/_toc.yml").read_text())
     there = [*root.glob("book/*.md"), *root.glob("book/api/*.md"), *root.glob("notebooks/*.ipynb")]
-    listed = [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
+    listed = look.listed(root / "book/_toc.yml")
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in there), sorted(listed)
 
 

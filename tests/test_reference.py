@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import gallery
+import look
 import nbformat
 import pytest
 import reference
-import yaml
 from bs4 import BeautifulSoup
 from fuzz import faces
 from pybtex.database import parse_file
@@ -236,7 +236,7 @@ def test_the_gallery_has_every_figure_table_and_algorithm_of_the_papers():
 
 @pytest.mark.parametrize("paper", gallery.papers(), ids=lambda paper: paper["paper"])
 def test_the_gallerys_figures_pages_and_names_exist(paper):
-    pages = {*in_toc(), "book/gallery"}
+    pages = {*look.listed(ROOT / "book/_toc.yml"), "book/gallery"}
     for item in [*paper["items"], {"page": paper["claims"], "verdict": "holds", "claim": ".", "item": ""}]:
         assert set(item) <= {"item", "claim", "found", "verdict", "figure", "notebook", "page", "code"}, item
         assert item["verdict"] in gallery.VERDICTS
@@ -247,11 +247,6 @@ def test_the_gallerys_figures_pages_and_names_exist(paper):
             assert item["figure"] in figures_of(item["notebook"])
         for name in item.get("code", ()):
             assert inspect.getdoc(faces.found(f"dpsub.{name.removeprefix('dpsub.')}"))
-
-
-def in_toc():
-    toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text())
-    return [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
 
 
 def figures_of(notebook):

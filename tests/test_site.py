@@ -7,7 +7,6 @@ from pathlib import Path
 import build
 import look
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 from test_explorer_pages import SETTINGS, is_the_accountants
 
@@ -56,8 +55,7 @@ def test_a_page_fits_says_no_error_asks_nobody_else_and_can_be_read_by_all(page,
 
 
 def test_every_page_is_in_the_contents():
-    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
-    listed = [toc["root"], *(page["file"] for part in toc["parts"] for page in part["chapters"])]
+    listed = look.listed(ROOT / "book/_toc.yml")
     assert sorted(PAGES) == sorted([*(f"{name}.html" for name in listed), *MADE_BY_SPHINX])
 
 
