@@ -68,6 +68,7 @@ def card(name: str, items: list[dict[str, Any]], of: Paper, staged: Path, number
         if "claims" in item:
             yield from (f"{part}\n" for part in claims.stated(item, of.answers(item, numbers)))
             yield f"**Here**: {of.told(item['found'], numbers)}\n"
+            yield f"**On**: {of.told(item['scale']['ours'], numbers)}\n"
         else:
             yield f"{item['states'][0].upper()}{item['states'][1:]}.\n"
     ours = f"Our {{numref}}`{first['figure']}` in " if "figure" in first else ""

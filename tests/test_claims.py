@@ -239,6 +239,24 @@ def test_kinds_of_numbers_are_those_that_the_paper_names(one_paper, tmp_path):
     assert not known["many"].exact  # a list over seeds is judged by its seeds
 
 
+def test_the_tables_are_put_where_a_page_has_its_marks(one_paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "papers", lambda: [one_paper()])
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "book").mkdir()
+    notebook_with(tmp_path / "notebooks", of_early=[3, 4, 5], of_late=[1, 2, 3], of_seeds=3)
+    page = tmp_path / "book/a.md"
+    marks = re.findall(r"<!-- .* -->", (ROOT / f"{PAPERS[0].page}.md").read_text())
+    page.write_text("\n\n".join(["# A", *marks]))
+    claims.stage(tmp_path)
+    made = page.read_text()
+    assert "<!--" not in made
+    assert "4.00 and 2.00." in made
+    assert made.count(claims.shown("holds")) == 2  # what it means, and the row
+    page.write_text("# A")
+    with pytest.raises(ValueError, match=r"book/a.md must say where the verdicts stand: <!-- the verdicts -->"):
+        claims.stage(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
