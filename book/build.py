@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import claims
 import copies
 import gallery
 import nbformat
@@ -83,6 +84,7 @@ def stage() -> None:
         copy = nbformat.read(executed, as_version=4)
         copies.check(copy, nbformat.read(path, as_version=4), path.stem)
         nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
+    claims.stage(STAGED)
     gallery.stage(STAGED)
 
 

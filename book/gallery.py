@@ -7,38 +7,16 @@ import html
 import os
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import claims
 import nbformat
-import yaml
+from claims import Glued, Paper
 
-ROOT = Path(__file__).parent.parent
-MARK = "<!-- the verdicts and the papers' items, made from gallery.yaml when the book is built -->"
+MARK = "the papers' items, made from book/claims when the book is built"
 SVG = "image/svg+xml"
-VERDICTS = {
-    "holds": ("●", "what was run here agrees with the paper, possibly on other data"),
-    "holds in part": ("◐", "some of it agrees, or under conditions that are named"),
-    "differs": ("○", "what was run here does not agree with the paper"),
-    "not at the paper's scale": ("◌", "too little was run to say"),
-    "implemented": ("▪", "nothing is claimed that could hold or not; dpsub has it"),
-}
-
-
-def papers() -> list[dict[str, Any]]:
-    """The papers with their items."""
-    read: list[dict[str, Any]] = yaml.safe_load((ROOT / "book" / "gallery.yaml").read_text())
-    return read
-
-
-def page_of(item: dict[str, Any]) -> str:
-    """The page that tells more about an item."""
-    return str(item.get("page") or f"notebooks/{item['notebook']}")
-
-
-def verdict(name: str) -> str:
-    """A verdict as a word with a mark of its own, so that no color carries it."""
-    return f'<span class="dpsub-verdict"><span aria-hidden="true">{VERDICTS[name][0]}</span> {name}</span>'
 
 
 def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
@@ -69,7 +47,7 @@ def picture(item: dict[str, Any], staged: Path) -> str:
     drawn = images(notebook)
     if item["figure"] not in drawn:
         raise ValueError(
-            f"book/gallery.yaml must name a figure that {item['notebook']}.ipynb draws, got {item['figure']!r} for "
+            f"book/claims must name a figure that {item['notebook']}.ipynb draws, got {item['figure']!r} for "
             f"{item['item']}: it draws {', '.join(drawn) or 'none'}"
         )
     file, alt, room = drawn[item["figure"]]
@@ -78,18 +56,23 @@ def picture(item: dict[str, Any], staged: Path) -> str:
     return f'<a class="dpsub-thumbnail" href="{target}">{shown}</a>'
 
 
-def card(item: dict[str, Any], staged: Path) -> Iterator[str]:
-    """A figure or a table: what the paper states, what was found, our figure, the verdict and the page."""
-    yield ":::{grid-item-card}"
-    yield f"**{item['item']} of the paper** {verdict(item['verdict'])}\n"
-    if "figure" in item:
-        yield f"{picture(item, staged)}\n"
-    yield f"{item['claim']}\n"
-    if "found" in item:
-        yield f"**Here**: {item['found']}\n"
-    ours = f"Our {{numref}}`{item['figure']}` in " if "figure" in item else ""
-    yield f"{ours}{{doc}}`/{page_of(item)}`"
-    yield ":::"
+def card(name: str, items: list[dict[str, Any]], of: Paper, staged: Path, numbers: Glued) -> Iterator[str]:
+    """A figure or a table: our figure, what the paper states, what was found, the verdict and the page."""
+    first = items[0]
+    yield f":::{{grid-item-card}}\n**{name} of the paper**\n"
+    if "figure" in first:
+        yield f"{picture(first, staged)}\n"
+    for item in items:
+        _, _, protocol = str(item["item"]).partition(", ")
+        yield f"{f'*{protocol}* ' if protocol else ''}{claims.shown(of.verdict(item, numbers))}\n"
+        if "claims" in item:
+            yield from (f"{part}\n" for part in claims.stated(item, of.answers(item, numbers)))
+            yield f"**Here**: {of.told(item['found'], numbers)}\n"
+            yield f"**On**: {of.told(item['scale']['ours'], numbers)}\n"
+        else:
+            yield f"{item['states'][0].upper()}{item['states'][1:]}.\n"
+    ours = f"Our {{numref}}`{first['figure']}` in " if "figure" in first else ""
+    yield f"{ours}{{doc}}`/{claims.page_of(first)}`\n:::"
 
 
 def algorithms(items: list[dict[str, Any]]) -> Iterator[str]:
@@ -97,34 +80,26 @@ def algorithms(items: list[dict[str, Any]]) -> Iterator[str]:
     yield "| Algorithm | What it is | In dpsub | Page |\n|---|---|---|---|"
     for item in items:
         code = ", ".join(f"`{name}`" for name in item["code"])
-        more = f" {item['found']}" if "found" in item else ""
-        yield f"| {item['item']} | {item['claim']}{more} | {code} | {{doc}}`/{page_of(item)}` |"
+        yield f"| {item['item']} | {item['states']} | {code} | {{doc}}`/{claims.page_of(item)}` |"
 
 
-def paper(of: dict[str, Any], staged: Path) -> str:
-    """All items of one paper."""
-    shown = [item for item in of["items"] if not item["item"].startswith("Algorithm")]
-    listed = [item for item in of["items"] if item["item"].startswith("Algorithm")]
+def paper(of: Paper, staged: Path, numbers: Glued) -> str:
+    """All figures, tables and algorithms of one paper."""
+    drawn = [item for item in of.items if item["item"].startswith(("Figure", "Table"))]
+    listed = [item for item in of.items if item["item"].startswith("Algorithm")]
     return "\n".join([
-        f"## {of['title']}\n",
-        f"{{cite:t}}`{of['paper']}`. Claim by claim, with numbers: {{doc}}`/{of['claims']}`.\n",
+        f"## {of.title}\n",
+        f"{{cite:t}}`{of.key}`. With the papers' sentences and with the scale of each row: {{doc}}`/{of.page}`.\n",
         "::::{grid} 1 1 2 2\n:gutter: 3\n",
-        *(line for item in shown for line in card(item, staged)),
+        *(line for name, items in groupby(drawn, claims.base) for line in card(name, [*items], of, staged, numbers)),
         "::::\n",
         *algorithms(listed),
     ])  # fmt: skip
 
 
-def contents(staged: Path) -> str:
-    """What stands behind the page's introduction."""
-    meanings = "\n".join(f"- {verdict(name)}: {meaning}." for name, (_, meaning) in VERDICTS.items())
-    return "\n\n".join([meanings, *(paper(of, staged) for of in papers())]) + "\n"
-
-
 def stage(staged: Path) -> None:
     """Write the gallery into the staged book, from the staged notebooks."""
+    numbers = Glued(staged / "notebooks")
     page = staged / "book" / "gallery.md"
-    text = page.read_text()
-    if MARK not in text:
-        raise ValueError(f"book/gallery.md must say where the papers' items stand: {MARK}")
-    page.write_text(text.replace(MARK, contents(staged)))
+    claims.put(page, "the verdicts", claims.meanings())
+    claims.put(page, MARK, "\n\n".join(paper(of, staged, numbers) for of in claims.papers()))

@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import build
+import claims
 import copies
 import gallery
 import look
@@ -206,7 +207,8 @@ def test_a_new_notebook_needs_itself_and_a_line_in_the_contents(tmp_path, monkey
     for path in tmp_path.glob("notebooks/*.ipynb"):  # the others were not executed here
         if path.stem != "thrown_away":
             path.unlink()
-    monkeypatch.setattr(gallery, "stage", lambda staged: None)
+    for made in (claims, gallery):
+        monkeypatch.setattr(made, "stage", lambda staged: None)
     build.stage()
     assert (tmp_path / "_build/src/notebooks/thrown_away.ipynb").exists()
 

@@ -258,10 +258,11 @@ def key(cell):
 
 
 def named(rows):
-    """Mean bounds of all cells, by the names that other pages quote.
+    """The audits' bounds in all cells, by the names that other pages quote.
 
-    Of held-out samples it also names by how much the AUC is ahead of the
-    canary's, and the ends of the interval, where there is one audit.
+    It also names how far the worlds are apart, in standard deviations. Of
+    held-out samples it names by how much the AUC is ahead of the canary's,
+    and the ends of the interval, where there is one audit.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
@@ -271,7 +272,8 @@ def named(rows):
         name = f"{key(cell)}_{SHORT[way]}_{attack}"
         name += "_black" if box == "black" else ""
         name += f"_{models}" if models > 256 else ""
-        found[name] = one.bound.mean()
+        found[name] = one.bound.tolist()
+        found[f"{name}_apart"] = one.separation.tolist()
         if len(one) == 1 and "held out" in way and one.ahead.notna().all():
             for column in ("ahead", "ahead_low", "ahead_high"):
                 found[f"{name}_{column}"] = one[column].item()

@@ -13,7 +13,7 @@ import xarray as xr
 import yaml
 
 import dpsub
-from dpsub import audits, crafters
+from dpsub import audits, crafters, findings
 
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
@@ -60,6 +60,12 @@ def with_repeats(folder, label):
         )
         for key, one in found.items()
     }
+
+
+def bounds(one, *, delta, step=-1):
+    """The valid bounds at one step, of each repeat of an audit."""
+    at_step = findings.bounds(one.isel(step=[step]), delta=delta)
+    return [bound.epsilon for (bound,) in at_step]
 
 
 def main(folder, repeats, parameters):

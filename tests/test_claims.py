@@ -1,0 +1,315 @@
+"""The papers' claims: predicates over measured numbers, and verdicts that follow the numbers."""
+
+import copy
+import itertools
+import math
+import re
+from pathlib import Path
+
+import claims
+import nbformat
+import numpy as np
+import predicates
+import pytest
+import yaml
+from own_code import glue as gluing
+from predicates import Interval, exactly
+from scipy import stats
+
+ROOT = Path(__file__).parent.parent
+PAPERS = claims.papers()
+TRIED = [
+    (paper, item, claim)
+    for paper in PAPERS
+    for item in paper.decided
+    for claim in item["claims"]
+    if claim["decides"] is not None
+]
+
+
+def decided(expression, **values):
+    def look_up(_, key):
+        value = values[key]
+        return value if isinstance(value, Interval) else np.array(value, dtype=float)
+
+    return predicates.decide(expression, look_up)
+
+
+KLEENE = {"t": "1 < 2", "f": "2 < 1", "u": "n.one < 1"}
+AND = {"tt": True, "tf": False, "tu": None, "ff": False, "fu": False, "uu": None}
+OR = {"tt": True, "tf": True, "tu": True, "ff": False, "fu": None, "uu": None}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_unknown_follows_kleene(order):
+    for pair in AND:
+        a, b = (KLEENE[one] for one in pair[::order])
+        assert decided(f"{a} and {b}", one=[0]) is AND[pair]
+        assert decided(f"{a} or {b}", one=[0]) is OR[pair]
+    assert [decided(f"not {one}", one=[0]) for one in KLEENE.values()] == [False, True, None]
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        ([True, True], "holds"),
+        ([False, False], "differs"),
+        ([True, False], "holds in part"),
+        ([True, None, False], "holds in part"),  # whatever the open part is
+        ([True, None], "not settled"),
+        ([False, None], "not settled"),
+        ([None], "not settled"),
+    ],
+)
+def test_a_verdict_is_open_where_an_open_part_could_change_it(parts, verdict):
+    for order in itertools.permutations(parts):
+        assert claims.verdict(list(order)) == verdict
+
+
+def test_numbers_over_seeds_are_compared_by_students_intervals():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0, 1, 8), rng.normal(0, 1, 8)
+    longer = rng.normal(0, 2, 5)
+    paired = stats.ttest_rel(a, b).confidence_interval(0.95)
+    welch = stats.ttest_ind(a, longer, equal_var=False).confidence_interval(0.95)
+    alone = stats.ttest_1samp(a, 0).confidence_interval(0.95)
+    for found, right in [
+        (predicates.difference(a, b), paired),
+        (predicates.difference(a, longer), welch),
+        (a, alone),
+    ]:
+        at = predicates.known(found)
+        assert (at.low, at.high) == pytest.approx((right.low, right.high))
+
+
+def test_where_nothing_differs_five_comparisons_in_a_hundred_are_settled():
+    rng = np.random.default_rng(1)
+    runs = 4000
+    settled = sum(decided("n.a < n.b", a=a, b=b) is not None for a, b in rng.normal(0, 1, (runs, 2, 5)))
+    low, high = stats.binom.interval(0.999, runs, 0.05)
+    assert low <= settled <= high
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("n.one > 0", None),  # one training settles nothing
+        ("n.one > n.many", None),
+        ("n.bound > 2", True),  # a valid bound settles what is below it
+        ("n.bound < 3", False),
+        ("n.bound > 4", None),
+        ("n.bound < 4", None),
+        ("n.exact < 2", False),
+        ("n.exact <= 2", True),
+        ("n.many >= 0.8 * n.exact", True),
+        ("n.many / n.exact > 1", True),
+        ("abs(n.low - n.exact) > 0.5", True),
+        ("-n.exact < 0 < n.exact", True),
+        ("min(n.many, n.low) < 2", True),
+        ("max(n.bound, n.exact) > 2.5", True),
+        ("between(1, 3) > n.exact", None),
+        ("estimate(n.one, 0.1) > 4", True),
+        ("estimate(n.one, 2) > 4", None),
+        ("abs(n.unknown) >= 0", True),
+        ("1 / n.unknown > 0", None),
+    ],
+)
+def test_a_comparison_is_settled_by_what_is_known(expression, answer):
+    known = {"one": [5], "many": [2.9, 3.0, 3.1], "low": [0.9, 1.0, 1.1], "bound": Interval(3, math.inf)}
+    known |= {"exact": exactly(2), "unknown": predicates.NOTHING}
+    assert decided(expression, **known) is answer
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "n.a",
+        "n.a + 1",
+        "n.a == 1",
+        "n.a in n.b",
+        "n.a.b > 1",
+        "a > 1",
+        "n['a'] > 1",
+        "len(n.a) > 1",
+        "n.a() > 1",
+        "__import__('os').getcwd() > 1",
+        "(lambda: 1)() > 0",
+        "True > 0",
+        "'a' > 'b'",
+        "n.a ** 9 > 1",
+        "min(n.a, key=n.b) > 1",
+        "[1][0] > 0",
+        "n.a > ",
+        "",
+    ],
+)
+def test_other_expressions_are_refused(expression):
+    with pytest.raises(ValueError, match="a predicate must"):
+        decided(expression, a=[1.0, 2.0], b=[1.0, 2.0])
+
+
+def test_what_cannot_be_evaluated_is_refused():
+    with pytest.raises(ZeroDivisionError, match="must not divide by 0"):
+        decided("1 / (n.a - 2) > 1", a=exactly(2))
+    with pytest.raises(ValueError, match="must be as many"):
+        decided("n.a * n.b > 1", a=[1, 2], b=[1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("paper", "item", "claim"), TRIED, ids=[f"{p.key}-{i['item']}-{i['claims'].index(c)}" for p, i, c in TRIED]
+)
+def test_numbers_turned_round_turn_the_verdict_round(paper, item, claim):
+    """Some numbers make each predicate true and others false: none is true whatever was measured."""
+    tree = predicates.parsed(claim["decides"])
+    keys = sorted(set(predicates.keys(claim["decides"])))
+    found = {}
+    rng = np.random.default_rng(0)
+    for _ in range(3_000):
+        values = np.exp(rng.normal(rng.normal(0, 3), rng.choice([0.02, 0.5, 2]), len(keys))) - 0.05
+        numbers = dict(zip(keys, map(exactly, values), strict=True))
+        found.setdefault(predicates.truth(tree, lambda *of, at=numbers: at[of]), numbers)
+        if {True, False} <= set(found):
+            break
+    assert {True, False} <= set(found)
+
+
+def notebook_with(folder, **numbers):
+    """An executed notebook that glued these numbers as own_code.glue does."""
+    outputs = []
+    displayed = gluing.display
+    gluing.display = lambda data, raw, metadata: outputs.append(
+        nbformat.v4.new_output("display_data", data, metadata=metadata)
+    )
+    try:
+        for name, number in numbers.items():
+            gluing.glue(name, number)
+    finally:
+        gluing.display = displayed
+    cell = nbformat.v4.new_code_cell("", outputs=outputs)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "page.ipynb")
+    return claims.Glued(folder)
+
+
+ROW = {
+    "item": "Figure 1",
+    "claims": [{"states": "Later is less.", "decides": "of.early > of.late"}],
+    "found": "{of.early:.2f} and {of.late:.2f}.",
+    "scale": {"ours": "digits, {of.seeds} seeds", "paper": "CIFAR-10"},
+    "notebook": "page",
+}
+
+
+@pytest.fixture
+def one_paper(monkeypatch):
+    """Makes a paper of one row, changed as asked."""
+    monkeypatch.setattr(claims, "ITEMS", {"paper": ["Figure 1"]})
+
+    def made(**changed):
+        read = {"title": "A", "page": "book/a", "short": {"of": "page.of_"}, "items": [copy.deepcopy(ROW) | changed]}
+        return claims.Paper("paper", read)
+
+    return made
+
+
+def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
+    paper = one_paper()
+    (item,) = paper.items
+    for early, late, verdict in [
+        ([3.0, 3.1, 3.2], [1.0, 1.2, 1.1], "holds"),
+        ([1.0, 1.2, 1.1], [3.0, 3.1, 3.2], "differs"),
+        ([1.0, 3.1, 2.2], [3.0, 1.2, 2.1], "not settled"),
+        (3.0, 1.0, "not settled"),
+    ]:
+        numbers = notebook_with(tmp_path, of_early=early, of_late=late, of_seeds=3)
+        assert paper.verdict(item, numbers) == verdict
+        table = "\n".join(claims.rows(paper, numbers))
+        assert f"{np.mean(early):.2f} and {np.mean(late):.2f}." in table
+        assert "digits, 3 seeds" in table
+        assert claims.shown(verdict) in table
+
+
+def test_kinds_of_numbers_are_those_that_the_paper_names(one_paper, tmp_path):
+    paper = one_paper()
+    numbers = notebook_with(tmp_path, of_early=3.0, of_late=1.0, of_many=[1, 2, 3])
+    assert predicates.known(paper.look_up(numbers)("of", "early")) == predicates.NOTHING
+    paper.kinds = {"exact": ["page.of_late", "page.of_many"], "at least": ["page.of_e*"]}
+    known = {key: predicates.known(paper.look_up(numbers)("of", key)) for key in ("early", "late", "many")}
+    assert known["early"] == Interval(3, math.inf)
+    assert known["late"] == exactly(1)
+    assert not known["many"].exact  # a list over seeds is judged by its seeds
+
+
+def test_the_tables_are_put_where_a_page_has_its_marks(one_paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "papers", lambda: [one_paper()])
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "book").mkdir()
+    notebook_with(tmp_path / "notebooks", of_early=[3, 4, 5], of_late=[1, 2, 3], of_seeds=3)
+    page = tmp_path / "book/a.md"
+    marks = re.findall(r"<!-- .* -->", (ROOT / f"{PAPERS[0].page}.md").read_text())
+    page.write_text("\n\n".join(["# A", *marks]))
+    claims.stage(tmp_path)
+    made = page.read_text()
+    assert "<!--" not in made
+    assert "4.00 and 2.00." in made
+    assert made.count(claims.shown("holds")) == 2  # what it means, and the row
+    page.write_text("# A")
+    with pytest.raises(ValueError, match=r"book/a.md must say where the verdicts stand: <!-- the verdicts -->"):
+        claims.stage(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"scale": None}, r"paper.yaml, Figure 1: a row must have scale, the numbers and what they were measured on"),
+        ({"scale": {"ours": "digits"}}, "Figure 1: scale must say ours and paper, got ours"),
+        ({"found": ""}, "Figure 1: a row must have found"),
+        ({"claims": [{"states": "A."}]}, "Figure 1: a claim must have states and decides, got states"),
+        ({"item": "Figure 2"}, r"paper.yaml must have every item of the paper, it lacks Figure 1"),
+    ],
+)
+def test_a_row_that_lacks_something_is_refused(one_paper, changed, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        one_paper(**changed)
+
+
+def test_what_has_no_claim_must_name_code_that_there_is():
+    item = {"item": "Algorithm 1", "states": "an audit", "code": ["dpsub.audit", "crafters.gradient", "book/claims.py"]}
+    claims.check(item, "paper")
+    with pytest.raises(ValueError, match=r"Algorithm 1: code must name what dpsub .* has, got 'crafters.nothing'"):
+        claims.check(item | {"code": ["crafters.nothing"]}, "paper")
+    with pytest.raises(ValueError, match="Algorithm 1: an item must have claims, or else states and code"):
+        claims.check({"item": "Algorithm 1", "states": "an audit"}, "paper")
+
+
+def test_a_missing_key_or_a_predicate_that_cannot_be_evaluated_says_where(one_paper, tmp_path):
+    numbers = notebook_with(tmp_path, of_early=3.0, of_word="a", of_zero=0)
+    paper = one_paper()
+    told = r"paper, Figure 1, 'Later is less.': a claim must ask for a key that a notebook glues, got page.of_late: "
+    with pytest.raises(ValueError, match=told):
+        paper.answers(paper.items[0], numbers)
+    with pytest.raises(ValueError, match=r"executed notebook, got page_that_is_not.early"):
+        numbers.value("page_that_is_not", "early")
+    for decides in ("of.word > 1", "of.early == 1", "of.early >"):
+        paper = one_paper(claims=[{"states": "A.", "decides": decides}])
+        with pytest.raises(ValueError, match=r"paper, Figure 1, 'A\.': "):
+            paper.answers(paper.items[0], numbers)
+
+
+def test_an_item_of_a_paper_that_is_missing_is_named(tmp_path):
+    for key in claims.PAPERS:
+        read = yaml.safe_load((ROOT / f"book/claims/{key}.yaml").read_text())
+        for name in claims.ITEMS[key]:
+            fewer = read | {"items": [item for item in read["items"] if claims.base(item) != name]}
+            with pytest.raises(ValueError, match=f"{key}.yaml must have every item of the paper, it lacks {name}$"):
+                claims.Paper(key, fewer)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_items_are_named_once_and_texts_type_no_verdict(paper):
+    names = [item["item"] for item in paper.items]
+    assert len(set(names)) == len(names)
+    page = (ROOT / f"{paper.page}.md").read_text()
+    texts = [item[part] for item in paper.decided for part in ("found",)] + [page]
+    for text in texts:
+        typed = re.search(r"\b(yes|holds|differs|in part|not settled|nothing against|agrees)\b", text, re.IGNORECASE)
+        assert not typed, typed
