@@ -120,6 +120,18 @@ def test_a_print_opens_what_is_folded_and_begins_with_the_title(page, address, n
         page.emulate_media(media="screen")
 
 
+def test_a_figure_enlarges_on_a_click(page, address):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{address}/notebooks/how_batches_are_drawn.html")
+    figure = page.locator(".cell_output img").last
+    before = figure.bounding_box()["width"]
+    figure.click()
+    large = page.locator("dialog.large-figure[open] img")
+    assert large.bounding_box()["width"] > 1.3 * before
+    large.click()
+    assert page.locator("dialog").count() == 0
+
+
 def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
     grounds = "boxes => boxes.map(box => getComputedStyle(box).backgroundColor)"
     boxes = 0

@@ -1,4 +1,5 @@
-// What style sheets cannot do: what scrolls takes the keyboard's focus, and what is folded opens before printing.
+// What style sheets cannot do: what scrolls takes the keyboard's focus, figures enlarge, and what is folded opens before
+// printing.
 (() => {
   const BOXES = [
     ["div.math, span.math, mjx-container[display='true']", "formula"],
@@ -35,6 +36,18 @@
   });
   addEventListener("resize", soon);
   addEventListener("toggle", soon, true);
+
+  addEventListener("click", ({ target }) => {
+    const figure = target.closest(".cell_output img");
+    if (!figure || figure.closest("a, button")) return;
+    const large = document.body.appendChild(document.createElement("dialog"));
+    large.className = "large-figure";
+    large.setAttribute("aria-label", "the figure, enlarged");
+    large.append(figure.cloneNode());
+    large.addEventListener("click", () => large.close());
+    large.addEventListener("close", () => large.remove());
+    large.showModal();
+  });
 
   const FOLDED = "details:not(.toggle-details):not([open])"; // the theme opens those with that class
   addEventListener("beforeprint", () => {
