@@ -6,19 +6,16 @@ A table that exists is continued.
 """
 
 import sys
-import time
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from scipy.special import logsumexp
 
 import dpsub
 from dpsub import DPSGD, accounting, crafters, data, models
 from dpsub.audits import Observer, Watch
-from own_code.provenance import how_made
+from own_code.kept_tables import continued
 
 DELTA = 1e-5
 N_TRAIN, RARE = 240, 2  # records, and those with the rare label
@@ -205,44 +202,19 @@ def cells():
     return product(SETTINGS, TASKS, CANARIES, SAMPLINGS)
 
 
-def main(path):
-    path, began = Path(path), time.monotonic()
-    rows = read(path).to_dict("records") if path.exists() else []
-    done = [tuple(row[name] for name in CELL) for row in rows]
-    known = {name: make() for name, make in TASKS.items()}
-    for cell in cells():
-        if cell in done:
-            continue
-        started = time.monotonic()
-        row = dict(zip(CELL, cell, strict=True))
-        task = known[row["task"]]
-        spec = spec_of(row["sample_rate"], row["sampling"])
-        craft = CANARIES[row["canary"]]
-        canary = craft(task, models.linear(task), spec, seed=0)
-        found = bounds(
-            task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0
-        )
-        row |= {seen: round(epsilon, 3) for seen, epsilon in found.items()}
-        row |= {
-            "agreement": canary.details.get("agreement"),
-            "runs": RUNS,
-            "seconds": round(time.monotonic() - started, 1),
-        }
-        rows.append(row)
-        print(row, flush=True)
-        write(path, rows, how_made(round(time.monotonic() - began)))
-
-
-def write(path, rows, made):
-    table = pd.DataFrame(rows).to_csv(index=False)
-    told = ", ".join(f"{name} {value}" for name, value in made.items())
-    path.write_text(f"# {told}\n{table}")
-
-
-def read(path):
-    """The table, a row an audit."""
-    return pd.read_csv(path, comment="#")
+def measured(cell):
+    """What the audit of a cell shows."""
+    task = TASKS[cell["task"]]()
+    spec = spec_of(cell["sample_rate"], cell["sampling"])
+    craft = CANARIES[cell["canary"]]
+    canary = craft(task, models.linear(task), spec, seed=0)
+    found = bounds(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
+    return {
+        **{seen: round(epsilon, 3) for seen, epsilon in found.items()},
+        "agreement": canary.details.get("agreement"),
+        "runs": RUNS,
+    }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    continued(sys.argv[1], CELL, cells(), measured)
