@@ -20,6 +20,7 @@ from own_code.kept_tables import continued
 
 DELTA, EPSILON, SEEDS = 1e-5, 10.0, 10
 CELL = ("study", "canary", "variant", "seed")
+RUNS = {"wrong parameters": 512, "optimizer": 256}
 SCENARIOS = tuple(crafters.BY_SCENARIO)
 GUESSES = {
     "right": {},
@@ -60,7 +61,7 @@ def measured(cell):
     craft = crafters.BY_SCENARIO[cell["canary"]]
     if cell["study"] == "wrong parameters":
         task = data.digits(n_train=500, seed=seed)
-        model, runs = models.linear(task), 512
+        model = models.linear(task)
         spec = calibrated(
             max_grad_norm=2.0,
             sample_rate=1.0,
@@ -71,7 +72,7 @@ def measured(cell):
     else:
         optimizer, rate, start = TRAININGS[cell["variant"]]
         task = data.digits(n_train=250, seed=seed)
-        model, runs = models.mlp(task, (32,)), 256
+        model = models.mlp(task, (32,))
         if start == "fixed":
             model = model.starting_from(first_start(model, seed))
         spec = calibrated(
@@ -87,7 +88,7 @@ def measured(cell):
         model,
         craft(task, model, guessed, seed=seed),
         spec,
-        runs=runs,
+        runs=RUNS[cell["study"]],
         observe_every=spec.steps,
         metrics=("accuracy",),
         seed=seed,
@@ -97,7 +98,7 @@ def measured(cell):
     return {
         "epsilon": round(bound.epsilon, 3),
         "accuracy": round(float(audited.accuracy.mean()), 3),
-        "runs": runs,
+        "runs": audited.sizes["run"],
     }
 
 

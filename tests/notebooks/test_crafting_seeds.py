@@ -3,12 +3,13 @@
 from own_code import crafting_seeds
 
 
-def test_a_cell_is_measured_for_every_study_and_start():
+def test_a_cell_is_measured_again(monkeypatch):
+    monkeypatch.setattr(crafting_seeds, "RUNS", dict.fromkeys(crafting_seeds.RUNS, 8))
     assert len({*crafting_seeds.cells()}) == len([*crafting_seeds.cells()])
     cell = {"study": "optimizer", "canary": "S4", "variant": "adam, fixed", "seed": 1}
     found = crafting_seeds.measured(cell)
     assert found == crafting_seeds.measured(cell)
-    assert found["accuracy"] > 0.3
+    assert found["runs"] == 8
 
 
 def test_one_start_is_that_of_all_models():
