@@ -1,8 +1,10 @@
 """The study of canaries over seeds."""
 
+import pytest
 from own_code import crafting_seeds
 
 
+@pytest.mark.slow
 def test_a_cell_is_measured_again(monkeypatch):
     monkeypatch.setattr(crafting_seeds, "RUNS", dict.fromkeys(crafting_seeds.RUNS, 8))
     assert len({*crafting_seeds.cells()}) == len([*crafting_seeds.cells()])
