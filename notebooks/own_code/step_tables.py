@@ -47,6 +47,29 @@ def training_law(result):
     return {name: result.attrs[name] for name in names}
 
 
+def step_bound(result, way, *, delta, alpha=0.05):
+    """The bound on the ε of a step by a method and a threshold."""
+    method, threshold = way
+    return epsilon_lower_bound(
+        result.score,
+        result.bit,
+        delta=delta,
+        method=method,
+        threshold=threshold,
+        alpha=alpha,
+    )
+
+
+def of_training(step, law, *, delta):
+    """The ε of the training that follows from a bound of one step."""
+    mu = step.mu
+    if mu is None:
+        some = step.epsilon > 0
+        mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
+    gaussian = replace(step, method="gdp").with_details(mu=mu)
+    return step_to_training(gaussian, delta=delta, **law).epsilon
+
+
 def step_bounds(result, *, delta, alpha=0.05):
     """The bounds that every estimator makes of an audit of steps.
 
@@ -68,26 +91,13 @@ def step_bounds(result, *, delta, alpha=0.05):
     Source: *Tight Auditing*, section 5.5 and Table 1.
     """
     law, rows = training_law(result), {}
-    for name, (method, threshold) in ESTIMATORS.items():
-        if threshold == "bets" and result.protocol != "coins":
+    for name, way in ESTIMATORS.items():
+        if way[1] == "bets" and result.protocol != "coins":
             continue
-        step = epsilon_lower_bound(
-            result.score,
-            result.bit,
-            delta=delta,
-            method=method,
-            threshold=threshold,
-            alpha=alpha,
-        )
-        mu = step.mu
-        if mu is None:
-            some = step.epsilon > 0
-            mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
-        gaussian = replace(step, method="gdp").with_details(mu=mu)
-        training = step_to_training(gaussian, delta=delta, **law)
+        step = step_bound(result, way, delta=delta, alpha=alpha)
         rows[name] = {
             "step": step.epsilon,
-            "training": training.epsilon,
+            "training": of_training(step, law, delta=delta),
             "valid": step.valid,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
