@@ -309,7 +309,7 @@ def make(path, figures):
 
     Args:
         path: the table.
-        figures: how many seeds, by the name of a figure.
+        figures: names of figures, each with the number of seeds.
     """
     path, done = Path(path), set()
     if path.exists():
@@ -317,7 +317,7 @@ def make(path, figures):
         done = set(kept.itertuples(index=False, name=None))
     else:
         path.write_text(ABOUT + ",".join(COLUMNS) + "\n")
-    for name, seeds in figures.items():
+    for name, seeds in figures:
         for seed, setting in product(range(seeds), FIGURES[name]):
             key = (*asdict(setting).values(), seed)
             if key in done:
@@ -331,4 +331,4 @@ def make(path, figures):
 if __name__ == "__main__":
     place, *asked = sys.argv[1:]
     wanted = (one.partition("=") for one in asked)
-    make(place, {name: int(seeds) for name, _, seeds in wanted})
+    make(place, [(name, int(seeds)) for name, _, seeds in wanted])

@@ -16,11 +16,11 @@ def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("seeds") / "table.csv"
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(step_seeds.FIGURES, "small", [SMALL])
-        step_seeds.make(path, {"small": 1})
+        step_seeds.make(path, [("small", 1)])
         before = path.read_text()
-        step_seeds.make(path, {"small": 1})
+        step_seeds.make(path, [("small", 1)])
         assert path.read_text() == before
-        step_seeds.make(path, {"small": 2})
+        step_seeds.make(path, [("small", 2)])
     assert path.read_text().startswith(before)
     return step_seeds.stored(path)
 
