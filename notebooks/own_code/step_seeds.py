@@ -78,7 +78,7 @@ GRADIENTS = (
 )
 PLAIN = ("mislabeled", "blank", "adversarial")
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0, 16.0)
-ON_MNIST = Setting(task="mnist", model="convnet small")
+CONVNET = Setting("mnist", "convnet small")
 TABLE_1 = {
     "digits": ("linear", 500),
     "purchases": ("mlp 128", 2_500),
@@ -129,15 +129,18 @@ FIGURES = {
     ],
     "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
     "fig10_mnist": [
-        replace(ON_MNIST, canary=canary, epsilon=epsilon)
+        replace(CONVNET, canary=canary, epsilon=epsilon)
         for canary, epsilon in product(
             ("dirac anew", "mislabeled"), EPSILONS
         )
     ],
     "fig15": [Setting(canary=one) for one in GRADIENTS],
-    "fig15_mnist": [replace(ON_MNIST, canary=one) for one in GRADIENTS],
+    "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
     "fig16": [Setting(canary=one) for one in PLAIN],
-    "fig16_mnist": [replace(ON_MNIST, canary=one) for one in PLAIN[:2]],
+    "fig16_mnist": [
+        *(Setting("mnist", canary=one) for one in PLAIN[:2]),
+        replace(CRAFTED, task="mnist"),
+    ],
     "fig16_crafted": [replace(CRAFTED, crafting=one) for one in (1, 5, 20)],
     "fig17": _along("mislabeled"),
     "fig17_others": _along("blank", "dirac anew"),
