@@ -1,8 +1,9 @@
 """How often the audit of a faulty step exceeds what is claimed.
 
 Simulated audits of single steps, after Figures 7 to 9 of *Tight Auditing*.
-In notebooks/, ``python -m own_code.fault_power FILE`` makes the table.
-A file that exists is continued.
+In notebooks/, ``python -m own_code.fault_power FILE`` makes the table, and
+with names of faults after FILE, of these alone. A file that exists is
+continued.
 """
 
 import json
@@ -77,15 +78,15 @@ def rows_of(fault):
     ]
 
 
-def make(path):
-    """Write the rows of all faults that the file does not have yet."""
+def make(path, faults=()):
+    """Write the rows of faults, by default all, that the file lacks."""
     path = Path(path)
     kept = json.loads(path.read_text()) if path.exists() else {}
     rows, seconds = (
         kept.get("rows", []),
         kept.get("made", {}).get("seconds", 0),
     )
-    for fault in FAULTS:
+    for fault in faults or FAULTS:
         if fault in {row["fault"] for row in rows}:
             continue
         began = time.process_time()  # the machine may be shared
@@ -114,4 +115,4 @@ def stored(path):
 
 
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make(sys.argv[1], sys.argv[2:])
