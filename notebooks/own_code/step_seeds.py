@@ -118,13 +118,13 @@ FIGURES = {
     "fig10": [
         replace(one, epsilon=epsilon)
         for one, epsilon in product(
-            (
-                Setting(canary="dirac anew"),
-                Setting(),
-                Setting(model="linear"),
-                Setting("random"),
-            ),
-            EPSILONS,
+            (Setting(canary="dirac anew"), Setting()), EPSILONS
+        )
+    ],
+    "fig10_models": [
+        replace(one, epsilon=epsilon)
+        for one, epsilon in product(
+            (Setting(model="linear"), Setting("random")), EPSILONS
         )
     ],
     "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
@@ -137,11 +137,10 @@ FIGURES = {
     "fig15": [Setting(canary=one) for one in GRADIENTS],
     "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
     "fig16": [Setting(canary=one) for one in PLAIN],
-    "fig16_mnist": [
-        *(Setting("mnist", canary=one) for one in PLAIN[:2]),
-        replace(CRAFTED, task="mnist"),
-    ],
-    "fig16_crafted": [replace(CRAFTED, crafting=one) for one in (1, 5, 20)],
+    "fig16_mnist": [Setting("mnist", canary=one) for one in PLAIN[:2]],
+    "fig16_mnist_crafted": [replace(CRAFTED, task="mnist")],
+    "fig16_crafted": [replace(CRAFTED, crafting=one) for one in (1, 5)],
+    "fig16_crafted_longer": [replace(CRAFTED, crafting=20)],
     "fig17": _along("mislabeled"),
     "fig17_others": _along("blank", "dirac anew"),
     "fig17_crafted": [
