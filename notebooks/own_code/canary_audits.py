@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import dpsub
-from dpsub import audits, data, models
+from dpsub import data, models
 from own_code.wide_resnet import Augmented, mean_loss, wide_resnet
 
 ADJACENCIES = ("add_remove", "substitute")
@@ -131,14 +131,4 @@ def audited(
                 progress=False,
                 **options,
             )
-    return found
-
-
-def kept(folder, name):
-    """The audits that `audited` kept in a folder under this name."""
-    found = {}
-    for path in sorted(Path(folder).glob(f"{name}-*.db")):
-        of = path.name.partition(".db")[0]
-        _, adjacency, label = of.split("-", 2)
-        found[adjacency, label.replace("_", " ")] = audits.load(path)
     return found
