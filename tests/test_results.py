@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_code import crafting_curve, cross_talk_figures, learned_at_zero, seed_tables, step_seeds, step_tables
+from own_code import (
+    crafting_curve,
+    cross_talk_figures,
+    fault_power,
+    learned_at_zero,
+    seed_tables,
+    step_seeds,
+    step_tables,
+)
 from own_code import one_run_bridge as bridge
 from own_code.twins import separation
 from scipy.stats import binom
@@ -242,6 +250,19 @@ def test_with_mislabeled_records_later_steps_leak_more_because_the_others_add_le
         for column in ("mu", "step_bets"):
             assert seed_tables.interval(fall[column])[2] < 0, setting.task
         assert seed_tables.interval(fall["others"])[1] > 0, setting.task
+
+
+def test_valid_bounds_seldom_accuse_a_right_step_and_the_papers_bayesian_rule_often_does():
+    table = fault_power.stored(RESULTS / "fault_power.json")
+    assert {"none", "noise for 1.57", "100 seeds", "clips the average"} <= set(table.index.unique("fault"))
+    assert (table.bounds.map(len) == fault_power.AUDITS).all()
+    right = table.found["none"]
+    for name in ("bets", "ranks"):
+        assert (right[name] <= binom.ppf(0.999, fault_power.AUDITS, 0.05) / fault_power.AUDITS).all()
+    assert (right["gdp_zb"] > 0.4).all()
+    for name in ("bets", "ranks", "gdp_cp"):
+        assert table.found["noise for 1.57", name, 20_000] > 0.7
+        assert table.found["clips the average", name, 2_000] == 1
 
 
 def test_at_zero_only_what_was_learned_from_the_judged_models_shows_anything():

@@ -109,9 +109,12 @@ def stored(path):
     kept = json.loads(Path(path).read_text())
     table = pd.DataFrame(kept["rows"])
     exceed = [np.mean(np.array(one) > CLAIMED) for one in table.bounds]
-    return table.assign(
+    table = table.assign(
         found=exceed, mean=[np.mean(one) for one in table.bounds]
-    ).set_index(["fault", "estimator", "observations"])
+    )
+    return table.set_index(
+        ["fault", "estimator", "observations"]
+    ).sort_index()
 
 
 if __name__ == "__main__":
