@@ -122,6 +122,8 @@ def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
     for adjacency in ("add_remove", "substitute"):
         assert 0.6 < glued[f"tight_pld_{adjacency}"] < 1.05
     assert glued["tight_gdp_add_remove"] < 0.6
+    assert glued["tight_attack_low"] == pytest.approx(glued["tight_pld_low"], abs=1e-3)
+    assert glued["tight_attack_half"] > glued["tight_pld_half"] + 0.03 > glued["tight_gdp_half"] + 0.03
     assert glued["tight_lines_gap"] < 0.1
     assert glued["tight_lines_least"] == pytest.approx(1e-5)  # of the last line, at a false-positive rate of 0
 

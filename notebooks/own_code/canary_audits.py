@@ -9,29 +9,36 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import dpsub
-from dpsub import audits, data, models
+from dpsub import data, models
 from own_code.wide_resnet import Augmented, mean_loss, wide_resnet
 
 ADJACENCIES = ("add_remove", "substitute")
 
 
 def task(name, n_train, seed):
-    """The private records: "digits", "mnist", "cifar10" or "random".
+    """The private records, such as "digits", "mnist" or "cifar10".
 
-    Images of random pixels are 8 × 8, as the digits are.
+    Images of random pixels are 8 × 8, as the digits are, or of the size
+    that is named ("random 28"). "purchases" are made up.
     """
-    if name == "random":
-        return data.random_images(n_train, 500, seed, size=8, channels=1)
+    kind, _, size = name.partition(" ")
+    if kind == "random":
+        side = int(size or 8)
+        return data.random_images(n_train, 500, seed, size=side, channels=1)
     known = {
         "digits": data.digits,
         "mnist": data.mnist,
         "cifar10": data.cifar10,
+        "purchases": data.purchase100_like,
     }
     return known[name](n_train=n_train, seed=seed)
 
 
 def model(name, task):
-    """A model: "linear", "convnet", "mlp 128" (width), "wrn 16" (depth)."""
+    """A model, such as "linear", "mlp 128" (width) or "wrn 16" (depth).
+
+    "convnet" has the size that suits the task, "convnet small" the least.
+    """
     kind, _, size = name.partition(" ")
     if kind == "mlp":
         return models.mlp(task, (int(size),))
@@ -42,6 +49,8 @@ def model(name, task):
         head = nn.Linear(math.prod(shape), task.num_classes)
         flat = nn.Sequential(nn.Flatten(), head)
         return models.from_module(flat, task, start="fresh")
+    if kind == "convnet" and size:
+        return models.convnet(task, size=size)
     return {"linear": models.linear, "convnet": models.convnet}[kind](task)
 
 
@@ -122,14 +131,4 @@ def audited(
                 progress=False,
                 **options,
             )
-    return found
-
-
-def kept(folder, name):
-    """The audits that `audited` kept in a folder under this name."""
-    found = {}
-    for path in sorted(Path(folder).glob(f"{name}-*.db")):
-        of = path.name.partition(".db")[0]
-        _, adjacency, label = of.split("-", 2)
-        found[adjacency, label.replace("_", " ")] = audits.load(path)
     return found

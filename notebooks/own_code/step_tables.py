@@ -1,8 +1,8 @@
 """Tables of audits of steps, and a figure of canaries.
 
 In notebooks/, ``python -m own_code.step_tables FOLDER`` writes the bounds
-that follow from a folder's audits into its bounds.csv. The folder is
-../results/laptop/steps_table1 or ../results/laptop/steps_canaries.
+that follow from a folder's audits, ../results/laptop/steps_table1, into
+its bounds.csv.
 """
 
 import sys
@@ -27,6 +27,7 @@ ESTIMATORS = {
     "(ε, δ), Bayesian": ("bayes_dp", "best"),
     "ε, Katz": ("katz", "best"),
 }
+INDEX = ["task", "adjacency", "ε", "estimator"]
 PANELS = {
     "add_remove": "add/remove",
     "zero_out": "zero-out",
@@ -45,6 +46,29 @@ def training_law(result):
         )
     names = ("sample_rate", "steps", "adjacency")
     return {name: result.attrs[name] for name in names}
+
+
+def step_bound(result, way, *, delta, alpha=0.05):
+    """The bound on the ε of a step by a method and a threshold."""
+    method, threshold = way
+    return epsilon_lower_bound(
+        result.score,
+        result.bit,
+        delta=delta,
+        method=method,
+        threshold=threshold,
+        alpha=alpha,
+    )
+
+
+def of_training(step, law, *, delta):
+    """The ε of the training that follows from a bound of one step."""
+    mu = step.mu
+    if mu is None:
+        some = step.epsilon > 0
+        mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
+    gaussian = replace(step, method="gdp").with_details(mu=mu)
+    return step_to_training(gaussian, delta=delta, **law).epsilon
 
 
 def step_bounds(result, *, delta, alpha=0.05):
@@ -68,26 +92,13 @@ def step_bounds(result, *, delta, alpha=0.05):
     Source: *Tight Auditing*, section 5.5 and Table 1.
     """
     law, rows = training_law(result), {}
-    for name, (method, threshold) in ESTIMATORS.items():
-        if threshold == "bets" and result.protocol != "coins":
+    for name, way in ESTIMATORS.items():
+        if way[1] == "bets" and result.protocol != "coins":
             continue
-        step = epsilon_lower_bound(
-            result.score,
-            result.bit,
-            delta=delta,
-            method=method,
-            threshold=threshold,
-            alpha=alpha,
-        )
-        mu = step.mu
-        if mu is None:
-            some = step.epsilon > 0
-            mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
-        gaussian = replace(step, method="gdp").with_details(mu=mu)
-        training = step_to_training(gaussian, delta=delta, **law)
+        step = step_bound(result, way, delta=delta, alpha=alpha)
         rows[name] = {
             "step": step.epsilon,
-            "training": training.epsilon,
+            "training": of_training(step, law, delta=delta),
             "valid": step.valid,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -209,38 +220,17 @@ def table_1(paths):
         name, adjacency, epsilon = path.name.split(".db")[0].split("-")
         bounds = step_bounds(audits.load(path), delta=DELTA)
         rows[name, adjacency, float(epsilon)] = bounds
-    return pd.concat(rows, names=INDEX["steps_table1"])
-
-
-def canaries(paths):
-    """Of audits "figure-adjacency-canary": what their steps measure."""
-    rows = {}
-    for path in paths:
-        name, adjacency, label = path.name.split(".db")[0].split("-", 2)
-        key = name, adjacency, label.replace("_", " ")
-        measured = canary_steps({key: audits.load(path)}, delta=DELTA)
-        rows[key] = measured.iloc[0].drop(["adjacency", "valid"])
-    table = pd.DataFrame(rows).T.astype(float)
-    return table.rename_axis(INDEX["steps_canaries"])
-
-
-INDEX = {
-    "steps_table1": ["task", "adjacency", "ε", "estimator"],
-    "steps_canaries": ["figure", "adjacency", "canary"],
-}
-MAKERS = {"steps_table1": table_1, "steps_canaries": canaries}
+    return pd.concat(rows, names=INDEX)
 
 
 def computed(folder, paths=None):
     """The table of a folder's audits, or of some of them."""
-    make = MAKERS[Path(folder).name]
-    return make(sorted(paths or Path(folder).glob("*.db")))
+    return table_1(sorted(paths or Path(folder).glob("*.db")))
 
 
 def stored(folder):
     """The table as it is stored beside the audits."""
-    table = pd.read_csv(Path(folder, "bounds.csv"))
-    return table.set_index(INDEX[Path(folder).name])
+    return pd.read_csv(Path(folder, "bounds.csv")).set_index(INDEX)
 
 
 if __name__ == "__main__":
