@@ -148,9 +148,11 @@ def test_dropout_drops_together_what_torch_drops_together(layer, shape):
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        ours, theirs = masked(nn.Sequential(layer(0.5)))[0], layer(0.5)
+        given, theirs = layer(0.5), layer(0.5)
+        given.register_forward_hook(lambda one, seen, passed: passed * one.p)
+        ours = masked(nn.Sequential(given))[0]
         expected = torch.stack([theirs(torch.ones(shape)) for _ in range(10)])
-    ours(torch.ones(shape))
+    assert (ours(torch.ones(shape)) == 0.5).all(), "what a layer holds stays with it"
     [[masks]] = draw([ours], (10,), torch.Generator().manual_seed(0), torch.ones(1))
     found = masks * torch.ones(shape)
     assert together(found) == together(expected)

@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from modules_of_others import Words
+from modules_of_others import FastAttention, Words
 from opacus.layers import DPLSTM
 from torch import nn
 
@@ -73,6 +73,7 @@ REFUSED = [
     (Of(lambda out: out if out.sum() > 100 else out * len(out)), ALONE + "outputs in training mode"),
     (Words(nn.Embedding(5, 3, scale_grad_by_freq=True), 24), ALONE + "gradients in training mode"),
     (Of(lambda out: out * torch.rand_like(out)), RANDOM + "training mode"),
+    (FastAttention(dropout=0.3), RANDOM + "training mode"),
     (Of(nn.functional.dropout), RANDOM + "training mode"),
     (in_training(lambda out: out * float(np.random.default_rng().random())), RANDOM + "training mode"),
     (Of(lambda out: out + np.random.default_rng().random(), training=(False,)), RANDOM + "eval mode"),
