@@ -228,6 +228,7 @@ ACCEPTED = {
     "bag of words": (lambda: Words(nn.EmbeddingBag(5, 3), 3), None),
     "single numbers": (Scaled, None),
     "frozen": (lambda: nn.Sequential(Around(nn.Tanh()).requires_grad_(False), nn.Linear(10, 10)), None),
+    "frozen batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False).eval(), *head()), None),
     "numbers": (lambda: Constant(buffer=False), None),
     "buffer": (lambda: Constant(buffer=True), None),
     "otherwise in training": (of_layers(lambda: Function(lambda x, trains: x * 2 if trains else x, modes=True)), None),

@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 
 NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
+OTHER_NAMES = {  # parts of them, of which the first that is found counts
+    "zero_out": ("zero", "null", "replace_special"),
+    "add_remove": ("_add_", "remov", "unbounded", "member", "presen", "insert", "delete"),
+    "substitute": ("replac", "subst", "swap", "edit", "chang", "bounded", "label", "attrib"),
+}
 SAMPLINGS = ("poisson", "epochs", "without_replacement")
 WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps, absolute
 
@@ -38,15 +43,9 @@ def adjacency(value: object) -> str:
 
 
 def _adjacency_meant(value: str) -> str | None:
-    """What other libraries' names for adjacencies are called here."""
-    name = re.sub("[^a-z]+", "_", value.lower()).strip("_")
-    if name in ADJACENCIES:
-        return name
-    if "zero" in name or "null" in name:
-        return "zero_out"
-    if name == "bounded" or any(part in name for part in ("replac", "subst", "swap", "edit", "change_one")):
-        return "substitute"
-    return "add_remove" if name == "unbounded" or "remov" in name or "add" in name.split("_") else None
+    """What other libraries' names for adjacencies, and what is protected, are called here."""
+    name = f"_{re.sub('[^a-z]+', '_', value.lower()).strip('_')}_"
+    return next((meant for meant, parts in OTHER_NAMES.items() if any(part in name for part in parts)), None)
 
 
 def text(name: str, value: object) -> str:

@@ -212,6 +212,29 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
     return tuple(found[name] for name in sorted(found))
 
 
+def watching(observer: Observer, bank: Bank, task: Task, runs: int) -> Watch:
+    """Its watch of the first `runs` models."""
+    found: Watch = checks.instance(
+        f"metrics: {type(observer).__name__}.watch",
+        observer.watch(bank, task, runs),
+        of=Watch,
+        called="one that returns an audits.Watch",
+    )
+    return found
+
+
+def seen(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
+    """What it observes after a step, of the shape that its dims say."""
+    found = watch.after_step()
+    if not isinstance(found, Tensor) or found.shape != shape:
+        got = f"one {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ValueError(
+            f"metrics: {type(observer).__name__} has the dims {observer.dims}, so after_step must return a tensor "
+            f"{shape} for {shape[0]} observed models, got {got}"
+        )
+    return found
+
+
 def _check_declared(observer: Observer) -> None:
     kind, dims = type(observer).__name__, observer.dims
     for name in ("name", "long_name"):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from dpsub.models.interface import Losses, cross_entropy
@@ -80,6 +81,15 @@ class Masked(nn.Dropout):
         own = x.ndim if self._kind is nn.Dropout else 1 if x.ndim == CHANNELS_FIRST.get(self._kind) else 2
         self.shapes.append((*x.shape[:own], *[1] * (x.ndim - own)))
         return x
+
+
+def switch(module: nn.Module, training: bool) -> nn.Module:
+    """Put a module in a mode. Batch norm in eval mode, whose parameters and statistics are frozen, stays in it."""
+    frozen = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and not layer.training]
+    module.train(training)
+    for layer in frozen:
+        layer.eval()
+    return module
 
 
 def masked(module: nn.Module) -> list[Masked]:

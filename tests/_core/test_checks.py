@@ -117,6 +117,8 @@ def test_numbers_of_too_many_digits_to_print_are_refused_by_name():
         ("substitution", "substitute"), ("Substitute", "substitute"), ("bounded", "substitute"),
         ("add-remove", "add_remove"), ("remove", "add_remove"), ("add_or_remove_one", "add_remove"),
         ("ADD", "add_remove"), ("unbounded", "add_remove"), ("zero-out", "zero_out"), ("zeroing", "zero_out"),
+        ("attribute", "substitute"), ("label", "substitute"), ("membership", "add_remove"), ("insertion", "add_remove"),
+        ("REPLACE_SPECIAL", "zero_out"),
     ],
 )  # fmt: skip
 def test_other_names_of_adjacencies_are_translated(given, meant):

@@ -9,7 +9,7 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.models import Model, Stochastic
-from dpsub.models.differentiation import draw, masked
+from dpsub.models.differentiation import draw, masked, switch
 from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")
@@ -31,7 +31,7 @@ def bench(request, banks_of_modules):
 
 def naive(bank, loss, theta, x, y, max_grad_norm=torch.inf, *, training=False):
     """The records' clipped gradients of one model, one record after the other, (records, parameters)."""
-    module, found = bank.module(theta).train(training), []
+    module, found = switch(bank.module(theta), training), []
     trained = [one for one in module.parameters() if one.requires_grad]
     for one, label in zip(x, y, strict=True):
         [own] = loss(module(one[None]), label[None])
