@@ -154,7 +154,8 @@ def test_a_function_is_given_what_its_checks_return():
         ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1, got 0"),
         ({"delta": 0.5, "steps": 10}, ValueError, "steps must be >= 1 and <= 9, got 10"),
         ({}, TypeError, "asked() missing 1 required positional argument: 'delta'"),
-        ({"delta": 0.5, "stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps'"),
+        ({"stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps': did you mean 'steps'?"),
+        ({"colour": 1}, TypeError, "asked() got an unexpected keyword argument 'colour': it takes delta, steps, sizes"),
     ],
 )
 def test_declared_checks_name_the_argument(arguments, error, message):
