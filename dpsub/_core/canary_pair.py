@@ -23,7 +23,7 @@ class Record(NamedTuple):
     y: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CanaryPair(Frozen):
     """What fills the canary's slot in the two worlds: gradients or records. Its arrays are read-only copies.
 
@@ -84,6 +84,12 @@ class CanaryPair(Frozen):
             raise ValueError("z must not be 0: give the other gradient as z, and z_prime=None")
         if _same(z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
+
+    def __repr__(self) -> str:
+        z, other = self.z, self.z_prime
+        what = f"records {z.x.shape} labelled {z.y}" if isinstance(z, Record) else f"gradients {z.shape}"
+        what += f" and {other.y}" if isinstance(other, Record) else ""
+        return f"CanaryPair({what}, slot {self.slot}, {self.scenario!r}, {self.adjacency!r}, {self.fingerprint})"
 
     @property
     def score(self) -> str:
