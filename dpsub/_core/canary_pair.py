@@ -38,6 +38,20 @@ class CanaryPair(Frozen):
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another task refuses the pair.
             None allows any task.
         trace: arrays that the crafter recorded, for pictures; not stored.
+
+    A crafter of your own is a function that returns one, of z first: scores are high for the world with z.
+
+    >>> import numpy as np
+    >>> from dpsub import DPSGD, CanaryPair, audit, data, models
+    >>> def next_label(task, model, spec, *, seed):
+    ...     slot = int(np.random.default_rng(seed).integers(len(task.y_train)))
+    ...     x, y = task.x_train[slot], int(task.y_train[slot])
+    ...     return CanaryPair((x, y), (x, (y + 1) % task.num_classes), slot, "next label", task=task.fingerprint)
+    >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
+    >>> model = models.linear(task)
+    >>> canary = next_label(task, model, spec, seed=0)
+    >>> audit(task, model, canary, spec, runs=4, device="cpu", progress=False).score.shape
+    (4, 2)
     """
 
     z: NDArray[np.float32] | Record

@@ -21,7 +21,11 @@ from dpsub.trainers import Bank
 
 
 class Watch(ABC):
-    """An observer of one bank. `before_step` and `after_step` are called around each observed step."""
+    """An observer of one bank. `before_step` and `after_step` are called around each observed step.
+
+    `bank.theta` holds the parameters of all models, in the layout of `bank.model`; `bank.model.flat(bank.theta)` has
+    them as (runs, parameters).
+    """
 
     def before_step(self) -> None:  # noqa: B027
         """Record what the step will change, if that is needed."""
@@ -54,6 +58,23 @@ class Observer(ABC):
         all_coordinates: whether models have to train in all their coordinates. True if the observer uses more than
             scores, the slot's own gradients and the records' logits (`Model.within_span`).
         copies: how many tensors with the size of all parameters the observer holds at once, to plan memory.
+
+    >>> from dpsub import DPSGD, audit, audits, crafters, data, models
+    >>> class WatchNorm(audits.Watch):
+    ...     def __init__(self, bank):
+    ...         self.bank = bank
+    ...     def after_step(self):
+    ...         return self.bank.model.flat(self.bank.theta).norm(dim=1)
+    >>> class Norm(audits.Observer):
+    ...     name, long_name, all_coordinates = "norm", "norm of the parameters", True
+    ...     def watch(self, bank, task, runs):
+    ...         return WatchNorm(bank)
+    >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
+    >>> model = models.linear(task)
+    >>> canary = crafters.mislabeled(task, model, spec, seed=0)
+    >>> found = audit(task, model, canary, spec, runs=4, metrics=[Norm()], device="cpu", progress=False)
+    >>> found.norm.dims, found.norm.shape
+    (('run', 'step'), (4, 2))
     """
 
     name: ClassVar[str]
