@@ -1,7 +1,7 @@
 """Execute the notebooks with papermill, each with the parameters of a preset, and say what came of each.
 
 run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [-p NAME VALUE ...] [--device auto|cpu|cuda]
-       [--results FOLDER] [--show] [--all]
+       [--results FOLDER] [--filled FOLDER] [--show] [--all]
 
 Without --results, a notebook is not executed again while what it was made from is unchanged; --all executes it.
 """
@@ -237,6 +237,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], **changed)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--results", type=Path, help="folder to keep audits in, to go on with and to read again")
+    parser.add_argument("--filled", type=Path, help="folder for executed copies with the numbers in their prose")
     parser.add_argument("--show", action="store_true", help="print what the notebooks' tables say")
     parser.add_argument("--all", action="store_true", help="execute also what is unchanged since it was executed")
     return parser.parse_args()
@@ -292,6 +293,10 @@ def main() -> int:
     if arguments.show:
         for name in (name for name in names if name in outcomes and not outcomes[name].error):
             print(f"\n{tagged_text(EXECUTED / f'{name}.ipynb', 'table')}\n")
+    for name in (name for name in names if arguments.filled and name in outcomes and not outcomes[name].error):
+        arguments.filled.mkdir(parents=True, exist_ok=True)
+        executed = nbformat.read(EXECUTED / f"{name}.ipynb", as_version=4)
+        nbformat.write(copies.filled(copies.clean(executed)), arguments.filled / f"{name}.ipynb")
     if stopped:
         rest = "from the models that are stored" if results else "with the notebooks that are left"
         print(f"stopped; the same command goes on {rest}", file=sys.stderr)

@@ -242,10 +242,13 @@ def test_a_preset_may_give_whole_numbers_for_others_and_be_empty(run, tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, capsys):
     preset_of(tmp_path, "keeps_nothing:\n  points: 4\n", "mine")
-    assert run("--preset", "mine", "-p", "points", "5", "--show") == 0
+    notebook = nbformat.read(tmp_path / "notebooks/keeps_nothing.ipynb", as_version=4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell('There are {eval}`f"{points}"`.'))
+    nbformat.write(notebook, tmp_path / "notebooks/keeps_nothing.ipynb")
+    assert run("--preset", "mine", "-p", "points", "5", "--filled", str(tmp_path / "alone")) == 0
     shown = capsys.readouterr().out
-    executed = nbformat.read(tmp_path / "_build/executed/keeps_nothing.ipynb", as_version=4)
-    assert executed.cells[-1].outputs[0].text == "5\n"
+    *_, code, prose = nbformat.read(tmp_path / "alone/keeps_nothing.ipynb", as_version=4).cells
+    assert (code.outputs[0].text, prose.source) == ("5\n", "There are 5.")
     assert "keeps_nothing" in shown
     assert "audited" not in shown
     with pytest.raises(SystemExit, match="there is no preset 'huge' in notebooks/params/: there are mine, small"):
