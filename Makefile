@@ -1,6 +1,7 @@
 PYTHON ?= python3
 PRESET ?= quick
 DEVICE ?= auto
+RESULTS ?= results/$(PRESET)
 BIN := .venv/bin
 READY := .venv/.ready
 # Threads that wait by spinning slow a busy machine down many times over.
@@ -49,8 +50,8 @@ notebooks: $(READY)  ## execute the notebooks that have changed with the quick p
 all-notebooks: $(READY)  ## execute every notebook with the quick preset, changed or not
 	$(BIN)/python book/run.py --all
 
-rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in results/
-	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results results/$(PRESET)
+rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in RESULTS
+	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results $(RESULTS)
 
 pages: $(READY)  ## build the book into _build/html from the notebooks as they were last executed
 	$(BIN)/python book/build.py

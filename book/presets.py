@@ -34,23 +34,31 @@ def sections(notebooks: Path, preset: str) -> dict[str, dict[str, Any]]:
     """
     path = notebooks / "params" / f"{preset}.yaml"
     if not path.exists():
-        there = ", ".join(sorted(other.stem for other in path.parent.glob("*.yaml")))
-        raise ValueError(f"there is no preset {preset!r} in {notebooks.name}/params/; there are {there}")
+        there = sorted(other.stem for other in path.parent.glob("*.yaml"))
+        raise ValueError(f"there is no preset {preset!r} in {notebooks.name}/params/: {_nearest(preset, there)}")
     try:
         found = yaml.safe_load(path.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be YAML: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must have a section for each notebook that it changes, got {found!r}")
-    known = [notebook.stem for notebook in sorted(notebooks.glob("*.ipynb"))]
     for name, given in found.items():
-        if name not in known:
-            raise ValueError(f"{path}: there is no notebook {name!r} in {notebooks.name}/: {_nearest(name, known)}")
-        _check(f"{path}: {name}", given, defaults(notebooks / f"{name}.ipynb"))
+        try:
+            check_notebook(notebooks, name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        check(f"{path}: {name}", given, defaults(notebooks / f"{name}.ipynb"))
     return found
 
 
-def _check(where: str, given: Any, known: dict[str, Any]) -> None:
+def check_notebook(notebooks: Path, name: Any) -> None:
+    """Refuse the name of a notebook that does not exist."""
+    known = [notebook.stem for notebook in sorted(notebooks.glob("*.ipynb"))]
+    if name not in known:
+        raise ValueError(f"there is no notebook {name!r} in {notebooks.name}/: {_nearest(name, known)}")
+
+
+def check(where: str, given: Any, known: dict[str, Any]) -> None:
     """Refuse parameters that the notebook does not have, and values of another kind."""
     if not isinstance(given, dict):
         raise ValueError(f"{where} must have lines like `runs: 100`, got {given!r}")
@@ -63,7 +71,7 @@ def _check(where: str, given: Any, known: dict[str, Any]) -> None:
 
 def _nearest(name: Any, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def _problem(value: Any, default: Any) -> str:

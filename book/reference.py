@@ -64,7 +64,7 @@ def repository_of(environment: str | None) -> dict[str, str] | None:
 
 def source_of(value: Any) -> str:
     """The file of an object, as a link where there is a public repository."""
-    path = Path(inspect.getsourcefile(value) or "").resolve().relative_to(ROOT).as_posix()
+    path = Path(inspect.getsourcefile(inspect.unwrap(value)) or "").resolve().relative_to(ROOT).as_posix()
     repository = repository_of(os.environ.get(REPOSITORY))
     if not repository:
         return f"**File**: ``{path}``"

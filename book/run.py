@@ -1,6 +1,7 @@
 """Execute the notebooks with papermill, each with the parameters of a preset, and say what came of each.
 
-run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [--device auto|cpu|cuda] [--results FOLDER] [--show] [--all]
+run.py [NOTEBOOK ...] [--preset quick|laptop|paper|YOURS] [-p NAME VALUE ...] [--device auto|cpu|cuda]
+       [--results FOLDER] [--filled FOLDER] [--show] [--all]
 
 Without --results, a notebook is not executed again while what it was made from is unchanged; --all executes it.
 """
@@ -26,6 +27,7 @@ import copies
 import nbformat
 import papermill
 import presets
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
@@ -231,8 +233,11 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", help="names without .ipynb; by default all that the preset has")
     parser.add_argument("--preset", default="quick")
+    changed = {"metavar": ("NAME", "VALUE"), "help": "a parameter of these notebooks; VALUE is YAML"}
+    parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], **changed)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--results", type=Path, help="folder to keep audits in, to go on with and to read again")
+    parser.add_argument("--filled", type=Path, help="folder for executed copies with the numbers in their prose")
     parser.add_argument("--show", action="store_true", help="print what the notebooks' tables say")
     parser.add_argument("--all", action="store_true", help="execute also what is unchanged since it was executed")
     return parser.parse_args()
@@ -258,15 +263,19 @@ def main() -> int:
     preset, results = arguments.preset, arguments.results
     try:
         changes = presets.sections(SOURCES, preset)
+        for name in arguments.notebooks:
+            presets.check_notebook(SOURCES, name)
+        names = arguments.notebooks or notebooks(preset, changes)
+        own = {name: yaml.safe_load(value) for name, value in arguments.parameter}
+        for name in names if own else ():
+            presets.check(f"-p: {name}", own, presets.defaults(SOURCES / f"{name}.ipynb"))
+            changes[name] = changes.get(name, {}) | own
         device, commit = machine(arguments.device)
-    except ValueError as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise SystemExit(str(error)) from None
-    names = arguments.notebooks or notebooks(preset, changes)
     jobs = []
     for name in names:
         source = SOURCES / f"{name}.ipynb"
-        if not source.exists():
-            raise SystemExit(f"there is no notebook {name!r} in {SOURCES.relative_to(ROOT)}/")
         given = parameters(name, changes, arguments.device, results)
         makings = copies.made_from(source, given, device.rpartition(",")[0])
         jobs.append(Job(source, EXECUTED / source.name, given, makings, QUICK_CELL if preset == "quick" else None))
@@ -284,6 +293,10 @@ def main() -> int:
     if arguments.show:
         for name in (name for name in names if name in outcomes and not outcomes[name].error):
             print(f"\n{tagged_text(EXECUTED / f'{name}.ipynb', 'table')}\n")
+    for name in (name for name in names if arguments.filled and name in outcomes and not outcomes[name].error):
+        arguments.filled.mkdir(parents=True, exist_ok=True)
+        executed = nbformat.read(EXECUTED / f"{name}.ipynb", as_version=4)
+        nbformat.write(copies.filled(copies.clean(executed)), arguments.filled / f"{name}.ipynb")
     if stopped:
         rest = "from the models that are stored" if results else "with the notebooks that are left"
         print(f"stopped; the same command goes on {rest}", file=sys.stderr)
@@ -292,7 +305,9 @@ def main() -> int:
         outcome = outcomes[name]
         models = f"{outcome.trained:>8,} models trained, {outcome.read:>8,} read" if results else ""
         print(f"  {name:24}{outcome.what:10}{outcome.seconds:6,.0f} s  {models}  {outcome.error}".rstrip())
-        if outcome.error and outcome.read:
+        if results and "store holds another audit" in outcome.error:
+            print("    give --results another folder (`make rerun RESULTS=results/mine`), or these audits' parameters")
+        elif outcome.error and outcome.read:
             folder = os.fspath(results / name)
             print(f"    the {outcome.read:,} models in {folder} stay; dpsub.audits.load_all({folder!r}) reads them")
     return int(stopped or any(outcome.error for outcome in outcomes.values()))

@@ -9,7 +9,7 @@ from dpsub._version import __version__
 
 if TYPE_CHECKING:
     from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
-    from dpsub._core import DPSGD, CanaryPair, Pairs
+    from dpsub._core import DPSGD, CanaryPair, Pairs, Record
     from dpsub.audits import (
         audit,
         audit_one_run,
@@ -27,6 +27,7 @@ __all__ = [
     "DPSGD",
     "CanaryPair",
     "Pairs",
+    "Record",
     "__version__",
     "accounting",
     "audit",
@@ -55,6 +56,7 @@ _NAMES = {
     "DPSGD": "_core",
     "CanaryPair": "_core",
     "Pairs": "_core",
+    "Record": "_core",
     "audit": "audits",
     "audit_one_run": "audits",
     "audit_steps": "audits",

@@ -110,15 +110,17 @@ class Words(nn.Module):
 
 
 class FastAttention(nn.Module):
-    """By torch's fused attention, of two heads."""
+    """By torch's fused attention, of two heads, as Hugging Face writes it: a dropout layer holds the rate alone."""
 
-    def __init__(self, **options):
+    def __init__(self, dropout=0.0, **options):
         super().__init__()
         self.embed, self.out, self.options = nn.Linear(8, 24), nn.Linear(8, 10), options
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x):
         parts = self.embed(x.view(-1, 8, 8)).view(-1, 8, 2, 12).transpose(1, 2).chunk(3, dim=-1)
-        seen = nn.functional.scaled_dot_product_attention(*parts, **self.options)
+        rate = self.drop.p if self.training else 0.0
+        seen = nn.functional.scaled_dot_product_attention(*parts, dropout_p=rate, **self.options)
         return self.out(seen.transpose(1, 2).flatten(2).mean(dim=1))
 
 
@@ -226,6 +228,7 @@ ACCEPTED = {
     "bag of words": (lambda: Words(nn.EmbeddingBag(5, 3), 3), None),
     "single numbers": (Scaled, None),
     "frozen": (lambda: nn.Sequential(Around(nn.Tanh()).requires_grad_(False), nn.Linear(10, 10)), None),
+    "frozen batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False).eval(), *head()), None),
     "numbers": (lambda: Constant(buffer=False), None),
     "buffer": (lambda: Constant(buffer=True), None),
     "otherwise in training": (of_layers(lambda: Function(lambda x, trains: x * 2 if trains else x, modes=True)), None),

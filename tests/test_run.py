@@ -105,6 +105,14 @@ def test_what_was_stopped_is_said_and_counted_when_it_goes_on(run, tmp_path, mon
     assert re.search(r"audited +read +\d+ s +0 models trained, +20 read", capsys.readouterr().out)
     assert json.loads((results / "runs.json").read_text())["audited"] == kept
 
+    def refuse(job):
+        raise ValueError("store holds another audit, S2.db:\n  runs: stored 20, asked for 30")
+
+    monkeypatch.setattr(module, "stored_models", lambda folder: 20)
+    monkeypatch.setattr(module, "execute", refuse)
+    assert run("audited", "-p", "runs", "30", "--results", str(results)) == 1
+    assert "give --results another folder (`make rerun RESULTS=results/mine`)" in capsys.readouterr().out
+
 
 @pytest.fixture
 def executed(tmp_path):
@@ -161,8 +169,12 @@ def test_notebooks_run_in_their_folder_and_keep_audits_where_they_were_told(run,
 
 def test_what_cannot_be_rerun_is_said_first(run, tmp_path):
     for arguments, told in (
-        (["nothing"], "there is no notebook 'nothing' in notebooks/"),
-        (["audited", "--preset", "huge"], "there is no preset 'huge' in notebooks/params/; there are small"),
+        (["xyz"], "there is no notebook 'xyz' in notebooks/: there are audited, fails, keeps_nothing"),
+        (["audit"], r"there is no notebook 'audit' in notebooks/: did you mean 'audited'\?"),
+        (["audited", "--preset", "huge"], "there is no preset 'huge' in notebooks/params/: there are small"),
+        (["audited", "-p", "rums", "20"], r"-p: audited has no parameter 'rums': did you mean 'runs'\?"),
+        (["audited", "-p", "runs", "many"], "-p: audited: runs must be a whole number, got 'many'"),
+        (["keeps_nothing", "audited", "-p", "runs", "20"], "-p: keeps_nothing has no parameter 'runs': there are poi"),
     ):
         with pytest.raises(SystemExit, match=told):
             run(*arguments)
@@ -178,7 +190,7 @@ NUMBERS = "runs = 10\ndelta = 1e-5\nrates = [1.0, 0.25]\nmore = []\nflag = True\
     ("written", "told"),
     [
         ("rums: 20", r"small.yaml: numbers has no parameter 'rums': did you mean 'runs'\?"),
-        ("quite_another: 1", "has no parameter 'quite_another': it has runs, delta, rates, more, flag, name"),
+        ("quite_another: 1", "has no parameter 'quite_another': there are runs, delta, rates, more, flag, name"),
         ("runs: 1e3", "small.yaml: numbers: runs must be a whole number, got '1e3': write 1000"),
         ("runs: 20.5", r"runs must be a whole number, got 20.5"),
         ("runs: [20]", r"runs must be a whole number, got \[20\]"),
@@ -230,11 +242,16 @@ def test_a_preset_may_give_whole_numbers_for_others_and_be_empty(run, tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, capsys):
     preset_of(tmp_path, "keeps_nothing:\n  points: 4\n", "mine")
-    assert run("--preset", "mine") == 0
+    notebook = nbformat.read(tmp_path / "notebooks/keeps_nothing.ipynb", as_version=4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell('There are {eval}`f"{points}"`.'))
+    nbformat.write(notebook, tmp_path / "notebooks/keeps_nothing.ipynb")
+    assert run("--preset", "mine", "-p", "points", "5", "--filled", str(tmp_path / "alone")) == 0
     shown = capsys.readouterr().out
+    *_, code, prose = nbformat.read(tmp_path / "alone/keeps_nothing.ipynb", as_version=4).cells
+    assert (code.outputs[0].text, prose.source) == ("5\n", "There are 5.")
     assert "keeps_nothing" in shown
     assert "audited" not in shown
-    with pytest.raises(SystemExit, match="there is no preset 'huge' in notebooks/params/; there are mine, small"):
+    with pytest.raises(SystemExit, match="there is no preset 'huge' in notebooks/params/: there are mine, small"):
         run("--preset", "huge")
 
 

@@ -23,7 +23,7 @@ class Record(NamedTuple):
     y: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CanaryPair(Frozen):
     """What fills the canary's slot in the two worlds: gradients or records. Its arrays are read-only copies.
 
@@ -38,6 +38,20 @@ class CanaryPair(Frozen):
         task: `Task.fingerprint` of the task that the pair was crafted for; an audit on another task refuses the pair.
             None allows any task.
         trace: arrays that the crafter recorded, for pictures; not stored.
+
+    A crafter of your own is a function that returns one, of z first: scores are high for the world with z.
+
+    >>> import numpy as np
+    >>> from dpsub import DPSGD, CanaryPair, audit, data, models
+    >>> def next_label(task, model, spec, *, seed):
+    ...     slot = int(np.random.default_rng(seed).integers(len(task.y_train)))
+    ...     x, y = task.x_train[slot], int(task.y_train[slot])
+    ...     return CanaryPair((x, y), (x, (y + 1) % task.num_classes), slot, "next label", task=task.fingerprint)
+    >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
+    >>> model = models.linear(task)
+    >>> canary = next_label(task, model, spec, seed=0)
+    >>> audit(task, model, canary, spec, runs=4, device="cpu", progress=False).score.shape
+    (4, 2)
     """
 
     z: NDArray[np.float32] | Record
@@ -84,6 +98,12 @@ class CanaryPair(Frozen):
             raise ValueError("z must not be 0: give the other gradient as z, and z_prime=None")
         if _same(z, z_prime):
             raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
+
+    def __repr__(self) -> str:
+        z, other = self.z, self.z_prime
+        what = f"records {z.x.shape} labelled {z.y}" if isinstance(z, Record) else f"gradients {z.shape}"
+        what += f" and {other.y}" if isinstance(other, Record) else ""
+        return f"CanaryPair({what}, slot {self.slot}, {self.scenario!r}, {self.adjacency!r}, {self.fingerprint})"
 
     @property
     def score(self) -> str:

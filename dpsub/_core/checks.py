@@ -9,44 +9,58 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
+OtherNames = Mapping[str, Sequence[str]]  # parts of other names of what is known; the first that is found counts
+OTHER_ADJACENCIES: OtherNames = {
+    "zero_out": ("zero", "null", "replace_special"),
+    "add_remove": ("_add_", "remov", "unbounded", "member", "presen", "insert", "delete"),
+    "substitute": ("replac", "subst", "swap", "edit", "chang", "bounded", "label", "attrib"),
+}
+OTHER_ARGUMENTS: OtherNames = {
+    "alpha": ("confid", "signif", "level"),
+    "noise_multiplier": ("sigma",),
+    "sample_rate": ("_q_", "subsampl"),
+    "max_grad_norm": ("clip",),
+    "learning_rate": ("_lr_",),
+    "epsilon": ("_eps_",),
+    "adjacency": ("neighb", "relation"),
+    "runs": ("trials", "models"),
+    "seed": ("random_state", "_rng_"),
+}
 SAMPLINGS = ("poisson", "epochs", "without_replacement")
 WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps, absolute
 
 
-def choice(name: str, value: object, options: Sequence[str]) -> str:
+def choice(name: str, value: object, options: Sequence[str], others: OtherNames | None = None) -> str:
+    """The value, if it is one of the options; `others` are other names of them."""
     if isinstance(value, str) and value in options:
         return value
     listed = ", ".join(repr(option) for option in options)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+    raise ValueError(f"{name} must be one of {listed}, got {value!r}{did_you_mean(value, options, others)}")
 
 
 def adjacency(value: object) -> str:
-    try:
-        return choice("adjacency", value, ADJACENCIES)
-    except ValueError as error:
-        meant = _adjacency_meant(value) if isinstance(value, str) else None
-        raise (ValueError(f"{error}: did you mean {meant!r}?") if meant else error) from None
+    return choice("adjacency", value, ADJACENCIES, OTHER_ADJACENCIES)
 
 
-def _adjacency_meant(value: str) -> str | None:
-    """What other libraries' names for adjacencies are called here."""
+def did_you_mean(value: object, known: Sequence[str], others: OtherNames | None = None) -> str:
+    """Which of the known names a value was meant to be, as the end of an error; "" if none of them is near."""
+    if not isinstance(value, str):
+        return ""
     name = re.sub("[^a-z]+", "_", value.lower()).strip("_")
-    if name in ADJACENCIES:
-        return name
-    if "zero" in name or "null" in name:
-        return "zero_out"
-    if name == "bounded" or any(part in name for part in ("replac", "subst", "swap", "edit", "change_one")):
-        return "substitute"
-    return "add_remove" if name == "unbounded" or "remov" in name or "add" in name.split("_") else None
+    listed = ((one, parts) for one, parts in (others or {}).items() if one in known)
+    meant = [one for one, parts in listed if any(part in f"_{name}_" for part in parts)]
+    meant = [name] if name in known else meant or get_close_matches(name, known, 1)
+    return f": did you mean {meant[0]!r}?" if meant else ""
 
 
 def text(name: str, value: object) -> str:
@@ -230,7 +244,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
     """Check arguments of a function before it runs. It is given what the checks return.
 
-    An argument that is its own default is not checked.
+    An argument that is its own default is not checked. A misspelt name is answered with the one that was meant.
 
     Args:
         names: arguments that mean the same everywhere, checked as `ARGUMENTS` says.
@@ -243,10 +257,12 @@ def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def with_checks(*args: Any, **kwargs: Any) -> Any:
+            if not signature.parameters.keys() >= kwargs.keys():
+                _refuse_unknown(function, kwargs)
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # Python's own words for what is missing or unknown
+                return function(*args, **kwargs)  # Python's own words for what is missing
             given = bound.arguments
             for name, test in tests:
                 if name in given and given[name] is not signature.parameters[name].default:
@@ -256,6 +272,18 @@ def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
         return cast(F, with_checks)
 
     return decorate
+
+
+def _refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Name what is no argument of a function, nor a key of the `TypedDict` that its last one unpacks."""
+    parameters = inspect.signature(function, eval_str=True).parameters
+    known, *_, last = [*parameters], *parameters.values()
+    if last.kind is last.VAR_KEYWORD:
+        known[-1:] = [key for typed in get_args(last.annotation) for key in typed.__annotations__]
+    for name in given:
+        if name not in known:
+            meant = did_you_mean(name, known, OTHER_ARGUMENTS) or f": it takes {', '.join(known)}"
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{meant}")
 
 
 def check_fields(record: object, *names: str, **ranges: Check) -> None:

@@ -17,7 +17,7 @@ from dpsub._core.frozen import Frozen, read_only, read_only_mapping
 NO_PAIRS = "pairs must be one dpsub.CanaryPair or more, or a dpsub.Pairs"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pairs(Frozen):
     """m pairs under substitution, in m slots. Its arrays are read-only copies.
 
@@ -172,6 +172,10 @@ class Pairs(Frozen):
             return cls(slots, z, z_prime, **fields)
         except ValueError as error:
             raise ValueError(f"pairs: {error}") from None
+
+    def __repr__(self) -> str:
+        what = f"records {self.z.shape[1:]}" if self.of_records else f"gradients ({self.parameters},)"
+        return f"Pairs({len(self)} pairs of {what}, {self.scenario!r}, {self.fingerprint})"
 
     def __len__(self) -> int:
         return len(self.slots)

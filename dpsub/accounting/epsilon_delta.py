@@ -78,6 +78,7 @@ def epsilon(
     engine: str = ...,
     eps_error: float = ...,
 ) -> Array: ...
+@checks.checked()
 def epsilon(
     *,
     noise_multiplier: float | None = None,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Protocol, TypedDict
@@ -88,14 +87,8 @@ class Execution:
         """The execution that was given, or the one that keyword arguments describe.
 
         Raises:
-            TypeError: if an argument is unknown, or both were given.
+            TypeError: if both were given.
         """
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                close = get_close_matches(name, known, 1)
-                meant = f": did you mean {close[0]!r}?" if close else f", which are {', '.join(known)}"
-                raise TypeError(f"{name!r} is no argument of the function nor one of Execution{meant}")
         if execution is None:
             return cls(**options)
         checks.instance("execution", execution, of=Execution, called="an Execution")

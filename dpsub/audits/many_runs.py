@@ -21,7 +21,7 @@ from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_a
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
 from dpsub.audits.local_executors import Executor
-from dpsub.audits.observers import Observer, Score, chosen
+from dpsub.audits.observers import Observer, Score, chosen, seen, watching
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
@@ -288,21 +288,23 @@ class ManyRuns(BankPlan):
             score = LearnedScore(self.learning.learned, repeat, self.canary(repeat).score == "displacement")
         # Observers of only some runs observe those of the first block.
         observers = [one for one in (score, *self.observers) if one.most_runs is None or block == 0]
-        watches = {one.name: one.watch(bank, self.task, min(runs, self.rows(one))) for one in observers}
+        counts = {one.name: min(runs, self.rows(one)) for one in observers}
+        watches = {one.name: watching(one, bank, self.task, counts[one.name]) for one in observers}
         observed, last = set(self.observed), {self.spec.steps}
         due = {one.name: observed if "step" in one.dims else last for one in observers}
-        seen: dict[str, list[Tensor]] = {name: [] for name in watches}
+        sizes = {one.name: () if "step" in one.dims else (self.model.parameters,) for one in observers}
+        found: dict[str, list[Tensor]] = {name: [] for name in watches}
         for step in range(1, self.spec.steps + 1):
             if stop.is_set():
                 raise Stopped
-            looking = [name for name in watches if step in due[name]]
-            for name in looking:
-                watches[name].before_step()
+            looking = [one for one in observers if step in due[one.name]]
+            for one in looking:
+                watches[one.name].before_step()
             bank.advance()
-            for name in looking:
-                seen[name].append(watches[name].after_step())
+            for one in looking:
+                found[one.name].append(seen(one, watches[one.name], (counts[one.name], *sizes[one.name])))
         stacked = {
-            one.name: torch.stack(seen[one.name], dim=1) if "step" in one.dims else seen[one.name][0]
+            one.name: torch.stack(found[one.name], dim=1) if "step" in one.dims else found[one.name][0]
             for one in observers
         }
         return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}

@@ -21,7 +21,11 @@ from dpsub.trainers import Bank
 
 
 class Watch(ABC):
-    """An observer of one bank. `before_step` and `after_step` are called around each observed step."""
+    """An observer of one bank. `before_step` and `after_step` are called around each observed step.
+
+    `bank.theta` holds the parameters of all models, in the layout of `bank.model`; `bank.model.flat(bank.theta)` has
+    them as (runs, parameters).
+    """
 
     def before_step(self) -> None:  # noqa: B027
         """Record what the step will change, if that is needed."""
@@ -54,6 +58,23 @@ class Observer(ABC):
         all_coordinates: whether models have to train in all their coordinates. True if the observer uses more than
             scores, the slot's own gradients and the records' logits (`Model.within_span`).
         copies: how many tensors with the size of all parameters the observer holds at once, to plan memory.
+
+    >>> from dpsub import DPSGD, audit, audits, crafters, data, models
+    >>> class WatchNorm(audits.Watch):
+    ...     def __init__(self, bank):
+    ...         self.bank = bank
+    ...     def after_step(self):
+    ...         return self.bank.model.flat(self.bank.theta).norm(dim=1)
+    >>> class Norm(audits.Observer):
+    ...     name, long_name, all_coordinates = "norm", "norm of the parameters", True
+    ...     def watch(self, bank, task, runs):
+    ...         return WatchNorm(bank)
+    >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
+    >>> model = models.linear(task)
+    >>> canary = crafters.mislabeled(task, model, spec, seed=0)
+    >>> found = audit(task, model, canary, spec, runs=4, metrics=[Norm()], device="cpu", progress=False)
+    >>> found.norm.dims, found.norm.shape
+    (('run', 'step'), (4, 2))
     """
 
     name: ClassVar[str]
@@ -210,6 +231,29 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
                 f"of {observer.name!r}"
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def watching(observer: Observer, bank: Bank, task: Task, runs: int) -> Watch:
+    """Its watch of the first `runs` models."""
+    found: Watch = checks.instance(
+        f"metrics: {type(observer).__name__}.watch",
+        observer.watch(bank, task, runs),
+        of=Watch,
+        called="one that returns an audits.Watch",
+    )
+    return found
+
+
+def seen(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
+    """What it observes after a step, of the shape that its dims say."""
+    found = watch.after_step()
+    if not isinstance(found, Tensor) or found.shape != shape:
+        got = f"one {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ValueError(
+            f"metrics: {type(observer).__name__} has the dims {observer.dims}, so after_step must return a tensor "
+            f"{shape} for {shape[0]} observed models, got {got}"
+        )
+    return found
 
 
 def _check_declared(observer: Observer) -> None:

@@ -183,9 +183,12 @@ def differentiable_by_records() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        why = f"of which torch says: {str(error).partition(chr(10))[0]}"
+        if "not have been used in the graph" in why or "does not require grad" in why:
+            why = "whose outputs have no derivative by them, as where records are token ids"
         raise ValueError(
-            "model must be differentiable by its records' features, got one of which torch says: "
-            f"{str(error).partition(chr(10))[0]}\nCanaries such as mislabeled need no such derivative"
+            f"model must be differentiable by its records' features, got one {why}\n"
+            "Canaries such as mislabeled need no such derivative"
         ) from error
 
 

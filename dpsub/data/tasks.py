@@ -99,7 +99,9 @@ def from_arrays(
     """A task from your own arrays.
 
     Args:
-        x_train: (n, d), or images (n, channels, height, width), n ≥ 2; finite numbers, converted to float32.
+        x_train: (n, …), n ≥ 2; finite numbers, converted to float32. `linear` and `mlp` take features (n, d), `convnet`
+            images (n, channels, height, width), and a module of your own whatever shape it can: of token ids
+            (n, tokens) it makes whole numbers again.
         y_train: (n,) whole numbers from 0.
         x_aux, y_aux, x_test, y_test: records of the same shape; empty by default.
         num_classes: at least 2; by default the largest label plus one, or 2 if that is larger; it must be given if

@@ -60,13 +60,10 @@ class MechanismDP(Claim):
 
     @classmethod
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
-        needed = set(Sampling.__annotations__) - {"sampling"}
-        unknown, missing = sorted(set(options) - needed - {"sampling"}), sorted(needed - set(options))
-        if unknown or missing:
-            what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
+        if missing := sorted({"sample_rate", "steps", "adjacency"} - set(options)):
             raise ValueError(
-                f"method 'pld' needs sample_rate, steps and adjacency, and nothing else, got them {what}"
-                + (": the noise is what it bounds" if "noise_multiplier" in unknown else "")
+                f"method 'pld' needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: the "
+                "noise is what it bounds"
             )
         q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
         adjacency = checks.adjacency(options["adjacency"])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 
+from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
+from dpsub.estimators.catalogue import OTHER_METHODS, claims_of
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
+from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
 from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks, p_value
 
-PLANNED = ("gdp", "dp")
+PLANNED = ("gdp", "dp", "pld")
 AUDITS = 20_000  # simulated; a share of them has a standard error of at most 0.0036
 FEW_RUNS = 200  # up to which every number of runs of z′ is taken with its own probability
 # With more, Gauss–Hermite: the runs of z′ under fair coins, in standard deviations from their mean, and their weights.
@@ -27,18 +31,25 @@ FINENESS = 1.005  # the answer is looked for among numbers of runs that differ b
     epsilon=partial(checks.real, above=0),
     truth=checks.real,
     power=partial(checks.real, at_least=0.01, at_most=0.99),
-    method=partial(checks.choice, options=PLANNED),
+    method=partial(checks.choice, options=PLANNED, others=OTHER_METHODS),
 )
 def runs_needed(
-    epsilon: float, *, delta: float, truth: float, power: float = 0.8, method: str = "gdp", alpha: float = 0.05
+    epsilon: float,
+    *,
+    delta: float,
+    truth: float,
+    power: float = 0.8,
+    method: str = "gdp",
+    alpha: float = 0.05,
+    **mechanism: Unpack[Sampling],
 ) -> int:
     r"""How many runs, both worlds together, until the bound of the rank test is likely to reach epsilon.
 
     `max_certifiable_epsilon` is the ceiling of a perfect attack, which makes no errors. This is about an attack that
     makes as many errors as an attack of strength `truth` has to: its trade-off function is that of μ-GDP, with the μ
-    whose ε is `truth` at delta. That is an assumption about your attack. A weaker attack needs more runs, and one whose
-    own ε is below `epsilon` never gets there. The accountant's ε is the most that `truth` can be; a bound from a pilot
-    audit is a cautious guess.
+    whose ε is `truth` at delta; for method "pld" it is that of the mechanism, with the noise whose ε is `truth`. That
+    is an assumption about your attack. A weaker attack needs more runs, and one whose own ε is below `epsilon` never
+    gets there. The accountant's ε is the most that `truth` can be; a bound from a pilot audit is a cautious guess.
 
     The runs must be independent: one run is one trained model, with its own coin and its own randomness.
 
@@ -47,9 +58,10 @@ def runs_needed(
         delta: 0 < δ < 1; the δ at which both ε are stated.
         truth: > epsilon; the attack's own ε.
         power: 0.01 to 0.99; the probability with which the bound of one step's scores is to be at least epsilon.
-        method: "gdp" or "dp", as in `epsilon_lower_bound`; the threshold is "ranks".
+        method: "gdp", "dp" or "pld", as in `epsilon_lower_bound`; the threshold is "ranks".
         alpha: as in `epsilon_lower_bound`. For bounds at several steps with simultaneous=True, give alpha divided by
             the number of steps.
+        mechanism: for method "pld" the `sample_rate`, `steps` and `adjacency` of the training, and its `sampling`.
 
     Returns:
         The number of runs; each tosses a fair coin for its world. It comes from 20,000 simulated audits
@@ -64,11 +76,13 @@ def runs_needed(
     """
     if not truth > epsilon:
         raise ValueError(f"truth must be > epsilon = {epsilon:g}, got {truth:g}: no valid bound reaches the truth")
-    claim, parameter = _claim(method, epsilon, delta)
-    mu = gdp_mu(truth, delta)
+    [claim] = claims_of(method, None, delta, mechanism)
+    parameter = _parameter(claim, epsilon)
+    attack = claim if isinstance(claim, MechanismDP) else GDP(delta)
+    strength = _parameter(attack, truth)
 
     def reached(runs: int) -> bool:
-        return power_of(runs, claim, parameter, mu, alpha) >= power
+        return power_of(runs, claim, parameter, attack, strength, alpha) >= power
 
     few, enough = 2 * LEAST_RUNS - 1, 2 * LEAST_RUNS
     while not reached(enough):
@@ -84,13 +98,15 @@ def runs_needed(
     return enough
 
 
-def power_of(runs: int, claim: Claim, parameter: float, mu: float, alpha: float) -> float:
-    """The probability that the rank test refutes the claim if the attack has the trade-off function of μ-GDP."""
+def power_of(runs: int, claim: Claim, parameter: float, attack: Claim, strength: float, alpha: float) -> float:
+    """The probability that the rank test refutes the claim if the attack has the trade-off function of another."""
     rng = stream(0, "plan")
     refuted = 0
     for negatives, weight in _coins(runs):
         if LEAST_RUNS <= negatives < runs:
-            refuted += _refuted(negatives, runs - negatives, claim, parameter, mu, alpha, round(weight * AUDITS), rng)
+            refuted += _refuted(
+                negatives, runs - negatives, claim, parameter, attack, strength, alpha, round(weight * AUDITS), rng
+            )
     return refuted / AUDITS
 
 
@@ -106,7 +122,8 @@ def _refuted(
     positives: int,
     claim: Claim,
     parameter: float,
-    mu: float,
+    attack: Claim,
+    strength: float,
     alpha: float,
     audits: int,
     rng: np.random.Generator,
@@ -118,7 +135,7 @@ def _refuted(
     # The false-positive rates at the ranks are order statistics of uniform numbers.
     gaps = np.diff([0, *(rank for rank, _ in ranks), negatives + 1])
     parts = rng.gamma(gaps, size=(audits, len(gaps))).cumsum(axis=1)
-    fnr = GDP(claim.delta).tradeoff(parts[:, :-1] / parts[:, -1:], mu)
+    fnr = attack.tradeoff(parts[:, :-1] / parts[:, -1:], strength)
     missed, remaining = np.full(audits, positives), np.ones(audits)
     refuted = np.zeros(audits, bool)
     for (rank, share), rate in zip(ranks, fnr.T, strict=True):
@@ -140,6 +157,14 @@ def _most_missed(claim: Claim, parameter: float, rank: int, negatives: int, posi
     return most
 
 
-def _claim(method: str, epsilon: float, delta: float) -> tuple[Claim, float]:
-    """The family of claims, and the parameter of the claim with this epsilon."""
-    return (GDP(delta), gdp_mu(epsilon, delta)) if method == "gdp" else (ApproximateDP(delta), epsilon)
+def _parameter(claim: Claim, epsilon: float) -> float:
+    """The parameter of the claim with this epsilon."""
+    if isinstance(claim, ApproximateDP):
+        return epsilon
+    if not isinstance(claim, MechanismDP) or claim.sample_rate == 1:
+        return gdp_mu(epsilon, claim.delta)
+    sigma = accounting.noise_multiplier(
+        target_epsilon=epsilon, sample_rate=claim.sample_rate, steps=claim.steps, delta=claim.delta,
+        adjacency=claim.adjacency, sampling=claim.sampling,
+    )  # fmt: skip
+    return claim.noise_multiplier(sigma)  # its own inverse

@@ -53,8 +53,8 @@ def no_pairs(scores: Any, bits: Any) -> None:
     names, along = _named(scores, bits)
     if "pair" in names or {"pair", "slot"} & along.keys():
         raise ValueError(
-            "scores must be one for each model, got scores of many pairs in one model: guess the pairs by "
-            "one_run_guesses, and give the guesses to one_run_epsilon_lower_bound"
+            "scores must be one for each model, got scores of many pairs in one model: give the audit to dpsub.bound, "
+            "which guesses the pairs by one_run_guesses and bounds ε by one_run_epsilon_lower_bound"
         )
 
 

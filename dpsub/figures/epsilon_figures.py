@@ -24,6 +24,7 @@ from dpsub.figures.style import (
     PALETTES,
     literal,
     looks,
+    looks_on,
     name_source,
     named_bounds,
     number,
@@ -72,7 +73,7 @@ def epsilon_against_step(
     labels = _labels(found)
     for scenario, repeats in found.items():
         epsilon = np.array([[bound.epsilon for bound in repeat] for repeat in repeats])
-        look = looks(scenario, markersize=3.5, label=labels[scenario])
+        look = looks_on(ax, scenario, markersize=3.5, label=labels[scenario])
         if len(epsilon) > 1 and len(epsilon) < 10:
             ax.plot(x, epsilon.T, color=look["color"], alpha=0.35, linewidth=0.8)
         mean, error, several = over_repeats(repeats)
@@ -83,7 +84,7 @@ def epsilon_against_step(
     ax.set_xlabel("training step")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:
-        ax.legend(loc="upper left")
+        ax.legend(loc="best")
     return artists
 
 
@@ -157,7 +158,7 @@ def against_runs(
     labels = _labels(found)
     for scenario, repeats in found.items():
         mean, error, several = over_repeats(repeats)
-        look = looks(scenario, label=labels[scenario])
+        look = looks_on(ax, scenario, label=labels[scenario])
         artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
     (artists["ceiling"],) = ax.plot(x, most, **looks("ceiling"))
     ax.set_xscale("log")

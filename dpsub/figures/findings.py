@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,12 +13,15 @@ from numpy.typing import ArrayLike
 
 from dpsub import accounting, estimators
 from dpsub._core import checks
-from dpsub.estimators import LowerBound, audit_bounds
+from dpsub.estimators import METHODS, LowerBound, audit_bounds
+from dpsub.estimators.catalogue import RULES
+from dpsub.estimators.dpsgd_claim import Sampling
 from dpsub.estimators.scores_and_marks import scores_and_bits
 from dpsub.figures import inputs
 
 __all__ = [
-    "accuracy", "bounds", "d_prime", "every_step_mu", "last_step", "panel", "panels", "promises", "source",
+    "accuracy", "bounds", "d_prime", "estimates", "every_step_mu", "last_step", "panel", "panels", "promises", "source",
+    "tidy_bounds",
 ]  # fmt: skip
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
@@ -46,6 +49,85 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     repeats = (given.isel(repeat=repeat) for repeat in range(given.sizes["repeat"]))
     found = [estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options) for one in repeats]
     return [[one] if isinstance(one, LowerBound) else one for one in found]
+
+
+def tidy_bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> pd.DataFrame:
+    """The bounds of `bounds` as a table with one row for each repeat and observed step.
+
+    Columns: `repeat`, `step`; `epsilon`, `mu` (NaN for methods without it), `method`, `rule`, `assumes`, `valid`,
+    `note`, `delta` and `alpha`, as in `estimators.LowerBound`.
+
+    Args:
+        result, delta, runs, options: as in `bounds`.
+
+    Raises:
+        ValueError: as `bounds`.
+    """
+    found = bounds(result, delta=delta, runs=runs, **options)
+    steps = inputs.steps("result", inputs.dataset("result", result))
+    return pd.DataFrame(
+        {"repeat": repeat, "step": int(step)} | _told_of(bound)
+        for repeat, of_steps in enumerate(found)
+        for step, bound in zip(steps, of_steps, strict=True)
+    )
+
+
+@checks.checked("delta", "alpha")
+def estimates(
+    scores: ArrayLike, bits: ArrayLike, *, delta: float, alpha: float = 0.05, **mechanism: Unpack[Sampling]
+) -> pd.DataFrame:
+    """What every estimator says of the same runs: one row for each method and threshold rule that go together.
+
+    Choose one of them before you look, by what you know: the largest bound of several is not valid. Columns are those
+    of `tidy_bounds`, without `repeat` and `step`. Where a rule cannot be used on these scores, `epsilon` is NaN and
+    `note` says why.
+
+    Args:
+        scores: (runs,), one for each model; higher speaks for z.
+        bits: (runs,) of 0 (trained with z) and 1 (trained with z′).
+        delta: 0 < δ < 1; the δ at which ε is stated.
+        alpha: as in `estimators.epsilon_lower_bound`.
+        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches were not Poisson's, `sampling` of the training.
+            Without them method "pld" is left out.
+
+    Raises:
+        ValueError: if an argument is out of range, or scores and bits do not go together.
+
+    >>> import numpy as np
+    >>> from dpsub import findings
+    >>> bits = np.arange(400) % 2
+    >>> scores = np.random.default_rng(0).normal(size=400) - 3 * bits
+    >>> table = findings.estimates(scores, bits, delta=1e-5)
+    >>> bool(table.valid[(table.method == "gdp") & (table.rule == "ranks")].all())
+    True
+    """
+    if np.ndim(scores) != 1:
+        raise ValueError(f"scores must be (runs,), one for each model, got shape {np.shape(scores)}")
+    rows = []
+    for method, claim in METHODS.items():
+        for name, rule in RULES.items():
+            if (method == "pld" and not mechanism) or name == "folds" or not (rule.one_threshold or claim.exact):
+                continue
+            sampling = mechanism if method == "pld" else Sampling()
+            try:
+                bound = estimators.epsilon_lower_bound(
+                    scores, bits, delta=delta, alpha=alpha, method=method, threshold=name, **sampling
+                )
+            except ValueError as error:
+                if name == "ranks":  # it takes all scores: what is wrong is an argument
+                    raise
+                bound = LowerBound(
+                    np.nan, method, claim.assumes, False, str(error), rule=name, delta=delta, alpha=alpha
+                )
+            assert isinstance(bound, LowerBound)
+            rows.append(_told_of(bound))
+    return pd.DataFrame(rows)
+
+
+def _told_of(bound: LowerBound) -> dict[str, Any]:
+    names = ("epsilon", "mu", "method", "rule", "assumes", "valid", "note", "delta", "alpha")
+    told = {name: getattr(bound, name) for name in names}
+    return told | {"mu": np.nan if bound.mu is None else bound.mu}
 
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:

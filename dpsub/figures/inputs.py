@@ -163,7 +163,10 @@ def steps(argument: str, result: xr.Dataset) -> np.ndarray:
 
 def attribute(argument: str, result: xr.Dataset, name: str) -> Any:
     if name not in result.attrs:
-        raise ValueError(f"{argument} must have the attributes of an audit, got one without {name}")
+        raise ValueError(
+            f"{argument} must have the attributes of an audit, got one without {name}: give it with "
+            f"{argument}.assign_attrs({name}=…), or to audit_training in parameters={{…}}"
+        )
     return result.attrs[name]
 
 

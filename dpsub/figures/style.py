@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -113,7 +114,9 @@ def named_bounds(names: Mapping[Any, str], bounds: Mapping[Any, LowerBound]) -> 
     return {key: name if bounds[key].valid else f"{name}, not valid" for key, name in names.items()}
 
 
-OWN = {"color": "0.25", "marker": "X"}  # for scenarios that `LOOKS` does not name
+OWN = {"color": "0.25", "marker": "X"}  # for a name that `LOOKS` does not have, by itself
+MARKERS = "Xh<>pd"  # for several such names in one figure, each with a colour
+_OWN_NAMES: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()  # by figure, in the order in which they came
 
 
 def broken(long: str, width: int) -> str:
@@ -134,6 +137,17 @@ def looks(name: str, **changes: Any) -> dict[str, Any]:
     """The look of `name`, as arguments of any matplotlib call that draws lines."""
     known = LOOKS.get(name) if isinstance(name, str) else None
     return {**(known or {**OWN, "label": literal(name)}), **changes}
+
+
+def looks_on(ax: Axes, name: str, **changes: Any) -> dict[str, Any]:
+    """The look of `name` in the figure of these axes, where names that `LOOKS` does not have differ from each other."""
+    if name in LOOKS:
+        return looks(name, **changes)
+    names = _OWN_NAMES.setdefault(ax.figure.figure, [])
+    names += [] if name in names else [name]
+    place = names.index(name)
+    own = {"color": COLORS[place % len(COLORS)], "marker": MARKERS[place % len(MARKERS)]}
+    return looks(name, **own | changes)
 
 
 def tag(ax: Axes, name: str) -> Annotation:

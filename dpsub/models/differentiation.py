@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from dpsub.models.interface import Losses, cross_entropy
@@ -60,16 +61,17 @@ def call(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
     return found
 
 
-class Masked(nn.Module):
-    """Takes the place of a dropout layer: each call multiplies by the next mask of `masks`.
+class Masked(nn.Dropout):
+    """Takes the place of a dropout layer, with all that it holds: each call multiplies by the next mask of `masks`.
 
     Without masks it lets everything pass, and notes the shapes of the masks that it would have used. They are noted for
     one record, and have all dimensions: layers may see records in another dimension than the first.
     """
 
-    def __init__(self, rate: float, kind: type) -> None:
+    def __init__(self, layer: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) -> None:
         super().__init__()
-        self.rate, self._kind = rate, kind
+        self.__dict__.update(layer.__dict__)  # its rate, which others read, and its hooks
+        self._kind = type(layer)
         self.masks: Iterator[Tensor] | None = None
         self.shapes: list[tuple[int, ...]] = []
 
@@ -81,13 +83,22 @@ class Masked(nn.Module):
         return x
 
 
+def switch(module: nn.Module, training: bool) -> nn.Module:
+    """Put a module in a mode. Batch norm in eval mode, whose parameters and statistics are frozen, stays in it."""
+    frozen = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and not layer.training]
+    module.train(training)
+    for layer in frozen:
+        layer.eval()
+    return module
+
+
 def masked(module: nn.Module) -> list[Masked]:
     """Put a `Masked` in the place of each dropout layer, and return them in order."""
     found = []
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):  # named_children names a layer once
             if isinstance(child, DROPOUTS) and type(child) in DROPOUTS:
-                found.append(Masked(child.p, type(child)))
+                found.append(Masked(child))
                 setattr(parent, name, found[-1])
     return found
 
@@ -99,8 +110,8 @@ def draw(
     return [
         [
             torch.empty(*lead, *shape, device=generator.device, dtype=like.dtype)
-            .bernoulli_(1 - layer.rate, generator=generator)
-            .div_(1 - layer.rate if layer.rate < 1 else 1)
+            .bernoulli_(1 - layer.p, generator=generator)
+            .div_(1 - layer.p if layer.p < 1 else 1)
             for shape in layer.shapes
         ]
         for layer in layers

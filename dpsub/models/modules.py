@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from dpsub.models.bank_base import GATHER_BELOW, Rows, WeightedSum
-from dpsub.models.differentiation import Masked, call, draw, masked, record_gradients
+from dpsub.models.differentiation import Masked, call, draw, masked, record_gradients, switch
 from dpsub.models.identity import identity_of
 from dpsub.models.interface import RECORDS_AT_ONCE, Losses, flat_parameters
 
@@ -64,7 +64,7 @@ class ModuleBank(Rows):
 
     def __post_init__(self) -> None:
         trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
-        net = copy.deepcopy(self.template).train(self.generator is not None)  # a thread of its own may use it
+        net = switch(copy.deepcopy(self.template), self.generator is not None)  # a thread of its own may use it
         dropouts = masked(net) if self.generator is not None else []
         if dropouts:
             with torch.no_grad():
@@ -124,7 +124,10 @@ class ModuleBank(Rows):
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank: a copy of the module as it is evaluated, with the flat parameters given or its own."""
-        module = copy.deepcopy(self.template).cpu().eval()
+        return self._one(parameters, training=False)
+
+    def _one(self, parameters: ArrayLike | Tensor | None, *, training: bool) -> nn.Module:
+        module = switch(copy.deepcopy(self.template).cpu(), training)
         if parameters is not None:
             vector = flat_parameters("parameters", parameters, self.parameters)
             with torch.no_grad():

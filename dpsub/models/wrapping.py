@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
-from dpsub.models.differentiation import Masked, draw, masked
+from dpsub.models.differentiation import Masked, draw, masked, switch
 from dpsub.models.interface import Losses, cross_entropy
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.models.modules import ModuleBank
@@ -35,11 +36,11 @@ def from_module(
     r"""A bank of any module that can be differentiated record by record.
 
     Parameters that require a gradient are trained, clipped and noised. All others, and buffers, stay as they are, so
-    heads, adapters and frozen backbones can be written as usual. Layers that Opacus knows how to replace (batch norm,
-    `nn.LSTM`, `nn.MultiheadAttention`) are refused in Opacus's words; `opacus.validators.ModuleValidator.fix` replaces
-    them. Dropout is drawn for each model from its bank's stream. Scores, accuracy and canaries' own gradients are
-    computed without it. Gradients are PyTorch's: that of an embedding's `padding_idx` is 0, where Opacus 1.6 computes
-    one.
+    heads, adapters and frozen backbones can be written as usual; frozen batch norm must be in eval mode, and stays
+    in it. Layers that Opacus knows how to replace (batch norm, `nn.LSTM`, `nn.MultiheadAttention`) are refused in
+    Opacus's words; `opacus.validators.ModuleValidator.fix` replaces them. Dropout is drawn for each model from its
+    bank's stream. Scores, accuracy and canaries' own gradients are computed without it. Gradients are PyTorch's: that
+    of an embedding's `padding_idx` is 0, where Opacus 1.6 computes one.
 
     The module and its loss are compared with plain loops over a few models and records, both as it trains and as it is
     evaluated.
@@ -81,8 +82,9 @@ def from_module(
     named, name = name is not None, type(module).__name__ if name is None else checks.text("name", name)
     _check_parameters(module)
     with _refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):
-        module = copy.deepcopy(module).train()
+        module = switch(copy.deepcopy(module), True)
     _check_by_opacus(module)
+    _check_batch_norm(module)
     bank = ModuleBank(
         name=name if loss is None else f"{name} by {getattr(loss, '__qualname__', type(loss).__name__)}",
         input_shape=task.x_train.shape[1:],
@@ -142,6 +144,16 @@ def _check_by_opacus(module: nn.Module) -> None:
             f"module must be one that Opacus can differentiate record by record, got one of which it says:{reasons}\n"
             "opacus.validators.ModuleValidator.fix(module) replaces such layers"
         )
+
+
+def _check_batch_norm(module: nn.Module) -> None:
+    """Check that what Opacus lets pass, since nothing of it is trained, changes no statistics in training."""
+    for path, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.training:
+            raise ValueError(
+                f"module must have frozen batch norm in eval mode, got {type(layer).__name__} ({path}) in training "
+                "mode, where it mixes records: call .eval() on it, and it stays so"
+            )
 
 
 def _check_start(bank: ModuleBank) -> None:
@@ -291,7 +303,7 @@ def _check_same(found: Tensor, expected: Tensor, what: str) -> None:
 
 def _module(bank: ModuleBank, theta: Tensor | None, training: bool) -> tuple[nn.Module, list[Masked]]:
     """One model as it trains or is evaluated, and the layers that wait for dropout masks."""
-    module = bank.module(theta).train(training)
+    module = bank._one(theta, training=training)
     return module, masked(module) if training else []
 
 

@@ -318,19 +318,20 @@ class Report:
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
         if self.observations <= FIRST:
-            found.append(f"There are no bounds yet: they need more than {FIRST} observations.")
+            more = FIRST + 1 - self.observations
+            found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
             if not self.refuted:
                 found.append(self._needed())
             return [*found, *self.notes]
         most = self._noise_shown()
+        if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
+            found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
         found.append(
             f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. The {self.observations:,} steps at "
             f"sample rate {self.sample_rate:.4g}: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} "
             "is claimed."
         )
-        if self.refuted and most >= self.noise_multiplier:
-            found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         if not self.refuted:
             found.append(
                 "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from opacus import PrivacyEngine
@@ -23,6 +24,11 @@ from dpsub.opacus.accountant import SubstitutePRVAccountant
 Loader = DataLoader[Any]
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 CLOSE = 1e-6  # relative; Opacus computes the sample rates of a history from the loader's
+WHY_ANOTHER = {
+    "rdp": "a looser bound for the same adjacency, from Rényi divergences",
+    "prv": "the same but for numerical errors",
+    "gdp": "an approximation that can be too small, and no bound",
+}
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
 
@@ -48,6 +54,7 @@ class PrivacyStatement:
         sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`: what all numbers but
             `poisson` hold for.
         loader_seen: whether the sampling was read from a data loader.
+        reported: the name of Opacus's own accountant and the ε that it reports; None for dpsub's, or a history.
     """
 
     add_remove: float | None
@@ -61,6 +68,7 @@ class PrivacyStatement:
     history: tuple[tuple[float, float, int], ...]
     sampling: str
     loader_seen: bool
+    reported: tuple[str, float] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in self._paragraphs())
@@ -93,7 +101,7 @@ class PrivacyStatement:
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
             + self._assumed(),
-            f"{membership} At a 1 % false-positive rate, an attack identifies at most "
+            f"{membership}{self._beside_opacus()} At a 1 % false-positive rate, an attack identifies at most "
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
@@ -107,6 +115,14 @@ class PrivacyStatement:
                 else f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
             ),
         ]
+
+    def _beside_opacus(self) -> str:
+        """Why Opacus reports another ε for the same steps."""
+        if self.reported is None:
+            return ""
+        name, epsilon = self.reported
+        why = WHY_ANOTHER.get(name, "another method") if self.sampling == "poisson" else "for Poisson batches alone"
+        return f" Opacus's accountant {name!r} reports ε = {epsilon:.3g}, {why}."
 
     def _how_drawn(self) -> str:
         """What the sampling does to the ε of a record's contents."""
@@ -198,7 +214,19 @@ def privacy_statement(
         history=history,
         sampling=sampling,
         loader_seen=data_loader is not None,
+        reported=_reported(accountant, delta),
     )
+
+
+def _reported(accountant: IAccountant | None, delta: float) -> tuple[str, float] | None:
+    if accountant is None or isinstance(accountant, SubstitutePRVAccountant):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that GDP is experimental, which the statement says
+            return accountant.mechanism(), float(accountant.get_epsilon(delta))
+    except Exception:  # GDP's takes no phases, and others may not take these
+        return None
 
 
 def _sampling(

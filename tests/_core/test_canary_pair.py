@@ -26,6 +26,9 @@ def test_a_pair_of_records_is_scored_by_their_logits():
     alone = pair.against_nothing(adjacency="add_remove")
     assert alone.z_prime is None
     assert alone.z.y == 3
+    told = "slot 1, 'S4', "
+    assert repr(pair) == f"CanaryPair(records (1, 2, 2) labelled 3 and 4, {told}'substitute', {pair.fingerprint})"
+    assert repr(alone) == f"CanaryPair(records (1, 2, 2) labelled 3, {told}'add_remove', {alone.fingerprint})"
     assert CanaryPair(z=np.ones(3), z_prime=-np.ones(3), slot=1, scenario="S2").score == "displacement"
 
 

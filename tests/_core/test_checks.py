@@ -117,6 +117,8 @@ def test_numbers_of_too_many_digits_to_print_are_refused_by_name():
         ("substitution", "substitute"), ("Substitute", "substitute"), ("bounded", "substitute"),
         ("add-remove", "add_remove"), ("remove", "add_remove"), ("add_or_remove_one", "add_remove"),
         ("ADD", "add_remove"), ("unbounded", "add_remove"), ("zero-out", "zero_out"), ("zeroing", "zero_out"),
+        ("attribute", "substitute"), ("label", "substitute"), ("membership", "add_remove"), ("insertion", "add_remove"),
+        ("REPLACE_SPECIAL", "zero_out"),
     ],
 )  # fmt: skip
 def test_other_names_of_adjacencies_are_translated(given, meant):
@@ -152,7 +154,8 @@ def test_a_function_is_given_what_its_checks_return():
         ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1, got 0"),
         ({"delta": 0.5, "steps": 10}, ValueError, "steps must be >= 1 and <= 9, got 10"),
         ({}, TypeError, "asked() missing 1 required positional argument: 'delta'"),
-        ({"delta": 0.5, "stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps'"),
+        ({"stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps': did you mean 'steps'?"),
+        ({"colour": 1}, TypeError, "asked() got an unexpected keyword argument 'colour': it takes delta, steps, sizes"),
     ],
 )
 def test_declared_checks_name_the_argument(arguments, error, message):

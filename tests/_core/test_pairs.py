@@ -3,8 +3,7 @@ import copy
 import numpy as np
 import pytest
 
-from dpsub import CanaryPair, Pairs
-from dpsub._core import Record
+from dpsub import CanaryPair, Pairs, Record
 
 X = np.arange(12.0).reshape(4, 3)
 RECORDS = {"slots": [5, 0, 9, 2], "z": X, "z_prime": X + 1, "y": [0, 1, 2, 0], "y_prime": [0, 1, 2, 1]}
@@ -22,6 +21,16 @@ def test_single_pairs_and_pairs_turn_into_each_other():
     assert isinstance(pairs[0].z, Record)
     assert Pairs.of(pairs) is pairs
     assert Pairs.of(list(pairs)).fingerprint == pairs.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("given", "what"), [(RECORDS, "4 pairs of records (3,)"), (GRADIENTS, "2 pairs of gradients (6,)")]
+)
+def test_pairs_print_in_a_line(given, what):
+    pairs = Pairs(**given, scenario="wrong")
+    assert repr(pairs) == f"Pairs({what}, 'wrong', {pairs.fingerprint})"
+    assert repr(pairs[0]).startswith("CanaryPair(")
+    assert "\n" not in repr(pairs[0])
 
 
 def test_gradients_are_kept_at_the_parameters_where_one_is_not_0():

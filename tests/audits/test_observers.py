@@ -216,15 +216,16 @@ def test_observers_may_refuse_a_task_and_models_may_be_few(run, task):
     assert run(store=None, runs=2, metrics=[Confidence()]).confidence.shape == (2, 2)
 
 
-def an_observer(name="own", dims=("run", "step"), most_runs=None):
-    """An observer that shows scores under another name."""
+def an_observer(name="own", dims=("run", "step"), most_runs=None, look=None, watch=None):
+    """An observer that shows scores, or what `look` sees of the bank, under another name."""
 
     class Own(audits.Observer):
         long_name = "score"
 
         def watch(self, bank, task, runs):
-            return AfterStep(lambda: bank.scores()[:runs])
+            return AfterStep(lambda: look(bank) if look else bank.scores()[:runs])
 
+    Own.watch = watch or Own.watch
     Own.name, Own.dims, Own.most_runs = name, dims, most_runs
     return Own()
 
@@ -278,6 +279,28 @@ def test_what_an_observer_declares_is_checked_before_training(run, forbid_traini
     declared = type("Declared", (Displacement,), change)()
     with pytest.raises(ValueError, match=rf"metrics: Declared\.{next(iter(change))} must be"):
         run(metrics=[declared])
+
+
+@pytest.mark.parametrize(
+    ("observer", "told"),
+    [
+        (
+            an_observer(look=lambda bank: bank.scores()[:2]),
+            r"dims \('run', 'step'\), .* return a tensor \(4,\) .*one \(2,\)",
+        ),
+        (an_observer(look=lambda bank: bank.scores().mean()), r"a tensor \(4,\) for 4 observed models, got one \(\)"),
+        (an_observer(look=lambda bank: bank.scores().numpy()), "got a ndarray"),
+        (an_observer("own", ("few", "step"), 3, look=lambda bank: bank.scores()), r"a tensor \(3,\) .* got one \(4,\)"),
+        (
+            an_observer(dims=("run", "parameter"), look=lambda bank: bank.scores()),
+            r"a tensor \(4, \d+\) .* got one \(4,\)",
+        ),
+        (an_observer(watch=lambda *given: None), r"\.watch must be one that returns an audits.Watch, got a NoneType"),
+    ],
+)
+def test_observations_of_another_shape_are_refused(run, observer, told):
+    with pytest.raises(ValueError, match=f"metrics: Own.*{told}"):
+        run(store=None, runs=4, metrics=[observer])
 
 
 @pytest.mark.parametrize("name", ["scenario", "task"])

@@ -97,7 +97,6 @@ def test_pld_takes_the_steps_at_which_the_scores_were_observed():
     [
         ({"sample_rate": 0.1}, "sample_rate.* for method 'pld'.*, got method 'gdp'"),
         ({"method": "pld", "steps": 3}, "'pld' needs .* got them without adjacency, sample_rate"),
-        ({**SAMPLED, "noise_multiplier": 1.0}, "with noise_multiplier: the noise is"),
         ({**SAMPLED, "steps": [1, 2]}, "one entry for each of the 1 columns .* got 2"),
         ({**SAMPLED, "adjacency": "swap"}, "adjacency must be one of .* got 'swap'"),
         ({**SAMPLED, "sample_rate": 1.5}, "sample_rate must be > 0 and <= 1, got 1.5"),
@@ -108,3 +107,8 @@ def test_pld_takes_the_steps_at_which_the_scores_were_observed():
 def test_what_pld_is_told_is_checked(options, message):
     with pytest.raises(ValueError, match=message):
         epsilon_lower_bound(SCORES, BITS, delta=1e-5, **options)
+
+
+def test_the_noise_is_what_pld_bounds():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'noise_multiplier': it takes .* steps, adj"):
+        epsilon_lower_bound(SCORES, BITS, delta=1e-5, **SAMPLED, noise_multiplier=1.0)

@@ -194,6 +194,10 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
         ({"delta": 0.0}, "delta must be > 0 and < 1, got 0.0"),
         ({"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5, got 0.5"),
         ({"method": "rdp"}, "method must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
+        ({"method": "gaussian"}, "got 'gaussian': did you mean 'gdp'"),
+        ({"method": "PLD"}, "got 'PLD': did you mean 'pld'"),
+        ({"threshold": "rank"}, "got 'rank': did you mean 'ranks'"),
+        ({"threshold": "betting"}, "got 'betting': did you mean 'bets'"),
         ({"method": "katz"}, "'ranks' goes with the methods 'gdp', 'dp', 'pld', got 'katz'"),
         ({"threshold": "median"}, "threshold must be one of 'ranks', 'bets', 'split', 'best', 'folds' or a number"),
         ({"threshold": np.array([0.5, 0.6])}, "threshold must be a finite number, got array"),
@@ -204,3 +208,12 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         epsilon_lower_bound(SCORES, BITS, **{"delta": DELTA, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("confidence", "'confidence': did you mean 'alpha'"), ("sampel_rate", "did you mean 'sample_rate'")],
+)
+def test_misspelt_arguments_are_not_taken_for_those_of_a_method(name, told):
+    with pytest.raises(TypeError, match=rf"epsilon_lower_bound\(\) got an unexpected keyword argument .*{told}"):
+        epsilon_lower_bound(SCORES, BITS, delta=DELTA, **{name: 0.95})

@@ -4,7 +4,8 @@ from functools import cache
 import pytest
 from scipy.stats import binom
 
-from dpsub.accounting import gdp_mu
+from dpsub import audit_worst_case
+from dpsub.accounting import gdp_mu, noise_multiplier
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
 
 DELTA = 1e-5
@@ -45,6 +46,27 @@ def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
+def test_at_full_batch_the_mechanisms_claims_are_those_of_gdp():
+    usual, mechanism = {"delta": DELTA, "truth": 10, "power": 0.8}, {"sample_rate": 1, "adjacency": "substitute"}
+    assert runs_needed(8, **usual, method="pld", steps=5, **mechanism) == needed(8, **usual, method="gdp")
+
+
+@pytest.mark.slow
+def test_audits_of_the_mechanism_reach_epsilon_as_often_as_was_asked():
+    """Of one step, whose sum is a sufficient score, and far from Gaussian."""
+    law, audits = {"sample_rate": 0.1, "steps": 1, "adjacency": "substitute"}, 100
+    runs = runs_needed(3, delta=DELTA, truth=5, power=0.8, method="pld", **law)
+    sigma = noise_multiplier(target_epsilon=5, delta=DELTA, **law)
+
+    def reached(runs, seed):
+        made = (audit_worst_case(noise_multiplier=sigma, **law, runs=runs, seed=seed + i) for i in range(audits))
+        options = {"delta": DELTA, "method": "pld", **law}
+        return sum(epsilon_lower_bound(one.score[:, -1], one.bit, **options).epsilon >= 3 - 1e-3 for one in made)
+
+    assert reached(runs, 0) >= binom.ppf(0.001, audits, 0.79)
+    assert reached(round(0.7 * runs), audits) <= binom.ppf(0.999, audits, 0.81)
+
+
 @pytest.mark.slow
 def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     usual = runs_needed(4, delta=DELTA, truth=6)
@@ -67,7 +89,9 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
         ),
         ({"epsilon": 0}, "epsilon must be > 0, got 0"),
         ({"power": 1}, "power must be >= 0.01 and <= 0.99, got 1"),
-        ({"method": "pld"}, "method must be one of 'gdp', 'dp', got 'pld'"),
+        ({"method": "pld"}, "method 'pld' needs sample_rate, steps and adjacency"),
+        ({"steps": 3}, "steps must be given for method 'pld' only"),
+        ({"method": "plan"}, "method must be one of 'gdp', 'dp', 'pld', got 'plan'"),
     ],
 )
 def test_what_cannot_be_planned_is_named(options, message):

@@ -1,3 +1,4 @@
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -116,6 +117,20 @@ def test_scenarios_of_ones_own_are_drawn_under_their_name(audited):
     mine = findings.panel({"mine": audited(scenario="mine")}, delta=1e-5)
     figure = figures.epsilon_panels({"a": mine}, source="a task")
     assert "mine" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_scenarios_of_ones_own_differ_in_a_figure_and_keep_their_looks(bounds_of):
+    figure, row = plt.subplots(1, 2)
+    drawn = []
+    for ax, names in zip(row, (("a", "b", "S2"), ("b", "c")), strict=True):
+        audited = {name: [bounds_of([1.0, 2.0])] for name in names}
+        found = figures.epsilon_against_step(ax, [1, 2], substitute=[4, 5], add_remove=[2, 3], audited=audited)
+        drawn.append({name: (found[name][0].get_color(), found[name][0].get_marker()) for name in names})
+    assert drawn[0]["b"] == drawn[1]["b"]
+    alone = [*drawn[0].values(), drawn[1]["c"]]
+    assert len({color for color, _ in alone}) == len({marker for _, marker in alone}) == 4
+    assert drawn[0]["S2"] == (figures.LOOKS["S2"]["color"], figures.LOOKS["S2"]["marker"])
+    plt.close(figure)
 
 
 def test_bounds_beyond_the_promise_are_on_the_plot(ax, audited):

@@ -17,6 +17,43 @@ def test_bounds_are_the_estimators_for_each_repeat_and_step(audited, repeats):
     assert not papers[0][0].valid
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_tidy_bounds_are_the_bounds_row_by_row(audited, repeats):
+    result = audited(repeats)
+    table = findings.tidy_bounds(result, delta=1e-5, runs=100, method="dp")
+    expected = [bound for of in findings.bounds(result, delta=1e-5, runs=100, method="dp") for bound in of]
+    assert table.epsilon.tolist() == [bound.epsilon for bound in expected]
+    assert list(zip(table.repeat, table.step, strict=True)) == [
+        (i, step) for i in range(repeats) for step in (100, 400)
+    ]
+    assert set(table.method) == {"dp"}
+    assert table.mu.isna().all()
+
+
+def test_estimates_are_those_of_each_estimator():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, 300)
+    scores = rng.normal(size=300) - 2 * bits
+    table = findings.estimates(scores, bits, delta=1e-5, sample_rate=1, steps=1, adjacency="substitute")
+    assert len(table) == 18
+    assert not table.duplicated(["method", "rule"]).any()
+    for row in table.itertuples():
+        options = {"sample_rate": 1, "steps": 1, "adjacency": "substitute"} if row.method == "pld" else {}
+        bound = estimators.epsilon_lower_bound(
+            scores, bits, delta=1e-5, method=row.method, threshold=row.rule, **options
+        )
+        assert (row.epsilon, row.valid, row.assumes) == (bound.epsilon, bound.valid, bound.assumes)
+    assert set(findings.estimates(scores, bits, delta=1e-5).method) == set(estimators.METHODS) - {"pld"}
+    alternating = findings.estimates(scores, np.arange(300) % 2, delta=1e-5)
+    assert alternating.note[np.isnan(alternating.epsilon)].str.contains("split|tossed anew").all()
+    for changes, told in (
+        ({"scores": scores[:, None]}, r"scores must be \(runs,\)"),
+        ({"bits": bits[:9]}, "bits must"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            findings.estimates(**{"scores": scores, "bits": bits, "delta": 1e-5} | changes)
+
+
 def test_bounds_of_the_first_runs_are_those_of_a_smaller_audit(audited):
     result = audited(3)
     few = findings.bounds(result, delta=1e-5, runs=100)

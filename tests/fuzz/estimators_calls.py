@@ -246,6 +246,13 @@ CALLS = [
         hostile={"truth": LITTLE},
     ),
     Call(
+        "dpsub.estimators.runs_needed of the mechanism",
+        estimators.runs_needed,
+        {"epsilon": [8], "delta": [1e-5], "truth": [14.0], **PLD, "steps": [3, 5]},
+        of(int),
+        hostile={"sample_rate": NO_RATE},
+    ),
+    Call(
         "dpsub.estimators.wealth_of_bets",
         estimators.wealth_of_bets,
         {

@@ -10,7 +10,7 @@ from fuzz import cast
 from fuzz.accounting_calls import DELTAS
 from fuzz.call import OMIT, Call
 from fuzz.checkers import is_bound, number, of
-from fuzz.estimators_calls import ALPHAS
+from fuzz.estimators_calls import ALPHAS, BITS, SCORES
 from fuzz.figures_calls import drawn
 from fuzz.hostile import LITTLE, among
 
@@ -136,6 +136,26 @@ CALLS = [
         all_bounds,
         hostile={"result": ANY_AUDIT},
         names=OF_AUDITS,
+    ),
+    Call(
+        "dpsub.findings.tidy_bounds",
+        findings.tidy_bounds,
+        {**FINDINGS, "runs": [OMIT, None, 4, 8], **OPTIONS},
+        table,
+        hostile={"result": ANY_AUDIT},
+        names=OF_AUDITS,
+    ),
+    Call(
+        "dpsub.findings.estimates",
+        findings.estimates,
+        {
+            "scores": [SCORES, SCORES.tolist(), np.round(SCORES)],
+            "bits": [BITS, BITS.astype(bool)],
+            "delta": DELTAS,
+            "alpha": ALPHAS,
+        },
+        table,
+        hostile={"scores": st.one_of(LITTLE, ANY_AUDIT), "bits": LITTLE},
     ),
     Call(
         "dpsub.findings.promises", findings.promises, FINDINGS, promises, hostile={"result": ANY_AUDIT}, names=OF_AUDITS

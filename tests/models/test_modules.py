@@ -9,7 +9,7 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
 from dpsub.models import Model, Stochastic
-from dpsub.models.differentiation import draw, masked
+from dpsub.models.differentiation import draw, masked, switch
 from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")
@@ -31,7 +31,7 @@ def bench(request, banks_of_modules):
 
 def naive(bank, loss, theta, x, y, max_grad_norm=torch.inf, *, training=False):
     """The records' clipped gradients of one model, one record after the other, (records, parameters)."""
-    module, found = bank.module(theta).train(training), []
+    module, found = switch(bank.module(theta), training), []
     trained = [one for one in module.parameters() if one.requires_grad]
     for one, label in zip(x, y, strict=True):
         [own] = loss(module(one[None]), label[None])
@@ -148,9 +148,11 @@ def test_dropout_drops_together_what_torch_drops_together(layer, shape):
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        ours, theirs = masked(nn.Sequential(layer(0.5)))[0], layer(0.5)
+        given, theirs = layer(0.5), layer(0.5)
+        given.register_forward_hook(lambda one, seen, passed: passed * one.p)
+        ours = masked(nn.Sequential(given))[0]
         expected = torch.stack([theirs(torch.ones(shape)) for _ in range(10)])
-    ours(torch.ones(shape))
+    assert (ours(torch.ones(shape)) == 0.5).all(), "what a layer holds stays with it"
     [[masks]] = draw([ours], (10,), torch.Generator().manual_seed(0), torch.ones(1))
     found = masks * torch.ones(shape)
     assert together(found) == together(expected)

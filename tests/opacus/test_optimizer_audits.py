@@ -296,6 +296,16 @@ def test_the_report_says_in_words_what_was_found():
     assert auditor.report() is auditor.report()
 
 
+def test_a_verdict_comes_before_why_its_bounds_lag():
+    optimizer = optimizer_of(noise_multiplier=0.7)
+    auditor = audit_optimizer(optimizer, **CLAIM, noise_multiplier=1.0)
+    train(optimizer, 1_000, until=auditor)
+    told = " ".join(str(auditor.report()).split())
+    parts = (f"refuted at step {auditor.steps}", "The bounds bet on all claims at once", "where 1 is claimed")
+    places = [told.find(part) for part in parts]
+    assert -1 < places[0] < places[1] < places[2]
+
+
 def test_too_few_observations_say_how_many_it_takes():
     optimizer = optimizer_of()
     auditor = audit_optimizer(optimizer, **CLAIM)
@@ -304,6 +314,7 @@ def test_too_few_observations_say_how_many_it_takes():
     told = " ".join(str(report).split())
     assert (report.epsilon, report.refuted) == (0, False)
     assert "bets need more than 64 observations" in report.step.note
+    assert "There are no bounds yet: they need 55 more steps." in told
     assert f"Even a perfect attack would take {report.fewest} steps to refute this claim" in told
 
 

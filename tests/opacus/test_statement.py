@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import opacus.accountants
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -197,6 +198,26 @@ def test_many_phases_are_summed_up():
 @pytest.fixture(scope="module")
 def of_ten_steps():
     return privacy_statement([(1.3, 0.1, 10)], delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("accountant", "told"),
+    [
+        ("rdp", "accountant 'rdp' reports ε = 8.8, a looser bound for the same adjacency"),
+        ("prv", "accountant 'prv' reports ε = 8.04, the same but for numerical errors"),
+        ("gdp", "accountant 'gdp' reports ε = 7.45, an approximation that can be too small"),
+    ],
+)
+def test_another_epsilon_of_opacus_is_explained(accountant, told):
+    accountant = opacus.accountants.create_accountant(accountant)
+    accountant.history = [(1.1, 0.064, 469)]
+    assert told in " ".join(str(privacy_statement(accountant, delta=1e-5)).split())
+    if accountant.mechanism() == "rdp":
+        shuffled = privacy_statement([(1.1, 0.0625, 480)], delta=1e-5, sampling="epochs")
+        assert shuffled.reported is None
+        accountant.history = [(1.1, 0.0625, 480)]
+        shuffled = privacy_statement(accountant, delta=1e-5, sampling="epochs")
+        assert "for Poisson batches alone" in " ".join(str(shuffled).split())
 
 
 @pytest.mark.parametrize("accountant", ["prv_substitute", "prv", "rdp", "gdp"])
