@@ -81,6 +81,12 @@ def test_rooms_import_what_they_may(room):
             assert used <= ROOMS[room] | {room}, path
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by it."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len({*names})
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*/__init__.py")), ids=lambda path: path.parent.name)
 def test_a_rooms_face_only_re_exports(path):
     tree = ast.parse(path.read_text())
