@@ -1,5 +1,5 @@
-// What style sheets cannot do: what scrolls takes the keyboard's focus, figures enlarge, and what is folded opens before
-// printing.
+// What style sheets cannot do: what scrolls takes the keyboard's focus, figures enlarge, what unfolds the contents has a name,
+// and what is folded opens before printing.
 (() => {
   const BOXES = [
     ["div.math, span.math, mjx-container[display='true']", "formula"],
@@ -29,7 +29,15 @@
     clearTimeout(waiting);
     waiting = setTimeout(focusable, 100);
   };
+  const name = () => {
+    for (const toggle of document.querySelectorAll("li.has-children > details > summary")) {
+      const page = toggle.closest("li").querySelector("a").textContent.trim();
+      toggle.setAttribute("aria-label", `pages below "${page}"`);
+    }
+  };
+
   addEventListener("load", () => {
+    name();
     focusable();
     window.MathJax?.startup?.promise?.then(focusable);
     document.fonts.ready.then(focusable);
