@@ -101,8 +101,9 @@ def estimates(
     >>> bool(table.valid[(table.method == "gdp") & (table.rule == "ranks")].all())
     True
     """
-    if np.ndim(scores) != 1:
-        raise ValueError(f"scores must be (runs,), one for each model, got shape {np.shape(scores)}")
+    columns, _, several = scores_and_bits(scores, bits)
+    if several:
+        raise ValueError(f"scores must be (runs,), one for each model, got shape {columns.shape}")
     rows = []
     for method, claim in METHODS.items():
         for name, rule in RULES.items():
