@@ -28,6 +28,7 @@ UNUSED_FILES = (
     "_static/locales",  # the theme's translations, which are read while building
     "_static/vendor/fontawesome/*/js",  # draws icons that the fonts and their style sheet show, too
     "_static/vendor/fontawesome/*/webfonts/*.ttf",  # browsers take the .woff2
+    "_static/vendor/fontawesome/*/webfonts/fa-v4compatibility.*",
     "_static/**/*.map",
     "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Fraktur*",  # no formula has these three
     "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_SansSerif*",
@@ -38,6 +39,7 @@ UNUSED_TAGS = re.compile(
     r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>"
     r"|\s*<link [^>]*fa-(?:brands|regular)-400[^>]*/>"  # preloads: the style sheet loads them
 )
+ICONS = {"fa-brands-400": "fa-brands|fab", "fa-regular-400": "fa-regular|far"}  # fonts, and the classes that show them
 AS_TEXT = ("n", "nn", "p", "pre", "w")  # names, punctuation and spaces of code, which have the colour of its text
 TOKEN = re.compile(rf'<span class="(?:{"|".join(AS_TEXT)})">([^<]*)</span>')
 SHORT_SVG = {"digits": 5, "cdigits": 5, "shorten_ids": True, "strip_ids": True, "strip_comments": True,
@@ -99,8 +101,14 @@ def slim(site: Path, notebooks: Path) -> None:
     ]
     for path in [*unused, *(path for pattern in UNUSED_FILES for path in site.glob(pattern))]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    shown: set[str] = set()
     for path in site.rglob("*.html"):
-        path.write_text(TOKEN.sub(r"\1", UNUSED_TAGS.sub("", path.read_text())))
+        text = TOKEN.sub(r"\1", UNUSED_TAGS.sub("", path.read_text()))
+        path.write_text(text)
+        shown |= {font for font, classes in ICONS.items() if re.search(rf'class="[^"]*\b(?:{classes})\b', text)}
+    for font in ICONS.keys() - shown:
+        for path in site.glob(f"_static/vendor/fontawesome/*/webfonts/{font}.*"):
+            path.unlink()
     options = scour.sanitizeOptions()
     vars(options).update(SHORT_SVG)
     for path in site.glob("_images/*.svg"):

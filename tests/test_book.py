@@ -241,6 +241,7 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
         "_static/mathjax/input/tex/extensions/cancel.js",
         "_static/vendor/fontawesome/6.5.2/js/all.min.js",
         "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.ttf",
+        "_static/vendor/fontawesome/6.5.2/webfonts/fa-brands-400.woff2",
         "_static/styles/theme.css.map",
         "_static/locales/de/x.mo",
     ]
@@ -249,6 +250,13 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text)
     (tmp_path / "page.ipynb").write_text('{"executed": false}')
+    shown = tmp_path / "site/_static/vendor/fontawesome/6.5.2/webfonts/fa-regular-400.woff2"
+    shown.write_text("a")
+    page = tmp_path / "site/notebooks/other.html"
+    page.write_text('<i class="far fa-star"></i>')
+    build.slim(tmp_path / "site", tmp_path)
+    assert shown.exists()
+    page.unlink()
     for _ in range(2):
         build.slim(tmp_path / "site", tmp_path)
         left = {path for path in (tmp_path / "site").rglob("*.*") if path.is_file()}
