@@ -48,12 +48,9 @@ def of_mean(sample: Sample) -> Interval:
     """Student's interval for the mean of what was measured."""
     if len(sample) < 2:
         return NOTHING
-    return around(float(sample.mean()), float(sample.var(ddof=1) / len(sample)), len(sample) - 1)
-
-
-def around(mean: float, variance: float, freedom: float) -> Interval:
-    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance)
-    return Interval(mean - margin, mean + margin)
+    if not np.ptp(sample):
+        return exactly(float(sample[0]))
+    return Interval(*stats.ttest_1samp(sample, 0).confidence_interval(CONFIDENCE))
 
 
 def known(value: Value) -> Interval:
@@ -65,11 +62,9 @@ def difference(a: Value, b: Value) -> Value:
     if not (isinstance(a, Interval) or isinstance(b, Interval)) and len(a) != len(b):
         if min(len(a), len(b)) < 2:
             return NOTHING
-        parts = np.array([one.var(ddof=1) / len(one) for one in (a, b)])
-        if not parts.any():
-            return exactly(float(a.mean() - b.mean()))
-        freedom = parts.sum() ** 2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum()
-        return around(float(a.mean() - b.mean()), float(parts.sum()), float(freedom))
+        if not np.ptp(a) and not np.ptp(b):
+            return exactly(float(a[0] - b[0]))
+        return Interval(*stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE))
     return combined(operator.sub, a, b)
 
 

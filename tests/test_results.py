@@ -11,6 +11,7 @@ from own_code import (
     crafting_curve,
     cross_talk_figures,
     fault_power,
+    kept_tables,
     learned_at_zero,
     seed_tables,
     step_seeds,
@@ -215,8 +216,8 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
 
 
 def test_audits_of_steps_over_seeds_are_whole_and_no_two_share_random_numbers():
-    table = step_seeds.stored(RESULTS / "steps_over_seeds.csv")
-    assert list(table.columns) == step_seeds.COLUMNS
+    table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
+    assert list(table.columns) == [*step_seeds.NAMES, "seed", *step_seeds.COLUMNS, *kept_tables.MADE]
     assert table.commit.str.isalnum().all(), "made with a commit, not with changes that were in none"
     assert not table.duplicated([*step_seeds.NAMES, "seed", "part"]).any()
     assert not table.duplicated(["part", "apart", "others", "mu"]).any()
@@ -230,7 +231,7 @@ def test_audits_of_steps_over_seeds_are_whole_and_no_two_share_random_numbers():
 
 
 def test_valid_bounds_of_steps_over_seeds_exceed_the_accountants_epsilon_seldom():
-    table = step_seeds.stored(RESULTS / "steps_over_seeds.csv")
+    table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
     table = table[(table.part == "all") & (table.adjacency == table.epsilon_of)]
     above = table.training_bets > table.epsilon
     assert len(table) > 250
@@ -238,7 +239,7 @@ def test_valid_bounds_of_steps_over_seeds_exceed_the_accountants_epsilon_seldom(
 
 
 def test_with_mislabeled_records_later_steps_leak_more_because_the_others_add_less():
-    table = step_seeds.stored(RESULTS / "steps_over_seeds.csv")
+    table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
     for setting in step_seeds.FIGURES["fig17"]:
         fall = {
             column: np.subtract(

@@ -277,7 +277,7 @@ def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
 def _refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Name what is no argument of a function, nor a key of the `TypedDict` that its last one unpacks."""
     parameters = inspect.signature(function, eval_str=True).parameters
-    known, *_, last = [*parameters], *parameters.values()
+    known, last = [*parameters], [*parameters.values()][-1]
     if last.kind is last.VAR_KEYWORD:
         known[-1:] = [key for typed in get_args(last.annotation) for key in typed.__annotations__]
     for name in given:

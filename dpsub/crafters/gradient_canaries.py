@@ -158,10 +158,11 @@ def mean_gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Canary
 
     In a batch of fixed size a record takes another one's place. If all others' gradients equal that of z′, then a batch
     with z′ looks like one without, and one with z differs from it by 2C. Real records only agree in part. With Poisson
-    batches the same canary does badly: how many records a batch has moves the sum in its direction.
+    batches, how many records a batch has moves the sum in the same direction: the more they agree, the better this
+    hides the canary.
 
-    One model is trained on the task with clipping but without noise. The mean over its steps of the batch's mean
-    clipped gradient is :math:`\bar g`; :math:`z' = C\,\bar g / \lVert\bar g\rVert` and :math:`z = -z'`.
+    One model is trained on all private records with clipping but without noise. The mean over its steps of the batch's
+    mean clipped gradient is :math:`\bar g`; :math:`z' = C\,\bar g / \lVert\bar g\rVert` and :math:`z = -z'`.
 
     Args:
         task, model, spec: as in `gradient`.
@@ -197,7 +198,7 @@ def mean_gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Canary
     if agreement < CANCELLED:
         raise ValueError(
             f"task must have records whose gradients do not cancel, got a mean of {agreement:.1g} max_grad_norm: "
-            "`gradient` needs none"
+            "crafters.gradient needs no such mean"
         )
     z_prime = (spec.max_grad_norm * mean / mean.norm()).numpy()
     return CanaryPair(

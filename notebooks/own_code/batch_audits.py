@@ -203,17 +203,15 @@ def cells():
 
 
 def measured(cell):
-    """What the audit of a cell shows."""
+    """What the audit of a cell shows, in one row."""
     task = TASKS[cell["task"]]()
     spec = spec_of(cell["sample_rate"], cell["sampling"])
     craft = CANARIES[cell["canary"]]
     canary = craft(task, models.linear(task), spec, seed=0)
     found = bounds(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
-    return {
-        **{seen: round(epsilon, 3) for seen, epsilon in found.items()},
-        "agreement": canary.details.get("agreement"),
-        "runs": RUNS,
-    }
+    rounded = {seen: round(epsilon, 3) for seen, epsilon in found.items()}
+    agreement = canary.details.get("agreement")
+    return [rounded | {"agreement": agreement, "runs": RUNS}]
 
 
 if __name__ == "__main__":

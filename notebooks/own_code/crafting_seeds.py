@@ -56,7 +56,7 @@ def calibrated(**training):
 
 
 def measured(cell):
-    """The valid bound on ε from the final models of one audit."""
+    """The valid bound on ε from the final models of one audit: a row."""
     seed = cell["seed"]
     craft = crafters.BY_SCENARIO[cell["canary"]]
     if cell["study"] == "wrong parameters":
@@ -95,11 +95,13 @@ def measured(cell):
         progress=False,
     )
     [bound] = dpsub.bound(audited, delta=DELTA)
-    return {
-        "epsilon": round(bound.epsilon, 3),
-        "accuracy": round(float(audited.accuracy.mean()), 3),
-        "runs": audited.sizes["run"],
-    }
+    return [
+        {
+            "epsilon": round(bound.epsilon, 3),
+            "accuracy": round(float(audited.accuracy.mean()), 3),
+            "runs": audited.sizes["run"],
+        }
+    ]
 
 
 def first_start(model, seed):

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.stats import ttest_1samp
 
 from dpsub import figures
 from own_code.step_seeds import NAMES
@@ -42,13 +42,13 @@ def interval(values, confidence=0.95):
     It is of the mean over seeds, that is over trainings, starts, batches,
     noise, and draws of the private records. One seed has no interval.
     """
-    values = np.asarray(values, dtype=float)
-    mean, count = values.mean(), len(values)
-    if count < 2:
+    mean = np.mean(values)
+    if len(values) < 2:
         return mean, np.nan, np.nan
-    wide = t.ppf((1 + confidence) / 2, count - 1)
-    wide *= values.std(ddof=1) / np.sqrt(count)
-    return mean, mean - wide, mean + wide
+    if not np.ptp(values):
+        return mean, mean, mean
+    found = ttest_1samp(values, 0).confidence_interval(confidence)
+    return mean, found.low, found.high
 
 
 def said(values, digits=2):

@@ -7,21 +7,18 @@ is in it.
 """
 
 import sys
-import time
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from itertools import product
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 import dpsub
-from dpsub import accounting, audits, crafters
+from dpsub import accounting, crafters
 from dpsub.estimators import LowerBound
 from own_code import canary_audits, step_tables
+from own_code.kept_tables import continued
 
 DELTA, RATE, STEPS, NORM = step_tables.DELTA, 0.02, 2_500, 1.0
 ESTIMATORS = dict(
@@ -262,11 +259,10 @@ def measured(result, *, converted=CONVERTED):
     return found
 
 
-def rows_of(setting, seed):
-    """The rows of one audit."""
-    began = time.process_time()  # the machine may be shared
-    result = audited(setting, seed)
-    seconds = round(time.process_time() - began, 1)
+def rows_of(cell):
+    """The rows of one audit, a part of its steps each."""
+    setting = Setting(**{name: cell[name] for name in NAMES})
+    result = audited(setting, cell["seed"])
     parts = PARTS if setting.trainings == 1 else ["all"]
     whole = ESTIMATORS if setting in OF_TABLE_1 else CONVERTED
     rows = []
@@ -276,34 +272,20 @@ def rows_of(setting, seed):
             converted=whole if part == "all" else (),
         )
         rounded = {name: f"{one:.5g}" for name, one in numbers.items()}
-        rows.append(
-            asdict(setting) | {"seed": seed, "part": part} | rounded
-        )
-    made = {
-        "seconds": seconds,
-        "commit": audits.made_here("cpu")["commit"],
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
-    return [one | made for one in rows]
+        rows.append({"part": part} | rounded)
+    return rows
 
 
 COLUMNS = [
-    *NAMES,
-    *("seed", "part", "observations", "noise", "apart", "others", "mu"),
+    *("part", "observations", "noise", "apart", "others", "mu"),
     *(f"step_{name}" for name in ESTIMATORS),
     "training_mu",
     *(f"training_{name}" for name in ESTIMATORS),
-    *("seconds", "commit", "date"),
 ]
 ABOUT = (
-    f"# audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, "
-    f"delta = {DELTA}; one core of a shared machine, processor seconds\n"
+    f"audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, "
+    f"delta = {DELTA}; one core of a shared machine, processor seconds"
 )
-
-
-def stored(path):
-    """The table, a row for each audit and part."""
-    return pd.read_csv(path, comment="#")
 
 
 def make(path, figures):
@@ -313,21 +295,14 @@ def make(path, figures):
         path: the table.
         figures: names of figures, each with the number of seeds.
     """
-    path, done = Path(path), set()
-    if path.exists():
-        kept = stored(path)[[*NAMES, "seed"]]
-        done = set(kept.itertuples(index=False, name=None))
-    else:
-        path.write_text(ABOUT + ",".join(COLUMNS) + "\n")
-    for name, seeds in figures:
-        for seed, setting in product(range(seeds), FIGURES[name]):
-            key = (*asdict(setting).values(), seed)
-            if key in done:
-                continue
-            rows = pd.DataFrame(rows_of(setting, seed), columns=COLUMNS)
-            rows.to_csv(path, mode="a", header=False, index=False)
-            done.add(key)
-            print(name, *key, rows.seconds[0], flush=True)
+    cells = (
+        (*asdict(setting).values(), seed)
+        for name, seeds in figures
+        for seed, setting in product(range(seeds), FIGURES[name])
+    )
+    continued(
+        path, (*NAMES, "seed"), cells, rows_of, columns=COLUMNS, about=ABOUT
+    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ def test_a_cell_is_measured_again(monkeypatch):
     monkeypatch.setattr(crafting_seeds, "RUNS", dict.fromkeys(crafting_seeds.RUNS, 8))
     assert len({*crafting_seeds.cells()}) == len([*crafting_seeds.cells()])
     cell = {"study": "optimizer", "canary": "S4", "variant": "adam, fixed", "seed": 1}
-    found = crafting_seeds.measured(cell)
-    assert found == crafting_seeds.measured(cell)
+    [found] = crafting_seeds.measured(cell)
+    assert [found] == crafting_seeds.measured(cell)
     assert found["runs"] == 8
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from own_code import step_seeds, step_tables
+from own_code import kept_tables, step_seeds, step_tables
 
 from dpsub import accounting
 
@@ -22,14 +22,14 @@ def table(tmp_path_factory):
         assert path.read_text() == before
         step_seeds.make(path, [("small", 2)])
     assert path.read_text().startswith(before)
-    return step_seeds.stored(path)
+    return kept_tables.read(path)
 
 
 def test_a_table_is_continued_and_has_a_row_for_each_part(table):
     assert list(table.part) == 2 * list(step_seeds.PARTS)
     assert list(table.seed) == 4 * [0] + 4 * [1]
     assert list(table.observations) == 2 * [2_500, 250, 1_250, 1_250]
-    assert list(table.columns) == step_seeds.COLUMNS
+    assert list(table.columns) == [*step_seeds.NAMES, "seed", *step_seeds.COLUMNS, *kept_tables.MADE]
 
 
 def test_rows_hold_the_bounds_of_the_audit_that_its_seed_makes_again(table):
