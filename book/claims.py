@@ -131,8 +131,13 @@ class Paper:
         return found
 
     def told(self, text: str, numbers: Glued) -> str:
-        """A text with numbers in place of keys such as {notebook.key:.2f}."""
-        return INSERTED.sub(lambda at: format(numbers.value(*self.full(at[1], at[2])), at[3] or ""), text)
+        """A text with numbers in place of keys such as {notebook.key:.2f}, or how many there are: {notebook.key:seeds}."""
+
+        def number(at: re.Match[str]) -> str:
+            of = self.full(at[1], at[2])
+            return str(len(numbers.seeds(*of))) if at[3] == "seeds" else format(numbers.value(*of), at[3] or "")
+
+        return INSERTED.sub(number, text)
 
     def answers(self, item: dict[str, Any], numbers: Glued) -> list[bool | None]:
         """Whether each part of a claim is true; a part without a predicate was not tried."""

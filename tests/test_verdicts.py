@@ -194,7 +194,7 @@ ROW = {
     "item": "Figure 1",
     "claims": [{"states": "Later is less.", "decides": "of.early > of.late"}],
     "found": "{of.early:.2f} and {of.late:.2f}.",
-    "scale": {"ours": "digits, {of.seeds} seeds", "paper": "CIFAR-10"},
+    "scale": {"ours": "digits, {of.early:seeds} seeds", "paper": "CIFAR-10"},
     "notebook": "page",
 }
 
@@ -220,11 +220,11 @@ def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
         ([1.0, 3.1, 2.2], [3.0, 1.2, 2.1], "not settled"),
         (3.0, 1.0, "not settled"),
     ]:
-        numbers = notebook_with(tmp_path, of_early=early, of_late=late, of_seeds=3)
+        numbers = notebook_with(tmp_path, of_early=early, of_late=late)
         assert paper.verdict(item, numbers) == verdict
         table = "\n".join(claims.rows(paper, numbers))
         assert f"{np.mean(early):.2f} and {np.mean(late):.2f}." in table
-        assert "digits, 3 seeds" in table
+        assert f"digits, {np.size(early)} seeds" in table
         assert claims.shown(verdict) in table
 
 

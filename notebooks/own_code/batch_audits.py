@@ -167,17 +167,14 @@ def audit(task, canary, spec, *, runs, seed):
     )
 
 
-def bounds(task, canary, spec, *, runs, shadows, seed):
-    """ε by who sees the final model, and by who sees each step."""
+def scores(task, canary, spec, *, runs, shadows, seed):
+    """An audit, scored by who sees the final model or each step."""
     audited = audit(task, canary, spec, runs=runs, seed=seed)
     shadow = audit(task, canary, spec, runs=shadows, seed=seed + 1)
     final = audited.isel(step=-1)
     ratio = likelihood_ratio(audited, shadow, spec, len(task.y_train))
     watched = final.assign(score=final.score.copy(data=ratio))
-    return {
-        seen: dpsub.bound(scores, delta=DELTA, claim="pld").epsilon
-        for seen, scores in (("final", final), ("steps", watched))
-    }
+    return {"final": final, "steps": watched}
 
 
 def accountants(sample_rate):
@@ -208,8 +205,11 @@ def measured(cell):
     spec = spec_of(cell["sample_rate"], cell["sampling"])
     craft = CANARIES[cell["canary"]]
     canary = craft(task, models.linear(task), spec, seed=0)
-    found = bounds(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
-    rounded = {seen: round(epsilon, 3) for seen, epsilon in found.items()}
+    scored = scores(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
+    rounded = {
+        seen: round(dpsub.bound(of, delta=DELTA, claim="pld").epsilon, 3)
+        for seen, of in scored.items()
+    }
     agreement = canary.details.get("agreement")
     return [rounded | {"agreement": agreement, "runs": RUNS}]
 
