@@ -131,7 +131,7 @@ class Paper:
         return found
 
     def told(self, text: str, numbers: Glued) -> str:
-        """A text with numbers in place of keys such as {notebook.key:.2f}, or how many there are: {notebook.key:seeds}."""
+        """A text with numbers for {notebook.key:.2f}, and with how many there are for {notebook.key:seeds}."""
 
         def number(at: re.Match[str]) -> str:
             of = self.full(at[1], at[2])
