@@ -238,6 +238,16 @@ def test_valid_bounds_of_steps_over_seeds_exceed_the_accountants_epsilon_seldom(
     assert above.sum() <= binom.ppf(0.999, len(table), 0.05)
 
 
+def test_gradients_show_more_than_records_under_both_adjacencies():
+    table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
+    for end in ("", "_substitute"):
+        gradients, records = (
+            [seed_tables.over_seeds(table, one, "training_bets").mean() for one in step_seeds.FIGURES[f"{figure}{end}"]]
+            for figure in ("fig15", "fig16")
+        )
+        assert min(gradients) > max(records)
+
+
 def test_with_mislabeled_records_later_steps_leak_more_because_the_others_add_less():
     table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
     for setting in step_seeds.FIGURES["fig17"]:
