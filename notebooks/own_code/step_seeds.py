@@ -167,15 +167,20 @@ FIGURES |= {
 
 
 @cache
-def spec_of(setting):
-    """The DP-SGD parameters of a setting."""
-    noise = accounting.noise_multiplier(
-        target_epsilon=setting.epsilon,
-        adjacency=setting.epsilon_of,
+def noise_of(epsilon, adjacency):
+    """The noise multiplier for an ε of the training."""
+    return accounting.noise_multiplier(
+        target_epsilon=epsilon,
+        adjacency=adjacency,
         sample_rate=RATE,
         steps=STEPS,
         delta=DELTA,
     )
+
+
+def spec_of(setting):
+    """The DP-SGD parameters of a setting."""
+    noise = noise_of(setting.epsilon, setting.epsilon_of)
     return dpsub.DPSGD(noise, NORM, RATE, STEPS, setting.rate)
 
 
