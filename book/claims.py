@@ -82,6 +82,12 @@ class Glued:
         return list(self.read[notebook].get(f"{key}_each", [one]))
 
 
+    def text(self, notebook: str) -> str:
+        """What a notebook says between its cells of code."""
+        cells = nbformat.read(self.folder / f"{notebook}.ipynb", as_version=4).cells
+        return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
 def glued(notebook: Path) -> dict[str, Any]:
     """What an executed notebook left for other pages."""
     outputs = [one for cell in nbformat.read(notebook, as_version=4).cells for one in cell.get("outputs", [])]
@@ -102,6 +108,7 @@ class Paper:
         self.short: dict[str, str] = read.get("short", {})
         self.kinds = {kind: list(read.get(kind, [])) for kind in ("exact", "at least")}
         self.items: list[dict[str, Any]] = read["items"]
+        self.says: dict[str, list[dict[str, Any]]] = read.get("says", {})
         for item in self.items:
             check(item, key)
         there = {base(item) for item in self.items}
@@ -139,16 +146,33 @@ class Paper:
 
         return INSERTED.sub(number, text)
 
+    def answer(self, claim: dict[str, Any], about: str, numbers: Glued) -> bool | None:
+        """Whether a part of a claim is true; one without a predicate was not tried."""
+        try:
+            tried = claim["decides"] is not None
+            return predicates.decide(claim["decides"], self.look_up(numbers)) if tried else None
+        except (ValueError, TypeError, ZeroDivisionError) as error:
+            raise ValueError(f"{self.key}, {about}, {claim['states']!r}: {error}") from error
+
     def answers(self, item: dict[str, Any], numbers: Glued) -> list[bool | None]:
-        """Whether each part of a claim is true; a part without a predicate was not tried."""
-        found = []
-        for claim in item["claims"]:
-            try:
-                tried = claim["decides"] is not None
-                found.append(predicates.decide(claim["decides"], self.look_up(numbers)) if tried else None)
-            except (ValueError, TypeError, ZeroDivisionError) as error:
-                raise ValueError(f"{self.key}, {item['item']}, {claim['states']!r}: {error}") from error
-        return found
+        """Whether each part of a claim is true."""
+        return [self.answer(claim, item["item"], numbers) for claim in item["claims"]]
+
+    def hold_sentences(self, numbers: Glued) -> None:
+        """Refuse a page that says in words what its numbers do not."""
+        for notebook, sentences in self.says.items():
+            text = numbers.text(notebook)
+            for one in sentences:
+                where = f"notebooks/{notebook}.ipynb, {one['states']!r}"
+                if one["states"] not in text:
+                    raise ValueError(f"{where}: book/claims/{self.key}.yaml must quote what the page says")
+                found = OF_PART[self.answer(one, notebook, numbers)]
+                expected = one.get("verdict", "holds")
+                if found != expected:
+                    raise ValueError(
+                        f"{where}: its numbers must decide {expected!r}, got {found!r} from {one['decides']}: say on "
+                        f"the page what they show, and in book/claims/{self.key}.yaml what decides it"
+                    )
 
     def verdict(self, item: dict[str, Any], numbers: Glued) -> str:
         return verdict(self.answers(item, numbers)) if "claims" in item else "implemented"
@@ -274,6 +298,7 @@ def stage(staged: Path) -> None:
     """Write the tables of claims into the staged book, from the staged notebooks."""
     numbers = Glued(staged / "notebooks")
     for of in papers():
+        of.hold_sentences(numbers)
         page = staged / f"{of.page}.md"
         put(page, "the verdicts", meanings())
         put(page, "the claims, made from book/claims when the book is built", "\n".join(rows(of, numbers)))

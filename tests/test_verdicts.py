@@ -19,10 +19,10 @@ from scipy import stats
 ROOT = Path(__file__).parent.parent
 PAPERS = claims.papers()
 TRIED = [
-    (paper, item, claim)
+    pytest.param(claim, id=f"{paper.key}-{item['item']}-{number}")
     for paper in PAPERS
-    for item in paper.decided
-    for claim in item["claims"]
+    for item in [*paper.decided, *({"item": page, "claims": said} for page, said in paper.says.items())]
+    for number, claim in enumerate(item["claims"])
     if claim["decides"] is not None
 ]
 
@@ -154,10 +154,8 @@ def test_what_cannot_be_evaluated_is_refused():
         decided("n.a * n.b > 1", a=[1, 2], b=[1, 2, 3])
 
 
-@pytest.mark.parametrize(
-    ("paper", "item", "claim"), TRIED, ids=[f"{p.key}-{i['item']}-{i['claims'].index(c)}" for p, i, c in TRIED]
-)
-def test_numbers_turned_round_turn_the_verdict_round(paper, item, claim):
+@pytest.mark.parametrize("claim", TRIED)
+def test_numbers_turned_round_turn_the_verdict_round(claim):
     """Some numbers make each predicate true and others false: none is true whatever was measured."""
     tree = predicates.parsed(claim["decides"])
     keys = sorted(set(predicates.keys(claim["decides"])))
@@ -172,8 +170,8 @@ def test_numbers_turned_round_turn_the_verdict_round(paper, item, claim):
     assert {True, False} <= set(found)
 
 
-def notebook_with(folder, **numbers):
-    """An executed notebook that glued these numbers as own_code.glue does."""
+def notebook_with(folder, text="", **numbers):
+    """An executed notebook that says this, and glued these numbers as own_code.glue does."""
     outputs = []
     displayed = gluing.display
     gluing.display = lambda data, raw, metadata: outputs.append(
@@ -184,8 +182,8 @@ def notebook_with(folder, **numbers):
             gluing.glue(name, number)
     finally:
         gluing.display = displayed
-    cell = nbformat.v4.new_code_cell("", outputs=outputs)
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "page.ipynb")
+    cells = [nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("", outputs=outputs)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "page.ipynb")
     return claims.Glued(folder)
 
 
@@ -225,6 +223,20 @@ def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
         assert f"{np.mean(early):.2f} and {np.mean(late):.2f}." in table
         assert f"digits, {np.size(early)} seeds" in table
         assert claims.shown(verdict) in table
+
+
+def test_a_sentence_that_the_numbers_do_not_say_is_refused(one_paper, tmp_path):
+    paper = one_paper()
+    sentence = {"states": "Later is less.", "decides": "of.early > of.late"}
+    falls, stays = ([3.0, 3.1, 3.2], [1.0, 1.2, 1.1]), ([1.0, 3.1, 2.2], [3.0, 1.2, 2.1])
+    for verdict, (early, late), other in [("holds", falls, stays), ("not settled", stays, falls)]:
+        paper.says = {"page": [sentence | {"verdict": verdict}]}
+        paper.hold_sentences(notebook_with(tmp_path, "**Later is less.**", of_early=early, of_late=late))
+        told = rf"page.ipynb, 'Later is less.': its numbers must decide '{verdict}', got .* from of.early > of.late"
+        with pytest.raises(ValueError, match=told):
+            paper.hold_sentences(notebook_with(tmp_path, "Later is less.", of_early=other[0], of_late=other[1]))
+    with pytest.raises(ValueError, match=r"page.ipynb, 'Later is less.': book/claims/paper.yaml must quote what"):
+        paper.hold_sentences(notebook_with(tmp_path, "Later is more.", of_early=[3, 4], of_late=[1, 2]))
 
 
 def test_kinds_of_numbers_are_those_that_the_paper_names(one_paper, tmp_path):
