@@ -81,7 +81,6 @@ class Glued:
         one = self.value(notebook, key)
         return list(self.read[notebook].get(f"{key}_each", [one]))
 
-
     def text(self, notebook: str) -> str:
         """What a notebook says between its cells of code."""
         cells = nbformat.read(self.folder / f"{notebook}.ipynb", as_version=4).cells
