@@ -52,6 +52,11 @@ class Audited(NamedTuple):
     bounds: list[float] | None
     notes: tuple[str, ...]
 
+    @property
+    def per_sample(self) -> bool:
+        """Whether the gradient of each record is known; with ghost clipping it is not."""
+        return not isinstance(self.optimizer, DPOptimizerFastGradientClipping)
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -135,7 +140,11 @@ class Observation(NamedTuple):
 
     Attributes:
         entered: the canary.
-        products: of the privatised sum with the pieces' directions, in units of the canary's clipping bound.
+        products: of the privatised sum, less the records' clipped gradients, with the pieces' directions, in units of
+            the canary's clipping bound. With ghost clipping the records are in it.
+        residue: the privatised sum less the records and the canary, as correct clipping leaves them, a tensor for each
+            parameter, in units of what the noise's standard deviation should be; None with ghost clipping.
+        known: the sum of the records' clipped gradients, in the same units.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
         batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
         batches: how many were accumulated in the step.
@@ -143,6 +152,8 @@ class Observation(NamedTuple):
 
     entered: Entered
     products: NDArray[np.float64]
+    residue: list[Tensor] | None
+    known: list[Tensor] | None
     noise_multiplier: float
     batch_rate: float | None
     batches: int
@@ -151,8 +162,9 @@ class Observation(NamedTuple):
 class AuditedSteps:
     """Hooks one optimizer, whatever its class, by two places that all have.
 
-    When `step` is called, the canary enters `grad_sample` of the parameters (with ghost clipping, `grad`). When
-    `original_optimizer` steps, `grad` is read, and the canary is taken out of it.
+    When `step` is called, the records' gradients are clipped and summed here, too, and the canary enters `grad_sample`
+    of the parameters (with ghost clipping, `grad`). When `original_optimizer` steps, `grad` is read, the records' sum
+    is subtracted from what was read, and the canary is taken out of `grad`.
 
     The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
     fails after its canary has entered is not tossed for again.
@@ -164,11 +176,14 @@ class AuditedSteps:
         optimizer = audited.optimizer
         self._optimizer, self._canaries, self._asked, self._observed = optimizer, canaries, asked, observed
         self._coins = stream(asked.seed, "audit")
-        self._parameters = audited.parameters
-        self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._parameters, self._bounds = audited.parameters, audited.bounds
+        self._ghost = not audited.per_sample
         self._entered: Entered | None = None
         self._extended: list[tuple[Tensor, Tensor]] = []
+        self._awaiting: list[Tensor] | None = None  # the records' clipped sum of the batch that is about to be clipped
+        self._known: list[Tensor] | None = None  # that of the earlier batches of this step
         self._read: Tensor | None = None
+        self._residue: list[Tensor] | None = None
         self._noise_multiplier = 0.0  # that what was read has
         self._inside = self._removed = False
         self._iterations, self._taken = 1, 0
@@ -213,12 +228,13 @@ class AuditedSteps:
         return with_canary
 
     def _finish(self, inner: Callable[[], Any]) -> Any:
-        self._inside, self._read = True, None
+        self._inside, self._read, self._residue = True, None, None
         try:
             result = inner()
         finally:
             self._inside = False
             self._cut_off()
+        self._known, self._awaiting = self._with_awaiting(), None
         if self._read is None:
             if not getattr(self._optimizer, "_is_last_step_skipped", False):
                 raise RuntimeError(
@@ -227,18 +243,32 @@ class AuditedSteps:
                 )
             return result
         entered, self._entered, self.batches = self._entered, None, 0
+        known, self._known = self._known, None
         assert entered is not None
         self._taken += 1
         rate = accounted(self._optimizer).get("sample_rate")
         products = self._read.double().cpu().numpy()
-        self._observed(Observation(entered, products, self._noise_multiplier, rate, self._iterations))
+        sigma = self._noise_multiplier if self._asked.noise_multiplier is None else self._asked.noise_multiplier
+        noise = sigma * entered.max_grad_norm
+        if known is not None:
+            known = [one / noise for one in known]
+        residue = None if self._residue is None else [one / noise for one in self._residue]
+        self._observed(Observation(entered, products, residue, known, self._noise_multiplier, rate, self._iterations))
         return result
+
+    def _with_awaiting(self) -> list[Tensor] | None:
+        """The records' clipped sum of this step's batches, the one that is being clipped among them."""
+        if self._known is None or self._awaiting is None:
+            return self._awaiting if self._known is None else self._known
+        return [one + more for one, more in zip(self._known, self._awaiting, strict=True)]
 
     def _enter(self) -> None:
         """Put the canary into the gradients that await the step, if it is not in this logical step already."""
         with torch.no_grad():
             gradients = self._gradients()
             self.batches += 1
+            bound = float(self._optimizer.max_grad_norm)
+            self._awaiting = None if self._ghost else clipped_sum(gradients, bound, self._bounds)
             if self._entered is not None:
                 return
             if self._canaries.needs_energies:
@@ -250,7 +280,6 @@ class AuditedSteps:
                 of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
                 sign = of_z_prime if bit else 1
             pieces = self._canaries.draw(self._parameters)
-            bound = float(self._optimizer.max_grad_norm)
             self._entered = Entered(bit, sign, pieces, bound)
             if self._ghost:
                 for place, piece in pieces.items():
@@ -318,11 +347,15 @@ class AuditedSteps:
         sign, bound, scale = self._entered.sign, self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
-        places = [(piece, self._parameters[place].grad) for place, piece in self._entered.pieces.items()]
         with torch.no_grad():
-            nothing = self._parameters[0].new_zeros(()).double()
-            products = [nothing if grad is None else piece.product(grad).double() for piece, grad in places]
-            read = torch.stack(products) * (scale / bound)
+            released = [
+                _precise(torch.zeros_like(one) if one.grad is None else one.grad) * scale for one in self._parameters
+            ]
+            known = self._with_awaiting() if self._read is None else None
+            if known is not None:
+                released = [one - records for one, records in zip(released, known, strict=True)]
+            products = [piece.product(released[place]).double() for place, piece in self._entered.pieces.items()]
+            read = torch.stack(products) / bound
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
@@ -330,11 +363,38 @@ class AuditedSteps:
             )
         if sign and self._read is None:
             with torch.no_grad():
-                for piece, grad in places:
+                for place, piece in self._entered.pieces.items():
+                    grad, clipped = self._parameters[place].grad, sign * piece.clipped * bound
+                    piece.add_to(released[place], -clipped)
                     if grad is not None:
-                        piece.add_to(grad, -sign * piece.clipped * bound / scale)
+                        piece.add_to(grad, -clipped / scale)
+        if known is not None:
+            self._residue = released
         self._read = read if self._read is None else self._read + read
         self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
+
+
+def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> list[Tensor]:
+    """The sum of the records' clipped gradients: what clipping should leave of a batch, before noise.
+
+    Args:
+        gradients: of each parameter (records, *shape), or a list of such, of batches that are accumulated.
+        bound: C.
+        bounds: of each parameter, in units of C; None for flat clipping.
+    """
+    rows = [_precise(torch.cat(one) if isinstance(one, list) else one) for one in gradients]
+    norms = torch.stack(
+        [torch.linalg.vector_norm(one.reshape(len(one), math.prod(one.shape[1:])), dim=1) for one in rows]
+    )
+    if bounds is None:
+        factors = (bound / norms.norm(dim=0)).clamp(max=1).expand(len(rows), -1)
+    else:
+        factors = (bound * norms.new_tensor(bounds)[:, None] / norms).clamp(max=1)
+    return [torch.tensordot(factor.to(one.dtype), one, dims=1) for factor, one in zip(factors, rows, strict=True)]
+
+
+def _precise(one: Tensor) -> Tensor:
+    return one.to(torch.promote_types(one.dtype, torch.float32))
 
 
 def _energy(gradients: Any, ghost: bool) -> Tensor:

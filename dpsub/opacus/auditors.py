@@ -26,6 +26,7 @@ from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
 from dpsub.opacus.audited_steps import MARK, Asked, Audited, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
+from dpsub.opacus.noise_test import NoiseTest
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
 
@@ -48,7 +49,12 @@ class Auditor:
         if asked.canary_rate < 1:
             self._claim = MechanismDP(asked.delta, asked.canary_rate, 1, asked.adjacency)
         self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
-        self._bettor, self._weights = Bettor(asked.alpha, self._expected), PieceWeights(len(audited.parameters))
+        self._noise: NoiseTest | None = None
+        share = asked.alpha
+        if audited.per_sample:
+            share /= 2  # for the bets, and as much for the test of the noise
+            self._noise = NoiseTest(share, [one.numel() for one in audited.parameters], asked.seed)
+        self._bettor, self._weights = Bettor(share, self._expected), PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
@@ -65,11 +71,12 @@ class Auditor:
 
     @property
     def refuted(self) -> bool:
-        return self._bettor.refuted_at is not None
+        return self.refuted_at is not None
 
     @property
     def refuted_at(self) -> int | None:
-        return self._bettor.refuted_at
+        found = (self._bettor.refuted_at, None if self._noise is None else self._noise.found_at)
+        return min((at for at in found if at is not None), default=None)
 
     @property
     def steps(self) -> int:
@@ -89,6 +96,8 @@ class Auditor:
         norms = np.array([piece.clipped for piece in pieces.values()])
         score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
         self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
+        if self._noise is not None and seen.residue is not None and seen.known is not None:
+            self._noise.observe(seen.residue, seen.known)
         self._scores.append(score)
         self._bits.append(bit)
         self._sigmas.append(sigma)
@@ -167,6 +176,8 @@ class Auditor:
             noise_multiplier=sigma,
             fewest=fewest(self._claim, claimed_step, self._asked.alpha, self._expected),
             notes=self._audited.notes,
+            fault=None if self._noise is None else self._noise.fault,
+            clipping=None if self._noise is None else self._noise.clipping,
         )
 
     def _step_bound(self, claimed_step: float) -> LowerBound:
@@ -281,6 +292,8 @@ class Report:
         fewest: the number of steps after which a perfect attack would refute this claim; None if that takes more than
             20,000.
         notes: what the audit did not look at.
+        fault: what is wrong with the noise, in words; None if nothing was found.
+        clipping: how the released sums differ from those of clipped gradients, in words; None if they do not.
     """
 
     observations: int
@@ -297,6 +310,8 @@ class Report:
     noise_multiplier: float
     fewest: int | None
     notes: tuple[str, ...] = ()
+    fault: str | None = None
+    clipping: str | None = None
 
     @property
     def epsilon(self) -> float:
@@ -317,6 +332,12 @@ class Report:
             f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
+        if self.fault is not None:
+            found.append(
+                f"What is left without the records and the canary is not the noise that is claimed: {self.fault}."
+            )
+        if self.clipping is not None:
+            found.append(f"Clipping is not what is claimed: {self.clipping}.")
         if self.observations <= FIRST:
             more = FIRST + 1 - self.observations
             found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")

@@ -1,0 +1,159 @@
+"""A test of the noise itself: what is left of each step when the records and the canary are taken out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpsub._core.random_streams import stream
+
+SCALES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95])  # standard deviations that are bet on, where 1 is claimed
+AGREEING = np.array([0.6, 0.75, 0.95, 0.999])  # shares of signs that are bet on, where ½ is claimed
+SHIFTS = np.array([-1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0])  # of the sum, as shares of the records' sum
+LARGER = 1.1  # the noise may be, than what it was so far
+SAMPLE = 256  # coordinates whose signs are looked at
+REMEMBERED = 1_000  # steps
+SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, at each step
+
+Array = NDArray[np.float64]
+Signs = NDArray[np.bool_]
+Tensor = torch.Tensor
+
+
+class NoiseTest:
+    r"""Bets that the noise of DP-SGD is not what is claimed: independent Gaussian, of standard deviation σC everywhere.
+
+    The residue of a step is the released sum without the records' clipped gradients and the canary, in units of σC. If
+    the optimizer is right it is N(0, 1) in each coordinate, and its signs are fair coins, whatever happened before. So
+    each likelihood ratio below has the mean 1, given the past, and so has any mean of them that the past chooses. Their
+    product over the steps ever reaches 1/alpha with probability at most alpha (Ville), however long one watches.
+
+    - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in all parameters and in each.
+    - *comes again*: more than half of the signs of a sample of coordinates are those of an earlier step.
+    - *shared*: more than half of a parameter's first signs are those of the parameter before it.
+    - *clipping*: N(βS, c²) against N(0, c²), where S is the records' clipped sum, for a few β; c is 1, or a tenth more
+      than the past's residues where these are larger.
+
+    Signs do not depend on the scale, and c grows with it: more noise than is claimed is no fault.
+
+    Args:
+        alpha: the probability with which noise that is right is called wrong.
+        sizes: the number of entries of each parameter.
+        seed: of the sample of coordinates.
+
+    Attributes:
+        fault: in words, what is wrong with the noise; None if nothing was found.
+        found_at: the number of steps after which it was found.
+        clipping: in words, how the released sums differ from those of clipped gradients; None if they do not. It is a
+            message and no verdict: other clipping may be private, too.
+    """
+
+    def __init__(self, alpha: float, sizes: Sequence[int], seed: int) -> None:
+        self.fault: str | None = None
+        self.found_at: int | None = None
+        self.clipping: str | None = None
+        self._goal, self._sizes, self._steps = -math.log(alpha), np.array(sizes, dtype=float), 0
+        self._scales = np.zeros((1 + len(sizes), len(SCALES)))  # log-wealth: of all parameters, and of each
+        rng, total = stream(seed, "audit", 1), sum(sizes)
+        self._sample = self._places(np.sort(rng.choice(total, min(SAMPLE, total), replace=False)))
+        self._remembered = np.zeros((0, min(SAMPLE, total)), dtype=bool)
+        self._again = self._shared = 0.0
+        self._shifts = np.zeros(len(SHIFTS))
+        self._products = self._squares = self._energy = 0.0
+        self._repeated = self._shares = 0
+
+    def observe(self, residue: Sequence[Tensor], records: Sequence[Tensor]) -> None:
+        """Take one more step: its residue and the records' clipped sum, a tensor for each parameter."""
+        self._steps += 1
+        flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
+        squares = np.array([float(torch.linalg.vector_norm(one)) ** 2 for one in flat])
+        all_squares, all_sizes = (np.append(each.sum(), each)[:, None] for each in (squares, self._sizes))
+        self._scales += all_squares * (1 - SCALES**-2) / 2 - all_sizes * np.log(SCALES)
+        self._bet_on_repeats(_taken(flat, self._sample) > 0)
+        self._bet_on_sharing([one[:SAMPLE].cpu().numpy() > 0 for one in flat])
+        self._bet_on_records(flat, of_records)
+        self._energy += squares.sum()
+        if self.fault is None:
+            self._judge()
+
+    def _bet_on_repeats(self, now: Signs) -> None:
+        if len(self._remembered):
+            ratios = _ratios((self._remembered == now).sum(axis=1), now.size)
+            self._again += _seldom(ratios)
+            self._repeated = self._steps - len(self._remembered) + int(ratios.max(axis=1).argmax())
+        self._remembered = np.vstack([self._remembered, now])[-REMEMBERED:]
+
+    def _bet_on_sharing(self, starts: Sequence[Signs]) -> None:
+        # Given the parameters before it, the signs of one are fair coins, so these ratios may be multiplied.
+        best = 0.0
+        for place, (before, after) in enumerate(pairwise(starts), start=1):
+            same = min(before.size, after.size)
+            growth = _seldom(_ratios(np.array([(before[:same] == after[:same]).sum()]), same))
+            self._shared += growth
+            if growth > best:
+                best, self._shares = growth, place
+
+    def _bet_on_records(self, flat: Sequence[Tensor], of_records: Sequence[Tensor]) -> None:
+        product = sum(float(left @ one) for left, one in zip(flat, of_records, strict=True))
+        square = sum(float(one @ one) for one in of_records)
+        self._products += product
+        self._squares += square
+        if self._steps > 1:
+            spread = max(1.0, LARGER**2 * self._energy / (self._steps - 1) / self._sizes.sum())
+            self._shifts += (SHIFTS * product - SHIFTS**2 * square / 2) / spread
+        wealth = float(np.logaddexp.reduce(self._shifts)) - math.log(len(SHIFTS))
+        if self.clipping is None and wealth >= self._goal:
+            share = self._products / self._squares
+            self.clipping = (
+                f"the released sums hold about {abs(share):.0%} {'more' if share > 0 else 'less'} of the records than "
+                f"clipping to max_grad_norm leaves (seen at step {self._steps:,})"
+            )
+
+    def _judge(self) -> None:
+        by_place = np.logaddexp.reduce(self._scales, axis=1) - math.log(len(SCALES) * 2)
+        by_place[1:] -= math.log(len(self._sizes))  # half of the wealth is bet on all parameters, half on each
+        wealths = np.array([np.logaddexp.reduce(by_place), self._again, self._shared])
+        if np.logaddexp.reduce(wealths) - math.log(len(wealths)) < self._goal:
+            return
+        self.found_at = self._steps
+        kind = int(np.flatnonzero(wealths >= min(self._goal, wealths.max()))[0])
+        if kind == 1:
+            self.fault = f"the noise of step {self._steps:,} repeats that of step {self._repeated:,}"
+        elif kind == 2:
+            self.fault = f"parameter {self._shares} has the noise of parameter {self._shares - 1}"
+        else:
+            place = int(by_place.argmax())
+            where = "all parameters" if place == 0 else f"parameter {place - 1}"
+            scale = SCALES[self._scales[place].argmax()]
+            self.fault = f"it has about {scale:.0%} of the standard deviation that is claimed, in {where}"
+
+    def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, Tensor]]:
+        """Coordinates of all parameters in a row, as those of each."""
+        ends = np.cumsum(self._sizes).astype(int)
+        which = np.searchsorted(ends, indices, side="right")
+        starts = ends - self._sizes.astype(int)
+        return [(int(one), torch.as_tensor(indices[which == one] - starts[one])) for one in np.unique(which)]
+
+
+def _taken(flat: Sequence[Tensor], places: list[tuple[int, Tensor]]) -> Array:
+    """The entries at some places."""
+    return np.concatenate([flat[one][inside.to(flat[one].device)].double().cpu().numpy() for one, inside in places])
+
+
+def _ratios(agreeing: NDArray[Any], of: int) -> Array:
+    """(counts, shares) log-ratios of so many agreeing signs, for a share that is bet on against ½."""
+    count = np.asarray(agreeing, dtype=float)[:, None]
+    ratios: Array = count * np.log(2 * AGREEING) + (of - count) * np.log(2 * (1 - AGREEING))
+    return ratios
+
+
+def _seldom(ratios: Array) -> float:
+    """The growth of a wealth of which a small share is bet on the mean of these ratios."""
+    mean = float(np.logaddexp.reduce(ratios, axis=None)) - math.log(ratios.size)
+    return float(np.logaddexp(math.log1p(-SELDOM), math.log(SELDOM) + mean))
