@@ -70,6 +70,7 @@ class Asked:
     sample_rate: float | None
     noise_multiplier: float | None
     anew: bool
+    test_noise: bool
     seed: int
     callback: Callable[[Any], Any] | None
 

@@ -51,7 +51,7 @@ class Auditor:
         self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
         self._noise: NoiseTest | None = None
         share = asked.alpha
-        if audited.per_sample:
+        if asked.test_noise and audited.per_sample:
             share /= 2  # for the bets, and as much for the test of the noise
             self._noise = NoiseTest(share, [one.numel() for one in audited.parameters], asked.seed)
         self._bettor, self._weights = Bettor(share, self._expected), PieceWeights(len(audited.parameters))
@@ -121,7 +121,7 @@ class Auditor:
             "observation": "optimizer",
             "canary": self._kind,
             **{name: value for name, value in vars(self._asked).items() if name != "callback" and value is not None},
-            "anew": int(self._asked.anew),
+            **{name: int(getattr(self._asked, name)) for name in ("anew", "test_noise")},
             "optimizer": type(optimizer).__name__,
             "max_grad_norm": float(optimizer.max_grad_norm),
         }

@@ -24,6 +24,7 @@ from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
     canary_rate=partial(checks.real, above=0, at_most=1),
     canary_norm=partial(checks.real, above=0),
     anew=checks.flag,
+    test_noise=checks.flag,
 )
 def audit_optimizer(
     optimizer: DPOptimizer,
@@ -37,6 +38,7 @@ def audit_optimizer(
     sample_rate: float | None = None,
     noise_multiplier: float | None = None,
     anew: bool = False,
+    test_noise: bool = True,
     seed: int = 0,
     callback: Callable[[Auditor], Any] | None = None,
 ) -> Auditor:
@@ -44,12 +46,18 @@ def audit_optimizer(
 
     At each step of the optimizer a fair coin decides between two worlds. The canary is a gradient g that enters as one
     more record's, before clipping. Under substitution z is g and z′ is −g; otherwise z is g and z′ is nothing. Correct
-    DP-SGD clips g to max_grad_norm C. The observation is the privatised sum's product with the clipped canary, in
-    units of C: N(±1, σ²), or N(1, σ²) against N(0, σ²), plus what the other records contribute.
+    DP-SGD clips g to max_grad_norm C. The auditor clips and sums the records' gradients as well, and subtracts their
+    sum from the privatised one: ε is about an adversary who knows all other records. The observation is what is left in
+    the direction of the clipped canary, in units of C: N(±1, σ²), or N(1, σ²) against N(0, σ²).
 
     Bets against the claim decide whether it is refuted. They hold though later steps depend on earlier ones, and at any
     moment: a correct optimizer is ever refuted with probability at most alpha. The report's bound on a step comes from
     bets of the same kind on a family of claims, this one among them; the verdict is that of `refuted`.
+
+    What is left besides the canary is the noise in all coordinates. Other bets, with half of alpha, are that it is less
+    than claimed, everywhere or in one parameter, or that it repeats earlier noise or another parameter's. They take a
+    few steps where a canary takes hundreds, and the report names what they found. It also says so if the sums are not
+    those of clipped gradients; that is a message and no verdict, since other clipping may be private, too.
 
     What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
     coin decides whether it is in. It enters the first of the batches that `BatchMemoryManager` makes of one. If
@@ -62,7 +70,8 @@ def audit_optimizer(
     Args:
         optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
             adaptive clipping. With ghost clipping (`DPOptimizerFastGradientClipping`) there are no per-sample
-            gradients: the canary enters after clipping, which is then not audited. Distributed ones are refused.
+            gradients: the canary enters after clipping, which is then not audited, the records stay in the sum, and the
+            noise is not tested. Distributed ones are refused.
         delta: 0 < δ < 1; the δ at which ε are stated.
         adjacency: "substitute", "add_remove" (the canary's row is there or not) or "zero_out" (z′ is a row of zeros).
         canary: "dirac" (one coordinate, among the hundredth that the first batch moves least; with clipping by layer
@@ -78,6 +87,7 @@ def audit_optimizer(
         noise_multiplier: what is claimed of each step, as the documentation says. None: what
             `optimizer.noise_multiplier` is when a step adds its noise.
         anew: draw the canary anew for each step.
+        test_noise: bet on the noise as well, with half of alpha.
         seed: ≥ 0; of the coins and of the canary. The training's own randomness is not touched.
         callback: called with the auditor after each step, when the parameters have been updated. What it raises comes
             out of `optimizer.step()` and so ends the training.
@@ -119,6 +129,16 @@ def audit_optimizer(
     if anew and not isinstance(kind, str):
         raise ValueError(f"anew must be False for a canary of your own, which is not drawn, got {anew}")
     asked = Asked(
-        delta, adjacency, alpha, canary_rate, canary_norm, sample_rate, noise_multiplier, anew, seed, callback
+        delta,
+        adjacency,
+        alpha,
+        canary_rate,
+        canary_norm,
+        sample_rate,
+        noise_multiplier,
+        anew,
+        test_noise,
+        seed,
+        callback,
     )
     return Auditor(audited, kind, asked)

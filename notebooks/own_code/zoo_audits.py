@@ -76,6 +76,7 @@ def canary_alone(
         adjacency=adjacency,
         alpha=ALPHA,
         sample_rate=0.1,
+        test_noise=False,
         seed=seed,
     )
     for _ in range(steps):
@@ -111,13 +112,14 @@ def _audit(training, adjacency, steps, seed, asked):
         alpha=ALPHA,
         sample_rate=training.sample_rate,
         seed=seed,
-        **asked,
+        **{"test_noise": False, **asked},
     )
     for _ in training.batches():
         optimizer.step()
         if auditor.steps == steps or auditor.refuted:
             break
-    return _judged(auditor, optimizer.noise_multiplier, adjacency)
+    path, _ = _judged(auditor, optimizer.noise_multiplier, adjacency)
+    return path, auditor.refuted_at
 
 
 def repeated_noise(trainer, *, adjacency, steps, seed):
@@ -195,6 +197,7 @@ AUDITS = {
     "Diracs of norm C": partial(
         beside_records, canary="diracs", canary_norm=1.0
     ),
+    "noise tested": partial(beside_records, test_noise=True),
     "noise remembered": repeated_noise,
     "against the others": against_others,
     "record": partial(record_as_canary, noise_multiplier=LITTLE),
@@ -233,9 +236,10 @@ AUDITS_OF = {
 def all_cells():
     """Every fault, with the audits that could concern it."""
     for fault in zoo.ZOO:
-        audits = (*CANARIES, "Diracs of norm C", *AUDITS_OF.get(fault, ()))
+        audits = (*CANARIES, "Diracs of norm C", "noise tested")
+        audits += AUDITS_OF.get(fault, ())
         if "record" in audits:
-            audits = ("Dirac", "Diracs", *OF_RECORDS)
+            audits = ("Dirac", "Diracs", "noise tested", *OF_RECORDS)
         for audit in audits:
             yield fault, audit, "substitute"
             if audit != "record, not seen yet":
