@@ -76,6 +76,38 @@ def test_gradients_are_those_of_loops_over_models_and_records(accepted, training
             close(bank.logits(*own[:2]), torch.stack([bank.module(one)(own[1]) for one in own[0]], dim=2))
 
 
+def by_peft():
+    """LoRA on one layer, as peft puts it in."""
+    peft = pytest.importorskip("peft")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+    return peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=["1"], modules_to_save=["3"]))
+
+
+EXACT = {
+    "tied": ACCEPTED["single numbers"][0],
+    "LoRA": ACCEPTED["LoRA"][0],
+    "peft": by_peft,
+    "DPLSTM": ACCEPTED["lstm"][0],
+    "group norm": ACCEPTED["residual"][0],
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_banks_are_loops_over_records_but_for_rounding(name):
+    rng = np.random.default_rng(1)
+    task = data.from_arrays(rng.random((6, 8, 8)), rng.integers(0, 10, 6), num_classes=10)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        bank = models.from_module(EXACT[name](), task)
+    theta = bank.initial_parameters(3, torch.Generator())
+    theta = theta + 0.1 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(6))
+    x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
+    loss = partial(nn.functional.cross_entropy, reduction="none")
+    whole = torch.stack([naive(bank, loss, own, x, y, 0.5, training=True).sum(dim=0) for own in theta])
+    found = bank.training(torch.Generator()).clipped_sum(theta, x, y, None, 0.5)
+    assert float((found - whole).abs().max()) < 1.2e-7  # of numbers up to 0.5: float32's rounding
+
+
 def test_banks_train_as_loops_over_models_and_records(accepted):
     task, bank, loss, theta = accepted
     spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer="adam")
