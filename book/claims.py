@@ -81,10 +81,13 @@ class Glued:
         one = self.value(notebook, key)
         return list(self.read[notebook].get(f"{key}_each", [one]))
 
-    def text(self, notebook: str) -> str:
-        """What a notebook says between its cells of code."""
-        cells = nbformat.read(self.folder / f"{notebook}.ipynb", as_version=4).cells
-        return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    def text(self, page: str) -> str:
+        """What a page says, in one line: a Markdown file by its path, or a notebook between its cells of code."""
+        written = ROOT / f"{page}.md"
+        if written.exists():
+            return " ".join(written.read_text().split())
+        cells = nbformat.read(self.folder / f"{page}.ipynb", as_version=4).cells
+        return " ".join(word for cell in cells if cell.cell_type == "markdown" for word in cell.source.split())
 
 
 def glued(notebook: Path) -> dict[str, Any]:
@@ -159,13 +162,13 @@ class Paper:
 
     def hold_sentences(self, numbers: Glued) -> None:
         """Refuse a page that says in words what its numbers do not."""
-        for notebook, sentences in self.says.items():
-            text = numbers.text(notebook)
+        for page, sentences in self.says.items():
+            text = numbers.text(page)
             for one in sentences:
-                where = f"notebooks/{notebook}.ipynb, {one['states']!r}"
+                where = f"{page}, {one['states']!r}"
                 if one["states"] not in text:
                     raise ValueError(f"{where}: book/claims/{self.key}.yaml must quote what the page says")
-                found = OF_PART[self.answer(one, notebook, numbers)]
+                found = OF_PART[self.answer(one, page, numbers)]
                 expected = one.get("verdict", "holds")
                 if found != expected:
                     raise ValueError(

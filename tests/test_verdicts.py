@@ -231,12 +231,20 @@ def test_a_sentence_that_the_numbers_do_not_say_is_refused(one_paper, tmp_path):
     falls, stays = ([3.0, 3.1, 3.2], [1.0, 1.2, 1.1]), ([1.0, 3.1, 2.2], [3.0, 1.2, 2.1])
     for verdict, (early, late), other in [("holds", falls, stays), ("not settled", stays, falls)]:
         paper.says = {"page": [sentence | {"verdict": verdict}]}
-        paper.hold_sentences(notebook_with(tmp_path, "**Later is less.**", of_early=early, of_late=late))
-        told = rf"page.ipynb, 'Later is less.': its numbers must decide '{verdict}', got .* from of.early > of.late"
+        paper.hold_sentences(notebook_with(tmp_path, "**Later is\nless.**", of_early=early, of_late=late))
+        told = rf"page, 'Later is less.': its numbers must decide '{verdict}', got .* from of.early > of.late"
         with pytest.raises(ValueError, match=told):
             paper.hold_sentences(notebook_with(tmp_path, "Later is less.", of_early=other[0], of_late=other[1]))
-    with pytest.raises(ValueError, match=r"page.ipynb, 'Later is less.': book/claims/paper.yaml must quote what"):
+    with pytest.raises(ValueError, match=r"page, 'Later is less.': book/claims/paper.yaml must quote what"):
         paper.hold_sentences(notebook_with(tmp_path, "Later is more.", of_early=[3, 4], of_late=[1, 2]))
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_sentences_that_are_held_stand_in_the_sources(paper):
+    sources = claims.Glued(ROOT / "notebooks")
+    for page, sentences in paper.says.items():
+        text = sources.text(page)
+        assert not [one["states"] for one in sentences if one["states"] not in text], page
 
 
 def test_kinds_of_numbers_are_those_that_the_paper_names(one_paper, tmp_path):
