@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ SCALES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95])  # standard deviat
 AGREEING = np.array([0.6, 0.75, 0.95, 0.999])  # shares of signs that are bet on, where ½ is claimed
 SHIFTS = np.array([-1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0])  # of the sum, as shares of the records' sum
 LARGER = 1.1  # the noise may be, than what it was so far
+ENOUGH = 100  # numbers that say how large the noise is
 SAMPLE = 256  # coordinates whose signs are looked at
 REMEMBERED = 1_000  # steps
 SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, at each step
@@ -36,7 +36,7 @@ class NoiseTest:
 
     - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in all parameters and in each.
     - *comes again*: more than half of the signs of a sample of coordinates are those of an earlier step.
-    - *shared*: more than half of a parameter's first signs are those of the parameter before it.
+    - *shared*: more than half of a parameter's first signs are those of an earlier parameter.
     - *clipping*: N(βS, c²) against N(0, c²), where S is the records' clipped sum, for a few β; c is 1, or a tenth more
       than the past's residues where these are larger.
 
@@ -66,7 +66,7 @@ class NoiseTest:
         self._again = self._shared = 0.0
         self._shifts = np.zeros(len(SHIFTS))
         self._products = self._squares = self._energy = 0.0
-        self._repeated = self._shares = 0
+        self._repeated, self._shares = 0, (0, 0)
 
     def observe(self, residue: Sequence[Tensor], records: Sequence[Tensor]) -> None:
         """Take one more step: its residue and the records' clipped sum, a tensor for each parameter."""
@@ -91,21 +91,24 @@ class NoiseTest:
 
     def _bet_on_sharing(self, starts: Sequence[Signs]) -> None:
         # Given the parameters before it, the signs of one are fair coins, so these ratios may be multiplied.
-        best = 0.0
-        for place, (before, after) in enumerate(pairwise(starts), start=1):
-            same = min(before.size, after.size)
-            growth = _seldom(_ratios(np.array([(before[:same] == after[:same]).sum()]), same))
+        longest, best = 0, 0.0
+        for place, signs in enumerate(starts[1:], start=1):
+            same = min(starts[longest].size, signs.size)
+            growth = _seldom(_ratios(np.array([(starts[longest][:same] == signs[:same]).sum()]), same))
             self._shared += growth
             if growth > best:
-                best, self._shares = growth, place
+                best, self._shares = growth, (place, longest)
+            if signs.size > starts[longest].size:
+                longest = place
 
     def _bet_on_records(self, flat: Sequence[Tensor], of_records: Sequence[Tensor]) -> None:
         product = sum(float(left @ one) for left, one in zip(flat, of_records, strict=True))
         square = sum(float(one @ one) for one in of_records)
         self._products += product
         self._squares += square
-        if self._steps > 1:
-            spread = max(1.0, LARGER**2 * self._energy / (self._steps - 1) / self._sizes.sum())
+        seen = (self._steps - 1) * self._sizes.sum()
+        if seen >= ENOUGH:
+            spread = max(1.0, LARGER**2 * self._energy / seen)
             self._shifts += (SHIFTS * product - SHIFTS**2 * square / 2) / spread
         wealth = float(np.logaddexp.reduce(self._shifts)) - math.log(len(SHIFTS))
         if self.clipping is None and wealth >= self._goal:
@@ -126,7 +129,7 @@ class NoiseTest:
         if kind == 1:
             self.fault = f"the noise of step {self._steps:,} repeats that of step {self._repeated:,}"
         elif kind == 2:
-            self.fault = f"parameter {self._shares} has the noise of parameter {self._shares - 1}"
+            self.fault = "parameter {} has the noise of parameter {}".format(*self._shares)
         else:
             place = int(by_place.argmax())
             where = "all parameters" if place == 0 else f"parameter {place - 1}"
