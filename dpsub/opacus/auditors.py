@@ -29,6 +29,7 @@ from dpsub.opacus.canary_gradients import Canaries, Tensor
 from dpsub.opacus.noise_test import NoiseTest
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
+NO_RATE = "give audit_optimizer sample_rate, one over the number of batches an epoch"
 
 Array = NDArray[np.float64]
 
@@ -131,8 +132,8 @@ class Auditor:
         """What the observations so far say.
 
         Raises:
-            ValueError: if no step has been observed, if the sample rate of the training is not known, or if the
-                accountant cannot compute what is claimed.
+            ValueError: if no step has been observed, if accumulated batches together have a sample rate above 1, or if
+                the accountant cannot compute what is claimed.
         """
         if not self._scores:
             waiting = f", and {self._steps.batches} batches were accumulated" if self._steps.batches else ""
@@ -154,18 +155,16 @@ class Auditor:
         return accountant.sampling
 
     def _report(self, sampling: str) -> Report:
-        steps = zip(self._sigmas, (self._rate(*one) for one in self._batches), strict=True)
-        history = [(*phase, sum(1 for _ in same)) for phase, same in groupby(steps)]
-        rate, sigma = min(rate for _, rate, _ in history), min(self._sigmas)
+        rates = [self._rate(*one) for one in self._batches]
+        known = [rate for rate in rates if rate is not None]
+        rate, sigma = (min(known) if len(known) == len(rates) else None), min(self._sigmas)
         claimed_step = distance(self._asked.adjacency) / sigma
         step = self._step_bound(claimed_step)
         return Report(
             observations=len(self._scores),
             step=step,
-            training=self._training_bound(step, rate),
-            claimed=accounting.epsilon(
-                history=history, delta=self._asked.delta, adjacency=self._asked.adjacency, sampling=sampling
-            ),
+            training=None if rate is None else self._training_bound(step, rate),
+            claimed=None if rate is None else self._claimed(known, sampling),
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
@@ -178,6 +177,14 @@ class Auditor:
             notes=self._audited.notes,
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
+        )
+
+    def _claimed(self, rates: list[float], sampling: str) -> float:
+        """The accountant's ε of the steps so far, with these sample rates."""
+        phases = groupby(zip(self._sigmas, rates, strict=True))
+        history = [(*phase, sum(1 for _ in same)) for phase, same in phases]
+        return accounting.epsilon(
+            history=history, delta=self._asked.delta, adjacency=self._asked.adjacency, sampling=sampling
         )
 
     def _step_bound(self, claimed_step: float) -> LowerBound:
@@ -216,14 +223,11 @@ class Auditor:
             return replace(training, valid=False, note=note)
         return training
 
-    def _rate(self, batch_rate: float | None, batches: int) -> float:
-        """The sample rate of a step, of so many accumulated batches."""
+    def _rate(self, batch_rate: float | None, batches: int) -> float | None:
+        """The sample rate of a step, of so many accumulated batches; None if nobody said."""
         known = batch_rate if self._asked.sample_rate is None else self._asked.sample_rate
         if known is None:
-            raise ValueError(
-                "sample_rate must be given to audit_optimizer, since no accountant is attached to the optimizer that "
-                "knows it, got None: it is one over the number of batches an epoch"
-            )
+            return None
         rate = checks.real("sample_rate", known, above=0) * batches
         if rate > 1:
             raise ValueError(
@@ -280,9 +284,9 @@ class Report:
     Attributes:
         observations: the number of steps that were observed.
         step: the bound on the ε of one step with the canary at its rate.
-        training: the bound on the ε of the observed steps, as a training at `sample_rate`.
+        training: the bound on the ε of the observed steps, as a training at `sample_rate`; None if nobody said which.
         claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
-            sampling; with dpsub's, its `sampling` counts.
+            sampling; with dpsub's, its `sampling` counts. None without a sample rate.
         claimed_step: the μ that is claimed of a step that surely holds the record: the distance of its worlds over the
             noise. If the claim changed, the largest one.
         refuted: whether the claim is refuted, at confidence 1 − alpha.
@@ -298,15 +302,15 @@ class Report:
 
     observations: int
     step: LowerBound
-    training: LowerBound
-    claimed: float
+    training: LowerBound | None
+    claimed: float | None
     claimed_step: float
     refuted: bool
     refuted_at: int | None
     delta: float
     adjacency: str
     alpha: float
-    sample_rate: float
+    sample_rate: float | None
     noise_multiplier: float
     fewest: int | None
     notes: tuple[str, ...] = ()
@@ -315,7 +319,13 @@ class Report:
 
     @property
     def epsilon(self) -> float:
-        """The lower bound on the ε of the training so far."""
+        """The lower bound on the ε of the training so far.
+
+        Raises:
+            ValueError: if nobody said at which sample rate it trains.
+        """
+        if self.training is None:
+            raise ValueError(f"epsilon is that of a training, got no sample rate: {NO_RATE}")
         return self.training.epsilon
 
     @property
@@ -324,7 +334,7 @@ class Report:
         return "consistent so far" if self.refuted_at is None else f"refuted at step {self.refuted_at:,}"
 
     def __str__(self) -> str:
-        return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in self._paragraphs())
+        return "\n\n".join(textwrap.fill(paragraph, 80) for paragraph in self._paragraphs())
 
     def _paragraphs(self) -> list[str]:
         confidence = f"confidence {100 * (1 - self.alpha):g} %"
@@ -348,11 +358,13 @@ class Report:
         if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
             found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
-        found.append(
-            f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. The {self.observations:,} steps at "
-            f"sample rate {self.sample_rate:.4g}: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} "
-            "is claimed."
-        )
+        training = f"The ε of the training needs a sample rate: {NO_RATE}."
+        if self.training is not None:
+            training = (
+                f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}: ε is at least "
+                f"{self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
+            )
+        found.append(f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}")
         if not self.refuted:
             found.append(
                 "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "

@@ -83,7 +83,7 @@ def audit_optimizer(
         canary_norm: > 0; the norm of the canary before clipping, in units of C.
         alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
         sample_rate: of a batch, for the ε of the training; accumulated batches add up. None: that of the attached
-            accountant.
+            accountant. If there is none, the report is of steps alone.
         noise_multiplier: what is claimed of each step, as the documentation says. None: what
             `optimizer.noise_multiplier` is when a step adds its noise.
         anew: draw the canary anew for each step.

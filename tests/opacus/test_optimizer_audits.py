@@ -299,6 +299,7 @@ def test_the_report_says_in_words_what_was_found():
     auditor = audit_optimizer(optimizer, **CLAIM)
     train(optimizer, 400)
     told = " ".join(str(auditor.report()).split())
+    assert max(map(len, str(auditor.report()).splitlines())) <= 80
     for part in (
         f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}", "at confidence 95 %",
         "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1",
@@ -393,13 +394,17 @@ def test_accumulation_without_steps_is_named():
         auditor.report()
 
 
-def test_a_sample_rate_that_nobody_knows_is_asked_for():
-    optimizer = optimizer_of()
+def test_without_a_sample_rate_a_step_is_bounded_and_the_training_is_not():
+    optimizer = optimizer_of(kind=HalfTheNoise)
     auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
-    train(optimizer, 5)
-    with pytest.raises(ValueError, match="sample_rate must be given to audit_optimizer, since no accountant"):
-        auditor.report()
-    assert not auditor.refuted
+    train(optimizer, 400)
+    report = auditor.report()
+    assert report.refuted
+    assert report.step.epsilon > 0
+    assert (report.training, report.claimed, report.sample_rate) == (None, None, None)
+    assert "The ε of the training needs a sample rate: give audit_optimizer sample_rate" in " ".join(str(report).split())
+    with pytest.raises(ValueError, match="epsilon is that of a training, got no sample rate: give audit_optimizer"):
+        _ = report.epsilon
 
 
 def rated(poisson=True, accumulated=1, change=None, adjacency="substitute", **asked):
