@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
-MATHJAX = ("mathjax/", "window.MathJax")
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
 
 
@@ -147,10 +146,8 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     if says:
         lines.append(f'<meta name="description" content="{escape(says)}" />')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
-    formulas = doctree and (any(doctree.findall(nodes.math)) or any(doctree.findall(nodes.math_block)))
-    unused = THEBE if formulas else THEBE + MATHJAX
     for files in ("script_files", "css_files"):
-        context[files] = [file for file in context[files] if not any(word in told(file) for word in unused)]
+        context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
 
 
 def told(file: Any) -> str:
