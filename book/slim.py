@@ -28,6 +28,9 @@ AS_TEXT = ("n", "nn", "p", "pre", "w")  # names, punctuation and spaces of code,
 TOKEN = re.compile(rf'<span class="(?:{"|".join(AS_TEXT)})">([^<]*)</span>')
 SHORT_SVG = {"digits": 5, "cdigits": 5, "shorten_ids": True, "strip_ids": True, "strip_comments": True,
              "remove_metadata": True, "strip_xml_prolog": True, "indent_type": "none", "newlines": False}  # fmt: skip
+GROUND = re.compile(  # of a figure of matplotlib's, and of its axes
+    r'(<g id="(?:figure_1|axes_\d+)">\s*)<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
+)
 COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but for those that state a license
 RULE = re.compile(r"(?:^|(?<=[{};/]))[^{}@;/]+\{[^{}]*\}")
 CLASS = re.compile(r"\.(-?[A-Za-z_](?:[\w-]|\\.)*)")
@@ -63,7 +66,7 @@ def slim(site: Path, notebooks: Path) -> None:
     options = scour.sanitizeOptions()
     vars(options).update(SHORT_SVG)
     for path in site.glob("_images/*.svg"):
-        path.write_text(scour.scourString(path.read_text(), options))
+        path.write_text(scour.scourString(GROUND.sub(r"\1", path.read_text()), options))
     for path in site.glob("_sources/notebooks/*.ipynb"):  # what is downloaded runs in JupyterLab
         shutil.copyfile(notebooks / path.name, path)
 

@@ -302,6 +302,7 @@ def test_a_figure_is_shorter_and_its_lines_end_where_they_did(tmp_path):
     slim.slim(tmp_path, tmp_path)
     after = figure.read_text()
     assert len(after) < 0.65 * len(before)
+    assert after.count("#fff") == before.count("#ffffff") - 2  # the grounds of the figure and of its axes
     lines = [re.findall(r'<path[^>]* d="([^"]*)"', svg) for svg in (before, after)]
     long, short = (np.concatenate([places(path) for path in paths]) for paths in lines)
     assert KDTree(long).query(short)[0].max() < 0.05  # points, 1/72 inch; places between two on one line may go
