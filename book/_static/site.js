@@ -2,7 +2,7 @@
 // and what is folded opens before printing.
 (() => {
   const BOXES = [
-    ["div.math", "formula"],
+    ["div.math, span.math", "formula"],
     [".pst-scrollable-table-container, .cell_output div.text_html", "table"],
     [".cell_output > .output, .bd-content pre", "output"],
   ];
@@ -11,6 +11,7 @@
     for (const [selector, what] of BOXES) {
       for (const box of document.querySelectorAll(selector)) {
         const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "hidden";
+        if (box.matches("span.math")) box.style.overflow = scrolls ? "auto hidden" : "visible"; // not for rounded pixels
         if (scrolls && box.getAttribute("tabindex") !== "0") { // the theme writes -1 where nothing scrolled at first
           box.tabIndex = 0;
           box.setAttribute("role", "group");
