@@ -114,7 +114,7 @@ def slim(site: Path, notebooks: Path) -> None:
     for path in site.glob("_images/*.svg"):
         path.write_text(scour.scourString(path.read_text(), options))
     for path in site.glob("_sources/notebooks/*.ipynb"):  # what is downloaded runs in JupyterLab
-        shutil.copyfile(notebooks / path.name, path)
+        nbformat.write(copies.for_readers(nbformat.read(notebooks / path.name, as_version=4)), path)
 
 
 def main() -> int:

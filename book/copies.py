@@ -54,6 +54,7 @@ LITERAL = re.compile(r"""(?<=["'])([^"'\n]+)(?=["'])""")  # and what stands betw
 BUILT = ("__pycache__", "_build", ".ipynb_checkpoints")
 INJECTED = "injected-parameters"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+GLUES = "from own_code.glue import"
 READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
 
 
@@ -112,6 +113,12 @@ def filled(notebook: NotebookNode) -> NotebookNode:
         if not evaluates(cell):
             cells.append(cell)
     notebook.cells = cells
+    return notebook
+
+
+def for_readers(notebook: NotebookNode) -> NotebookNode:
+    """The notebook without the cell that leaves numbers for other pages: it needs `own_code`, which a copy may lack."""
+    notebook.cells = [cell for cell in notebook.cells if GLUES not in cell.source]
     return notebook
 
 

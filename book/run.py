@@ -296,7 +296,7 @@ def main() -> int:
     for name in (name for name in names if arguments.filled and name in outcomes and not outcomes[name].error):
         arguments.filled.mkdir(parents=True, exist_ok=True)
         executed = nbformat.read(EXECUTED / f"{name}.ipynb", as_version=4)
-        nbformat.write(copies.filled(copies.clean(executed)), arguments.filled / f"{name}.ipynb")
+        nbformat.write(copies.for_readers(copies.filled(copies.clean(executed))), arguments.filled / f"{name}.ipynb")
     if stopped:
         rest = "from the models that are stored" if results else "with the notebooks that are left"
         print(f"stopped; the same command goes on {rest}", file=sys.stderr)

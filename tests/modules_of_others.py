@@ -150,6 +150,19 @@ class Scaled(nn.Module):
         return self.out(self.again(inner) * self.scale)
 
 
+class LowRank(nn.Module):
+    """LoRA: a frozen layer, and a trained product of two thin ones beside it."""
+
+    def __init__(self, layer, rank=2):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + 2 * self.up(self.down(x))
+
+
 class Constant(nn.Module):
     """Multiplies by float32 numbers that are no buffer, or by a buffer."""
 
@@ -227,6 +240,7 @@ ACCEPTED = {
     "embedding with padding": (lambda: Words(nn.Embedding(5, 3, padding_idx=2), 24), None),
     "bag of words": (lambda: Words(nn.EmbeddingBag(5, 3), 3), None),
     "single numbers": (Scaled, None),
+    "LoRA": (of_layers(lambda: LowRank(nn.Linear(64, 16))), None),
     "frozen": (lambda: nn.Sequential(Around(nn.Tanh()).requires_grad_(False), nn.Linear(10, 10)), None),
     "frozen batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False).eval(), *head()), None),
     "numbers": (lambda: Constant(buffer=False), None),

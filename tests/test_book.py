@@ -231,7 +231,7 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
         "_static/mathjax/output/chtml/fonts/woff-v2/Main.woff": "a",
         "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.woff2": "a",
         "_static/styles/theme.css": "b { }",
-        "_sources/notebooks/page.ipynb": '{"executed": false}',
+        "_sources/notebooks/page.ipynb": nbformat.writes(source()) + "\n",
         "notebooks/page.html": SLIM,
     }
     unused = [
@@ -245,11 +245,13 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
         "_static/styles/theme.css.map",
         "_static/locales/de/x.mo",
     ]
-    written = {"_sources/notebooks/page.ipynb": '{"executed": true}', "notebooks/page.html": PAGE}
+    written = {"_sources/notebooks/page.ipynb": nbformat.writes(executed()), "notebooks/page.html": PAGE}
     for name, text in (kept | dict.fromkeys(unused, "a") | written).items():
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text)
-    (tmp_path / "page.ipynb").write_text('{"executed": false}')
+    glues = source()
+    glues.cells.append(nbformat.v4.new_code_cell("from own_code.glue import glue\n\nglue('a', 1)"))
+    nbformat.write(glues, tmp_path / "page.ipynb")
     shown = tmp_path / "site/_static/vendor/fontawesome/6.5.2/webfonts/fa-regular-400.woff2"
     shown.write_text("a")
     page = tmp_path / "site/notebooks/other.html"

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import copies
+import nbformat
 import numpy as np
 import pytest
 from pybtex.database import parse_file
@@ -244,6 +245,13 @@ def test_notebooks_glue_in_their_last_cell_alone(path):
         last = json.loads(path.read_text())["cells"][-1]
         assert "".join(last["source"]).startswith(GLUED)
         assert last["metadata"]["tags"] == ["remove-cell"]
+
+
+@NOTEBOOKS
+def test_what_a_readers_copy_lacks_is_missed_in_its_first_cell(path):
+    first, *others = copies.for_readers(nbformat.read(path, as_version=4)).cells[1:]
+    if any("own_code" in cell.source for cell in others if cell.cell_type == "code"):
+        assert "own_code" in first.source
 
 
 @NOTEBOOKS

@@ -244,6 +244,9 @@ def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has(run, tmp_path, caps
     preset_of(tmp_path, "keeps_nothing:\n  points: 4\n", "mine")
     notebook = nbformat.read(tmp_path / "notebooks/keeps_nothing.ipynb", as_version=4)
     notebook.cells.append(nbformat.v4.new_markdown_cell('There are {eval}`f"{points}"`.'))
+    notebook.cells.append(nbformat.v4.new_code_cell("from own_code.glue import glue"))
+    (tmp_path / "notebooks/own_code").mkdir()
+    (tmp_path / "notebooks/own_code/glue.py").write_text("glue = 1\n")
     nbformat.write(notebook, tmp_path / "notebooks/keeps_nothing.ipynb")
     assert run("--preset", "mine", "-p", "points", "5", "--filled", str(tmp_path / "alone")) == 0
     shown = capsys.readouterr().out

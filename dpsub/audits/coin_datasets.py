@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.provenance import versions
@@ -21,28 +21,34 @@ from dpsub.audits.own_training import OWN_FUNCTION
 from dpsub.trainers import label_logits
 
 AT_ONCE = 256  # records
+OF_TUPLES = (0, 1)  # where a tuple has x and y
 
 
 class OneRunDataset(Dataset[Any]):
-    """A dataset of records (x, y), in which each slot of the pairs holds z or z′. `one_run_dataset` makes it.
+    """A dataset of records, in which each slot of the pairs holds z or z′. `one_run_dataset` makes it.
 
     Attributes:
         pairs: what fills the slots.
         bits: (m,) int8, read-only: 0 where z is in the slot, 1 where z′ is. Training must not look at them.
         seed: of the coins.
+        outside: the records outside the pairs, which do not depend on the coins: what to train a reference on.
     """
 
-    def __init__(self, dataset: Any, pairs: Pairs, seed: int) -> None:
-        self._dataset, self.pairs, self.seed = dataset, pairs, seed
+    def __init__(self, dataset: Any, pairs: Pairs, seed: int, keys: tuple[Any, Any]) -> None:
+        self._dataset, self._keys, self.pairs, self.seed = dataset, keys, pairs, seed
         bits = stream(seed, "one_run").integers(0, 2, len(pairs), dtype=np.int8)
         bits.flags.writeable = False
         self.bits: NDArray[np.int8] = bits
         self._pair_of = {int(slot): i for i, slot in enumerate(pairs.slots)}
 
+    @property
+    def outside(self) -> Subset[Any]:
+        return Subset(self._dataset, [i for i in range(len(self)) if i not in self._pair_of])
+
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int) -> Any:
         try:
             at = operator.index(None if isinstance(index, bool) else index)  # type: ignore[arg-type]
         except TypeError:
@@ -52,35 +58,56 @@ class OneRunDataset(Dataset[Any]):
         if not -len(self) <= at < len(self):
             raise IndexError(f"index must be one of {len(self)} records, got {at}")
         i = self._pair_of.get(at % len(self))
-        if i is None:
-            found: tuple[Any, Any] = self._dataset[at]
-            return found
-        assert self.pairs.y is not None
-        assert self.pairs.y_prime is not None
-        x, y = (self.pairs.z, self.pairs.y) if self.bits[i] == 0 else (self.pairs.z_prime, self.pairs.y_prime)
-        like_x, like_y = self._dataset[at]
-        return _like(like_x, x[i]), _like(like_y, y[i])
+        return self._dataset[at] if i is None else self._filled(i, int(self.bits[i]))
 
-    def scores(self, module: nn.Module) -> xr.Dataset:
-        """Score the model that was trained on this dataset.
+    def _filled(self, i: int, bit: int) -> Any:
+        """The record in the slot of pair i, with the x and y of z (bit 0) or z′ (bit 1)."""
+        pairs, record = self.pairs, self._dataset[int(self.pairs.slots[i])]
+        assert pairs.y is not None
+        assert pairs.y_prime is not None
+        x, y = (pairs.z, pairs.y) if bit == 0 else (pairs.z_prime, pairs.y_prime)
+        of_x, of_y = self._keys
+        new = {of_x: _like(record[of_x], x[i]), of_y: _like(record[of_y], y[i])}
+        return {**record, **new} if isinstance(record, Mapping) else (new[of_x], new[of_y])
+
+    def scores(self, module: nn.Module, *, reference: nn.Module | None = None) -> xr.Dataset:
+        """Score the model that was trained on this dataset. `dpsub.bound` of the scores guesses the coins and bounds ε.
 
         Args:
-            module: takes a batch of records x, and returns logits (records, classes). It is put in evaluation mode and
-                back. Its parameters' device is used.
+            module: takes a batch of records x, and returns logits (records, classes), or an object with them as
+                `logits`. For records that are dicts it is called as `module(**entries)`, with all entries but the
+                label. It is put in evaluation mode and back. Its parameters' device is used.
+            reference: a model whose scores are subtracted: a clear record has a high score whatever its coin, so that
+                scores without a reference show less. The bound is valid only if it did not see the coins. Train it on
+                `outside`, or on public records; it may be trained without noise, and is not released.
 
         Returns:
             A dataset as `audit_one_run` returns: `score` (model, pair) float32 with one model, logit(z) − logit(z′),
-            where logit is log p/(1 − p) for the probability p of the record's label; and `bit` (model, pair) int8.
+            where logit is log p/(1 − p) for the probability p of the record's label; and `bit` (model, pair) int8. The
+            attribute `reference` is 1 if a reference's scores were subtracted.
 
         Raises:
-            ValueError: if `module` is no module, or does not return finite logits for the labels of the pairs.
+            ValueError: if a model is no module, if both are the same, or if one does not return finite logits for the
+                labels of the pairs.
+
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from dpsub import Pairs, bound, one_run_dataset
+        >>> plain = TensorDataset(torch.zeros(90, 40), torch.zeros(90, dtype=torch.int64))
+        >>> x, own, other = torch.eye(40), torch.zeros(40), torch.ones(40)
+        >>> private = one_run_dataset(plain, Pairs(range(40), x, x, own, other), seed=0)
+        >>> model, reference = torch.nn.Linear(40, 2), torch.nn.Linear(40, 2)  # trained on private, private.outside
+        >>> bound(private.scores(model, reference=reference), delta=1e-5).valid
+        True
         """
-        if not isinstance(module, nn.Module):
-            raise ValueError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
-        assert self.pairs.y is not None
-        assert self.pairs.y_prime is not None
-        z = self._logits(module, self.pairs.z, self.pairs.y)
-        score = (z - self._logits(module, self.pairs.z_prime, self.pairs.y_prime)).numpy().astype(np.float32)
+        score = self._scores("module", module)
+        if reference is not None:
+            if reference is module:
+                raise ValueError(
+                    "reference must be a model that did not see the coins, got the audited one: train one on `outside`"
+                )
+            score = score - self._scores("reference", reference)
+        told = "score of the final model less the reference's, higher speaks for z"
         attributes = {
             "audited": ONE_RUN,
             "trained_by": OWN_FUNCTION,
@@ -90,6 +117,7 @@ class OneRunDataset(Dataset[Any]):
             "models": 1,
             "pairs": len(self.pairs),
             "pairs_fingerprint": self.pairs.fingerprint,
+            "reference": int(reference is not None),
             "seed": self.seed,
             **{f"pairs_{name}": value for name, value in self.pairs.details.items()},
             **{f"version_{name}": version for name, version in versions("torch").items()},
@@ -97,27 +125,41 @@ class OneRunDataset(Dataset[Any]):
         dims = ("model", PAIR)
         return xr.Dataset(
             {
-                "score": (dims, score[None], {"long_name": LONG_NAMES["score"]}),
+                "score": (
+                    dims,
+                    score.numpy().astype(np.float32)[None],
+                    {"long_name": LONG_NAMES["score"] if reference is None else told},
+                ),
                 "bit": (dims, self.bits[None].copy(), {"long_name": LONG_NAMES["bit"]}),
             },
             coords={"slot": (PAIR, self.pairs.slots)},
             attrs=attributes,
         )
 
-    def _logits(self, module: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64]) -> Tensor:
-        """(m,): log p/(1 − p) of each record's label, in float64."""
-        like_x, _ = self._dataset[int(self.pairs.slots[0])]
+    def _scores(self, name: str, module: nn.Module) -> Tensor:
+        """(m,): logit(z) − logit(z′), in float64."""
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"{name} must be a torch.nn.Module, got a {type(module).__name__}")
+        return self._logits(name, module, 0) - self._logits(name, module, 1)
+
+    def _logits(self, name: str, module: nn.Module, bit: int) -> Tensor:
+        """(m,): log p/(1 − p) of the label of each z or z′, in float64."""
         first = next(module.parameters(), torch.zeros(0))
+        of_x, of_y = self._keys
         training, found = module.training, []
         module.eval()
         try:
             with torch.no_grad():
-                for start in range(0, len(x), AT_ONCE):
-                    part = slice(start, start + AT_ONCE)
-                    batch = torch.stack([torch.as_tensor(_like(like_x, one)) for one in x[part]])
-                    outputs = _outputs(module, batch.to(first.device))
-                    labels = torch.tensor(y[part], device=first.device)
-                    _check_outputs(outputs, labels)
+                for start in range(0, len(self.pairs), AT_ONCE):
+                    records = [self._filled(i, bit) for i in range(len(self.pairs))[start : start + AT_ONCE]]
+                    entries = records[0].keys() - {of_y} if isinstance(records[0], Mapping) else [of_x]
+                    batch = {
+                        entry: torch.stack([torch.as_tensor(one[entry]) for one in records]).to(first.device)
+                        for entry in entries
+                    }
+                    outputs = _outputs(name, module, batch, of_x)
+                    labels = torch.tensor([int(one[of_y]) for one in records], device=first.device)
+                    _check_outputs(name, outputs, labels)
                     found.append(label_logits(outputs.double()[..., None], labels)[:, 0].cpu())
         finally:
             module.train(training)
@@ -125,24 +167,31 @@ class OneRunDataset(Dataset[Any]):
 
 
 @checks.checked("seed")
-def one_run_dataset(dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: int) -> OneRunDataset:
+def one_run_dataset(
+    dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: int, keys: tuple[str, str] = ("input_ids", "labels")
+) -> OneRunDataset:
     """Your dataset with z or z′ in each slot by fair coins: train on it as you would, then ask it for the scores.
 
     Nothing else has to change. The wrapped dataset is as long as yours, so that sample rate and privacy accounting are
     what they were. Each slot's record is sampled as any other.
 
     Args:
-        dataset: a map-style dataset of tuples (x, y), with `__len__` and `__getitem__`. x is a tensor or an array, y a
-            whole number. It must return the same record each time: augment later, for all records alike.
+        dataset: a map-style dataset of tuples (x, y) or of dicts, with `__len__` and `__getitem__`. x is a tensor or an
+            array, in dicts also a list, and y a whole number. It must return the same record each time: augment later,
+            for all records alike.
         pairs: pairs of records, in the shape of the dataset's x. They become of x's kind and dtype, so that tokens stay
             whole numbers.
         seed: ≥ 0; of the coins. Give each training a seed of its own: coins that are used twice are not independent.
+        keys: of x and y in records that are dicts, as datasets of Hugging Face give them. All other entries, such as
+            an `attention_mask`, stay those of the slot's record. With such entries z and z′ must keep its x, and
+            differ in their labels.
 
     Returns:
-        A `OneRunDataset`. `scores(module)` scores the trained model.
+        A `OneRunDataset`. `scores(module, reference=…)` scores the trained model, and `dpsub.bound` takes the scores.
 
     Raises:
-        ValueError: if the dataset is no map-style dataset of (x, y), or the pairs are gradients, or do not fit it.
+        ValueError: if the dataset is no map-style dataset of (x, y) or of dicts with these keys, or the pairs are
+            gradients, or do not fit it.
 
     Source: Keinan et al. (2025), Algorithm 1.
 
@@ -158,7 +207,7 @@ def one_run_dataset(dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: 
     >>> dict(private.scores(torch.nn.Linear(3, 2)).sizes)
     {'model': 1, 'pair': 4}
     """
-    expected = "dataset must be a map-style dataset of tuples (x, y), with __len__ and __getitem__"
+    expected = "dataset must be a map-style dataset of tuples (x, y) or of dicts, with __len__ and __getitem__"
     pairs = Pairs.of(pairs)
     if not pairs.of_records:
         raise ValueError("pairs must be of records, which a dataset can hold, got gradients")
@@ -172,17 +221,44 @@ def one_run_dataset(dataset: Any, pairs: Pairs | Sequence[CanaryPair], *, seed: 
     if len(pairs) == n:
         raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} records")
     [item] = items
-    if not isinstance(item, tuple | list) or len(item) != 2:
+    named = isinstance(item, Mapping)
+    if not named and (not isinstance(item, tuple | list) or len(item) != 2):
         raise ValueError(f"{expected}, got a {type(item).__name__} as its record")
-    x, y = item
-    if not isinstance(x, Tensor | np.ndarray) or not _is_one_number(y):
+    at = _keys(keys, item) if named else OF_TUPLES
+    x, y = item[at[0]], item[at[1]]
+    if not isinstance(x, (Tensor, np.ndarray, list) if named else (Tensor, np.ndarray)) or not _is_one_number(y):
         raise ValueError(
             f"dataset must have tensors or arrays as x, and one number as y, got a {type(x).__name__} "
             f"and a {type(y).__name__}"
         )
-    if tuple(x.shape) != pairs.z.shape[1:]:
-        raise ValueError(f"pairs must have x of the shape of the dataset's, {tuple(x.shape)}, got {pairs.z.shape[1:]}")
-    return OneRunDataset(dataset, pairs, seed)
+    if _shape(x) != pairs.z.shape[1:]:
+        raise ValueError(f"pairs must have x of the shape of the dataset's, {_shape(x)}, got {pairs.z.shape[1:]}")
+    if named and (others := sorted(map(str, item.keys() - set(at)))):
+        for i, slot in enumerate(pairs.slots):
+            own = np.asarray(dataset[int(slot)][at[0]], np.float32)
+            if not (np.array_equal(own, pairs.z[i]) and np.array_equal(own, pairs.z_prime[i])):
+                raise ValueError(
+                    f"pairs must keep the {at[0]!r} of their slot's record, since its {', '.join(others)} may not fit "
+                    f"others, got another one in pair {i}: take these entries out of the dataset, and let the model "
+                    f"or the collate function make them from {at[0]!r}"
+                )
+    return OneRunDataset(dataset, pairs, seed, at)
+
+
+def _keys(keys: Any, record: Mapping[Any, Any]) -> tuple[Any, Any]:
+    found = checks.several("keys must be the two names of x and y in a record", keys)
+    if len(found) != 2 or not all(isinstance(key, str) and key in record for key in found) or found[0] == found[1]:
+        there = ", ".join(map(repr, record))
+        raise ValueError(f"keys must be the two names of x and y in a record, among {there}, got {keys!r}")
+    return found[0], found[1]
+
+
+def _shape(x: Any) -> tuple[int, ...] | None:
+    """None for a list of lists of several lengths."""
+    try:
+        return tuple(np.shape(x))
+    except ValueError:
+        return None
 
 
 def _is_one_number(y: Any) -> bool:
@@ -192,31 +268,35 @@ def _is_one_number(y: Any) -> bool:
 
 
 def _like(given: Any, value: Any) -> Any:
-    """A value of the type of what the dataset gives: a tensor or array of its dtype, or a number."""
+    """A value of the type of what the dataset gives: a tensor or array of its dtype, a list, or a number."""
     if isinstance(given, Tensor):
         return torch.as_tensor(np.array(value)).to(given.dtype).to(given.device)
     if isinstance(given, np.ndarray | np.generic):
         return np.asarray(value).astype(given.dtype)[()]
+    if isinstance(given, list):
+        return np.asarray(value).astype(np.asarray(given).dtype).tolist()
     return type(given)(value)
 
 
-def _outputs(module: nn.Module, batch: Tensor) -> Any:
+def _outputs(name: str, module: nn.Module, batch: dict[Any, Tensor], of_x: Any) -> Any:
     try:
-        return module(batch)
-    except RuntimeError as error:
+        found = module(batch[of_x]) if of_x == OF_TUPLES[0] else module(**batch)
+    except (RuntimeError, TypeError) as error:
+        taken = "" if of_x == OF_TUPLES[0] else f" as {', '.join(sorted(batch))}"
         raise ValueError(
-            f"module must take batches of records {tuple(batch.shape)}, got one of which torch says: "
+            f"{name} must take batches of records {tuple(batch[of_x].shape)}{taken}, got one of which torch says: "
             f"{str(error).splitlines()[0]}"
         ) from error
+    return getattr(found, "logits", found)
 
 
-def _check_outputs(outputs: Any, labels: Tensor) -> None:
+def _check_outputs(name: str, outputs: Any, labels: Tensor) -> None:
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(labels):
         told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(f"module must return logits ({len(labels)}, classes) for {len(labels)} records, got {told}")
+        raise ValueError(f"{name} must return logits ({len(labels)}, classes) for {len(labels)} records, got {told}")
     if int(labels.max()) >= outputs.shape[1]:
         raise ValueError(
-            f"module must return a logit for each label, got {outputs.shape[1]} logits and a label {int(labels.max())}"
+            f"{name} must return a logit for each label, got {outputs.shape[1]} logits and a label {int(labels.max())}"
         )
     if not torch.isfinite(outputs).all():
-        raise ValueError("module must return finite logits, got some that are not: did its training diverge?")
+        raise ValueError(f"{name} must return finite logits, got some that are not: did its training diverge?")

@@ -49,7 +49,7 @@ def bound(
     - Many pairs in one model or more (`pair`), as `audit_one_run` and `one_run_dataset` return them, are judged by
       guesses of the coins: of `step_score`, or of `score`, which sees the final models alone, where there is no other.
       They are made around 0 for step scores from which the expected was subtracted, otherwise around each model's
-      median.
+      median. The bound says what was chosen: `guesses`, `correct`, `pairs`, `centre` and `scored`.
 
     Args:
         result: the dataset of an audit.
@@ -145,7 +145,12 @@ def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, 
     guesses = [checks.whole("rule", number, at_most=pairs) for number in several]
     centre = 0.0 if stepwise and result.attrs.get("subtract_expected") else "median"
     guessed = one_run_guesses(scores, bits, guesses=guesses, centre=centre)
-    return one_run_epsilon_lower_bound(*guessed, delta=delta, claim=claim, alpha=alpha, **_needed(claim, result.attrs))
+    law = _needed(claim, result.attrs)
+    found = one_run_epsilon_lower_bound(*guessed, delta=delta, claim=claim, alpha=alpha, **law)
+    scored = "step score" if stepwise else "final model's score"
+    if result.attrs.get("reference"):
+        scored += " less a reference's"
+    return found.with_details(centre=centre, scored=scored)
 
 
 @checks.checked(

@@ -20,7 +20,8 @@ from dpsub.estimators.threshold_rules import ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
 DETAILS = (
-    "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "step",
+    "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "correct",
+    "pairs", "centre", "scored", "step",
 )  # fmt: skip
 ASSUMED = {
     "none": "nothing",
@@ -58,7 +59,10 @@ class LowerBound:
               each. Missing for the rank test, which bounds them jointly, and for bets.
             - `observations`: how many rows there were, for bets.
             - `reached`: after how many of them the bound was reached, for bets that refuted a claim.
-            - `guesses`: how many guesses decided, for a bound from one run.
+            - `guesses`, `correct`, `pairs`: how many guesses decided, how many of them are right, and how many pairs
+              there were, for a bound from one run.
+            - `centre`, `scored`: what the scores were compared with, as in `one_run_guesses`, and which scores these
+              are, for a bound from one run that `bound` made.
             - `step`: the bound of one step that a training's bound comes from.
     """
 
@@ -93,6 +97,10 @@ class LowerBound:
         confidence = "" if self.alpha is None else f", {100 * (1 - self.alpha):.4g} % confidence"
         whose = {"step": ", of one step", "training": ", of a training", None: ""}[self.of]
         by = f" by {self.rule}" if self.rule else ""
+        if self.guesses is not None:
+            by += f", {self.correct} of {self.guesses} right, of {self.pairs} pairs"
+        if self.scored is not None:
+            by += f", by the {self.scored} around {'the median' if self.centre == 'median' else f'{self.centre:g}'}"
         held = "valid" if self.valid else "not valid"
         doubt = f": {self.note}" if self.note and not (self.valid and self.epsilon) else ""
         how = f"{self.method}{by}; assumes {ASSUMED[self.assumes]}; {held}{doubt}"

@@ -195,7 +195,7 @@ def one_run_epsilon_lower_bound(
     tested at alpha divided by their number, and the largest bound is returned, so it may be reported.
 
     Returns:
-        A `LowerBound`; `guesses` says which number of guesses decided.
+        A `LowerBound`; `guesses` says which number of guesses decided, `correct` how many of them are right.
 
     Raises:
         ValueError: if there are more right guesses than guesses, or more guesses than pairs; if method is "dp" and
@@ -233,7 +233,7 @@ def one_run_epsilon_lower_bound(
         rule="guesses",
         delta=delta,
         alpha=alpha,
-        details={**tested.details(parameter), "guesses": decided[1]},
+        details={**tested.details(parameter), "guesses": decided[1], "correct": decided[0], "pairs": pairs},
     )
 
 

@@ -7,6 +7,7 @@ them: `findings` (tables of audits) and `pictures` (crafting).
 from dpsub.figures.epsilon_figures import (
     against_noise,
     against_runs,
+    beside_claims,
     epsilon_against_step,
     epsilon_panels,
     tradeoffs,
@@ -36,6 +37,7 @@ __all__ = [
     "STYLE",
     "against_noise",
     "against_runs",
+    "beside_claims",
     "epsilon_against_step",
     "epsilon_panels",
     "looks",

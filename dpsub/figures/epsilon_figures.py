@@ -224,6 +224,66 @@ def worst_case(
     return artists
 
 
+def beside_claims(
+    ax: Axes,
+    bounds: Mapping[str, LowerBound],
+    *,
+    claimed: float | Mapping[str, float],
+    ceiling: float | Mapping[str, float] | None = None,
+) -> dict[str, Artist | Container]:
+    """Lower bounds beside the ε that is claimed, with a row for each audit.
+
+    It takes bounds of any mechanism, also of one without a noise multiplier. A bound to the right of its claim refutes
+    it. The rows are at 0, 1, … from the top.
+
+    Args:
+        ax: where to draw.
+        bounds: for each audit its bound, as `dpsub.bound` gives it. Hollow if it is not valid.
+        claimed: the ε that the mechanisms claim, at the δ and the adjacency of the bounds; one for all, or by name.
+        ceiling: the bound that a perfect attack would reach; one for all, or by name. None leaves it out.
+
+    Returns:
+        The artists by name, to put into a legend or to change: "claimed", "ceiling", and each bound's.
+
+    >>> import matplotlib.pyplot as plt
+    >>> from dpsub import estimators
+    >>> scores, bits = [0.5 - i % 2 for i in range(400)], [i % 2 for i in range(400)]
+    >>> bound = estimators.epsilon_lower_bound(scores, bits, delta=1e-5, method="dp")
+    >>> sorted(beside_claims(plt.figure().subplots(), {"Laplace": bound}, claimed=1.5))
+    ['Laplace', 'claimed']
+    """
+    on_axes(ax=ax)
+    for name, bound in named("bounds", bounds, taken=("claimed", "ceiling")).items():
+        if not isinstance(bound, LowerBound):
+            raise ValueError(f"bounds[{name!r}] must be one LowerBound, got a {type(bound).__name__}: give one step's")
+    audits("bounds", {name: [[bound]] for name, bound in bounds.items()}, 1, taken=())
+    lines = {"claimed": _of_rows("claimed", claimed, bounds)}
+    if ceiling is not None:
+        lines["ceiling"] = _of_rows("ceiling", ceiling, bounds)
+    rows = np.arange(len(bounds))
+    artists: dict[str, Artist | Container] = {}
+    for name, values in lines.items():
+        artists[name] = ax.vlines(values, rows - 0.5, rows + 0.5, **looks(name))
+    labels = named_bounds({name: literal(name) for name in bounds}, bounds)
+    for row, (name, bound) in zip(rows, bounds.items(), strict=True):
+        fill = COLORS[0] if bound.valid else "white"
+        label = "lower bound" if row == 0 else "_"  # once in a legend
+        (artists[name],) = ax.plot(bound.epsilon, row, "o", color=COLORS[0], markerfacecolor=fill, label=label)
+    ax.set_yticks(rows, list(labels.values()))
+    ax.set_ylim(len(bounds) - 0.4, -0.6)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(r"$\varepsilon$")
+    return artists
+
+
+def _of_rows(argument: str, given: float | Mapping[str, float], bounds: Mapping[str, LowerBound]) -> Array:
+    """(rows,) from one number for all, or one for each name."""
+    by_name = given if isinstance(given, Mapping) else dict.fromkeys(bounds, given)
+    if set(by_name) != set(bounds):
+        raise ValueError(f"{argument} must be for the names of bounds, {list(bounds)}, got {list(by_name)}")
+    return np.array([checks.real(argument, by_name[name], at_least=0) for name in bounds])
+
+
 @checks.checked(reference=checks.real)
 def against_noise(
     ax: Axes, noise_multipliers: Mapping[float, ArrayLike], values: Mapping[float, ArrayLike], *, reference: float

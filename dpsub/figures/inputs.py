@@ -165,7 +165,8 @@ def attribute(argument: str, result: xr.Dataset, name: str) -> Any:
     if name not in result.attrs:
         raise ValueError(
             f"{argument} must have the attributes of an audit, got one without {name}: give it with "
-            f"{argument}.assign_attrs({name}=…), or to audit_training in parameters={{…}}"
+            f"{argument}.assign_attrs({name}=…), or to audit_training in parameters={{…}}; figures.beside_claims "
+            "draws bounds of a mechanism that has none"
         )
     return result.attrs[name]
 

@@ -29,6 +29,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "substitute": {"color": "black", "linestyle": "--", "label": r"$\varepsilon_S$ (accounting)"},
     "group": {"color": "black", "linestyle": ":", "label": r"$\varepsilon_S$ (group privacy)"},
     "add_remove": {"color": "0.55", "linestyle": "-", "label": r"$\varepsilon_{AR}$ (accounting)"},
+    "claimed": {"color": "black", "linestyle": "-.", "label": r"claimed $\varepsilon$"},
     "ceiling": {"color": "0.5", "linestyle": (0, (1, 3)), "label": "ceiling of these runs"},
     "S1": {"color": "#0072B2", "marker": "o", "label": "worst-case dataset (S1)"},
     "S2": {"color": "#D55E00", "marker": "s", "label": "crafted gradient (S2)"},

@@ -22,6 +22,11 @@ from dpsub.models.modules import ModuleBank
 RECORDS = 8  # that a module is checked with
 SAME = 1e-3  # relative: what is computed in two ways
 SAME_CALL = 1e-5  # relative: what is computed twice in the same way
+OF_DATA = "data-dependent control flow"  # torch's words for it
+NO_BRANCHES = (
+    "an `if`, `in` or `.item()` on numbers that differ from record to record: use torch.where; models of transformers "
+    "do without if they are given an attention_mask and attn_implementation='eager'"
+)
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 
 
@@ -40,7 +45,9 @@ def from_module(
     in it. Layers that Opacus knows how to replace (batch norm, `nn.LSTM`, `nn.MultiheadAttention`) are refused in
     Opacus's words; `opacus.validators.ModuleValidator.fix` replaces them. Dropout is drawn for each model from its
     bank's stream. Scores, accuracy and canaries' own gradients are computed without it. Gradients are PyTorch's: that
-    of an embedding's `padding_idx` is 0, where Opacus 1.6 computes one.
+    of an embedding's `padding_idx` is 0, where Opacus 1.6 computes one. A module must do the same for every record: an
+    `if` on a record's numbers is refused. Models of transformers, such as GPT-2, ask whether records are padded, unless
+    they have `attn_implementation="eager"` and are given an `attention_mask`.
 
     The module and its loss are compared with plain loops over a few models and records, both as it trains and as it is
     evaluated.
@@ -290,7 +297,8 @@ def _refused(expected: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{expected}, got from it: {(str(error) or repr(error)).partition(chr(10))[0]}") from error
+        told = (str(error) or repr(error)).partition("\n")[0]
+        raise ValueError(f"{expected}, got from it: {NO_BRANCHES if OF_DATA in told else told}") from error
 
 
 def _check_same(found: Tensor, expected: Tensor, what: str) -> None:

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +7,8 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from dpsub import CanaryPair, Pairs, audits, data, models, one_run_dataset
-from dpsub.estimators import one_run_guesses
+from dpsub import CanaryPair, Pairs, audits, bound, data, models, one_run_dataset
+from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
 from dpsub.trainers import label_logits
 
 SLOTS = [2, 17, 5, 11]
@@ -129,6 +131,100 @@ def test_a_training_with_opacus_needs_no_other_change_and_shows_its_coins():
     assert chance.correct < 25, "coins that the training has not seen"
 
 
+def test_a_references_scores_are_subtracted_and_the_bound_says_so(plain, pairs):
+    private = one_run_dataset(plain, pairs, seed=0)
+    assert len(private.outside) == 36
+    outside = {x.numpy().tobytes() for x, _ in private.outside}
+    assert outside == {plain[i][0].numpy().tobytes() for i in range(40) if i not in SLOTS}
+    model, reference = nn.Linear(6, 3), nn.Linear(6, 3)
+    seen, plainly, usual = (
+        private.scores(model, reference=reference),
+        private.scores(model),
+        private.scores(reference),
+    )
+    np.testing.assert_allclose(seen.score, plainly.score - usual.score, atol=1e-6)
+    assert (seen.attrs["reference"], plainly.attrs["reference"]) == (1, 0)
+    assert "less the reference's" in seen.score.long_name
+    found = bound(seen, delta=1e-5, rule=[2, 4])
+    by_hand = one_run_guesses(seen.score, seen.bit, guesses=(2, 4), centre="median")
+    assert found.epsilon == one_run_epsilon_lower_bound(*by_hand, delta=1e-5).epsilon
+    assert (found.scored, found.centre) == ("final model's score less a reference's", "median")
+    assert bound(plainly, delta=1e-5).scored == "final model's score"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reference_shows_coins_that_differences_between_records_hide(seed):
+    """Each record has a score of its own, which is far larger than what its coin adds."""
+    draws = np.random.default_rng(seed)
+    usual, worlds = torch.tensor(draws.normal(scale=50, size=200)), np.arange(200)
+    pairs = Pairs(worlds, np.eye(200), np.eye(200), np.zeros(200), np.ones(200))
+    private = one_run_dataset([(torch.zeros(200), 0)] * 201, pairs, seed=seed)
+    model, reference = nn.Linear(200, 2, bias=False), nn.Linear(200, 2, bias=False)
+    for one, coins in ((model, 1 - 2 * torch.tensor(private.bits)), (reference, 0)):
+        with torch.no_grad():
+            one.weight[1], one.weight[0] = 0, usual + coins
+    shown = bound(private.scores(model, reference=reference), delta=1e-5)
+    assert shown.epsilon == one_run_epsilon_lower_bound(shown.guesses, shown.guesses, 200, delta=1e-5).epsilon > 4
+    assert bound(private.scores(model), delta=1e-5).epsilon < 1
+
+
+class Dicts(torch.utils.data.Dataset):
+    """Records as Hugging Face's datasets give them."""
+
+    def __init__(self, form, **more):
+        self.form, self.more = form, more
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return {"input_ids": self.form([i % 30] * 6), **self.more, "labels": i % 3}
+
+
+class Classifier(nn.Module):
+    """As models of Hugging Face are called, and answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(30, 2), nn.Flatten(), nn.Linear(12, 3))
+
+    def forward(self, input_ids, attention_mask=None):
+        outputs = self.layers(input_ids)
+        return SimpleNamespace(logits=outputs if attention_mask is None else outputs * attention_mask[:, :1])
+
+
+def other_labels(dataset):
+    x, y = np.array([dataset[i]["input_ids"] for i in SLOTS]), np.array([dataset[i]["labels"] for i in SLOTS])
+    return Pairs(SLOTS, x, x, y, (y + 1) % 3)
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+def test_records_that_are_dicts_keep_their_kind_and_their_other_entries(form):
+    plain = Dicts(form, attention_mask=form([2] * 6))
+    private = one_run_dataset(plain, other_labels(plain), seed=0)
+    for i in range(40):
+        found, own = private[i], plain[i]
+        assert found.keys() == own.keys()
+        assert type(found["input_ids"]) is type(own["input_ids"])
+        assert np.array_equal(found["input_ids"], own["input_ids"])
+        assert np.array_equal(found["attention_mask"], own["attention_mask"])
+        assert found["labels"] == (own["labels"] + (private.bits[SLOTS.index(i)] if i in SLOTS else 0)) % 3
+    module = Classifier()
+    tokens = torch.tensor([plain[i]["input_ids"] if form is list else plain[i]["input_ids"].tolist() for i in SLOTS])
+    doubled = 2 * module(tokens).logits[..., None].double()
+    labels = [torch.tensor([(plain[i]["labels"] + shift) % 3 for i in SLOTS]) for shift in (0, 1)]
+    expected = label_logits(doubled, labels[0]) - label_logits(doubled, labels[1])
+    np.testing.assert_allclose(private.scores(module).score[0], expected[:, 0].detach(), atol=1e-6)
+
+
+def test_dicts_without_other_entries_may_exchange_x_and_have_other_keys():
+    plain = [{"pixels": torch.zeros(6), "label": 1}] * 40
+    pairs = Pairs(SLOTS, np.ones((4, 6)), 2 * np.ones((4, 6)), [0] * 4, [1] * 4)
+    private = one_run_dataset(plain, pairs, seed=0, keys=("pixels", "label"))
+    assert {float(private[slot]["pixels"][0]) for slot in SLOTS} == {1.0, 2.0}
+    assert [private[slot]["label"] for slot in SLOTS] == private.bits.tolist()
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([])
@@ -153,6 +249,18 @@ class Stream(IterableDataset):
         ({"dataset": [(torch.zeros(6), 1)] * 9}, "pairs must have slots among the 9 records of the dataset, .* got 17"),
         ({"pairs": [CanaryPair(np.ones(3), -np.ones(3), 1, "S2")]}, "pairs must be of records, which a dataset can"),
         ({"pairs": []}, "pairs must be one dpsub.CanaryPair or more"),
+        (
+            {"dataset": [{"text": [1] * 6, "labels": 1}] * 40},
+            "keys must be the two names of x and y in a record, among 'text', 'labels', got",
+        ),
+        ({"dataset": Dicts(list), "keys": ["labels", "labels"]}, "keys must be the two names of x and y in a record"),
+        ({"dataset": Dicts(list), "keys": "labels"}, "keys must be the two names of x and y in a record, got 'labels'"),
+        ({"dataset": [{"input_ids": [[1], [1, 2]], "labels": 1}] * 40}, "pairs must have x of the shape of the data"),
+        (
+            {"dataset": Dicts(list, attention_mask=[1] * 6)},
+            "pairs must keep the 'input_ids' of their slot's record, since its attention_mask may not fit others, got "
+            "another one in pair 0",
+        ),
     ],
 )
 def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
@@ -173,6 +281,22 @@ def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
 def test_what_cannot_be_scored_is_named(plain, pairs, module, message):
     with pytest.raises(ValueError, match=message):
         one_run_dataset(plain, pairs, seed=0).scores(module)
+
+
+def test_references_that_cannot_be_are_named(plain, pairs):
+    private, module = one_run_dataset(plain, pairs, seed=0), nn.Linear(6, 3)
+    with pytest.raises(ValueError, match="reference must be a model that did not see the coins, got the audited one"):
+        private.scores(module, reference=module)
+    with pytest.raises(ValueError, match="reference must be a torch.nn.Module, got a list"):
+        private.scores(module, reference=[])
+    with pytest.raises(ValueError, match="reference must return a logit for each label, got 2 logits and a label 2"):
+        private.scores(module, reference=nn.Linear(6, 2))
+
+
+def test_a_model_that_takes_other_entries_is_named():
+    private = one_run_dataset(plain := Dicts(list, token_type_ids=[1] * 6), other_labels(plain), seed=0)
+    with pytest.raises(ValueError, match=r"module must take batches of records \(4, 6\) as input_ids, token_type_ids"):
+        private.scores(Classifier())
 
 
 def test_a_model_that_diverged_is_named(plain, pairs):

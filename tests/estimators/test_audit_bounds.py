@@ -224,11 +224,22 @@ CHAINS = {
 def test_the_bound_of_any_audit_is_that_of_the_calls_that_it_replaces(kind):
     audited = KINDS[kind][0](np.random.default_rng(3))
     found = bound(audited, delta=DELTA)
-    assert found == CHAINS[kind](audited)
+    chosen = {name: found.details[name] for name in ("centre", "scored") if name in found.details}
+    assert found == CHAINS[kind](audited).with_details(**chosen)
     assert found.epsilon > 0
-    if "step_score" not in audited:
-        return
-    assert bound(audited.drop_vars("step_score"), delta=DELTA) == CHAINS["pairs, final models"](audited)
+
+
+def test_the_bound_of_many_pairs_says_what_was_chosen():
+    audited = of_pairs(np.random.default_rng(3))
+    steps, final = bound(audited, delta=DELTA), bound(audited.drop_vars("step_score"), delta=DELTA)
+    right = guess(audited.step_score, audited.bit, guesses=200)
+    assert (steps.guesses, steps.correct, steps.pairs) == (200, right.correct, 1_000)
+    assert (steps.centre, steps.scored) == (0.0, "step score")
+    assert f"by guesses, {right.correct} of 200 right, of 1000 pairs, by the step score around 0;" in str(steps)
+    assert (final.centre, final.scored) == ("median", "final model's score")
+    assert "by the final model's score around the median;" in str(final)
+    audited.attrs["reference"] = 1
+    assert bound(audited.drop_vars("step_score"), delta=DELTA).scored == "final model's score less a reference's"
 
 
 def test_the_bound_of_rare_canaries_is_of_their_own_mechanism():

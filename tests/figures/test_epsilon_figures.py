@@ -185,6 +185,24 @@ def test_notes_of_the_ceiling_lie_outside_of_the_data(ax, bounds_of):
     assert note.get_window_extent().y0 >= ax.get_window_extent().y1
 
 
+def test_bounds_of_any_mechanism_stand_beside_their_claims(ax, bounds_of):
+    [[right], [wrong], [learned]] = (bounds_of([e], valid=e != 3) for e in (0.5, 2.0, 3.0))
+    bounds = {"Laplace": right, "half the noise": wrong, "learned": learned}
+    claims = {"half the noise": 1.0, "learned": 4.0, "Laplace": 0.7}
+    artists = figures.beside_claims(ax, bounds, claimed=claims, ceiling=5)
+    assert [artists[name].get_xydata().tolist() for name in bounds] == [[[0.5, 0]], [[2, 1]], [[3, 2]]]
+    at = {name: [segment[:, 0].tolist() for segment in artists[name].get_segments()] for name in ("claimed", "ceiling")}
+    assert at == {"claimed": [[0.7] * 2, [1.0] * 2, [4.0] * 2], "ceiling": [[5, 5]] * 3}
+    assert [artists[name].get_markerfacecolor() == "white" for name in bounds] == [False, False, True]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Laplace", "half the noise", "learned, not valid"]
+    assert ax.yaxis_inverted()
+    figures.beside_claims(ax, bounds, claimed=1.0)
+    with pytest.raises(ValueError, match=r"claimed must be for the names of bounds, .* got \['Laplace'\]"):
+        figures.beside_claims(ax, bounds, claimed={"Laplace": 1.0})
+    with pytest.raises(ValueError, match=r"bounds\['a'\] must be one LowerBound, got a list: give one step's"):
+        figures.beside_claims(ax, {"a": [right]}, claimed=1.0)
+
+
 def test_figure_a5_draws_every_sample_rate(ax):
     rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]
     artists = figures.against_noise(ax, {q: [1, 2] for q in rates}, {q: [q, 2 * q] for q in rates}, reference=2)

@@ -109,6 +109,7 @@ CALLS = [
      {"runs": [1, 2], "audited": BOUNDS, "substitute": 1.0, "add_remove": 1.0, "ceiling": [1, 2]}),
     (figures.worst_case, 1, {**LINES, "group": [1, 2], "audited": BOUNDS}),
     (figures.against_noise, 1, {"noise_multipliers": {0.5: [1, 2]}, "values": {0.5: [1, 2]}, "reference": 1.0}),
+    (figures.beside_claims, 1, {"bounds": {"a": ONE}, "claimed": 1.0}),
     (figures.tradeoffs, 1, {"fpr": [0, 1], "fnr": {"a": [1, 0]}}),
     (figures.tag, 1, {"name": "a"}),
     (pictures.travel, 2, {"trace": TRACE}),

@@ -87,6 +87,18 @@ CALLS = [
         hostile={"audited": ANY_BOUNDS},
     ),
     Call(
+        "dpsub.figures.beside_claims",
+        figures.beside_claims,
+        {
+            **AX,
+            "bounds": [dict(zip(NAMES, BOUNDS, strict=False))],
+            "claimed": [1.0, 0, dict.fromkeys(NAMES[: len(BOUNDS)], 2.0)],
+            "ceiling": [OMIT, None, 3.0, dict.fromkeys(NAMES[: len(BOUNDS)], 2)],
+        },
+        drawn,
+        hostile={"bounds": ANY_BOUNDS},
+    ),
+    Call(
         "dpsub.figures.epsilon_against_step",
         figures.epsilon_against_step,
         {**AX, "steps": POINTS, **AUDITS, "group": [OMIT, None, *POINTS], "legend": [OMIT, False]},

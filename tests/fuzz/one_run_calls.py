@@ -32,7 +32,7 @@ ANY_PAIRS = st.one_of(LITTLE, among(SPOILED))
 WITH_ZEROS = data.from_arrays(np.pad(FLAT.x_train, ((0, 0), (0, 2))), FLAT.y_train, name="with zeros")
 ZEROS_MODEL = dpsub.models.linear(WITH_ZEROS)
 PLAIN = TensorDataset(torch.tensor(FLAT.x_train), torch.tensor(FLAT.y_train))
-ANY_DATASET = st.one_of(LITTLE, among([PLAIN[:2], [1, 2], ARRAYS, [(1, 2)] * 9]))
+ANY_DATASET = st.one_of(LITTLE, among([PLAIN[:2], [1, 2], ARRAYS, [(1, 2)] * 9, [{"x": 1, "z": 2}] * 9]))
 MODULES = [torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout())]
 NO_MODULES = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 2), torch.nn.LSTM(3, 3), torch.nn.Flatten(0)]
 SCORES, BITS = np.random.default_rng(0).normal(size=(2, 20)), np.random.default_rng(1).integers(0, 2, (2, 20))
@@ -65,7 +65,8 @@ def audited(result, /, *, pairs, models=1, **_):
 def wrapped(result, /, *, dataset, pairs, **_):
     assert len(result) == len(dataset)
     assert result.bits.shape == (len(Pairs.of(pairs)),)
-    assert all(np.isfinite(np.asarray(result[i][0])).all() for i in range(len(result)))
+    records = [one.values() if isinstance(one, dict) else one for one in (result[i] for i in range(len(result)))]
+    assert all(np.isfinite(np.asarray(value)).all() for record in records for value in record)
 
 
 def scored(result, /, **_):
@@ -80,8 +81,8 @@ def guessed(result, /, *, scores, guesses, **_):
     assert np.max(result.guesses) <= result.pairs == np.asarray(scores).size
 
 
-def scores(module):
-    return audits.one_run_dataset(PLAIN, OF_RECORDS, seed=0).scores(module)
+def scores(module, reference=None):
+    return audits.one_run_dataset(PLAIN, OF_RECORDS, seed=0).scores(module, reference=reference)
 
 
 CRAFTER = {"task": [FLAT], "model": MODELS, "spec": SPECS, "pairs": [1, 3, np.int8(5)], "seed": [0, np.int64(5)]}
@@ -184,11 +185,17 @@ CALLS = [
         Call(
             f"dpsub{room}.one_run_dataset",
             dpsub.one_run_dataset,
-            {"dataset": [PLAIN, [(FLAT.x_train[0], 1)] * 6], "pairs": [OF_RECORDS, SINGLES], "seed": [0, np.int64(5)]},
+            {
+                "dataset": [PLAIN, [(FLAT.x_train[0], 1)] * 6, [{"x": [0.0] * 3, "y": 1}] * 6],
+                "pairs": [OF_RECORDS, SINGLES],
+                "seed": [0, np.int64(5)],
+                "keys": [("x", "y"), ["x", "y"]],
+            },
             wrapped,
             hostile={
                 "pairs": ANY_PAIRS,
-                "dataset": st.one_of(LITTLE, among([PLAIN[:2], [1, 2], ARRAYS, [(1, 2)] * 9])),
+                "dataset": ANY_DATASET,
+                "keys": st.one_of(LITTLE, among([("x", "x"), ("x", "z"), (0, 1), "xy"])),
             },
             names=("slots",),
         )
@@ -197,9 +204,9 @@ CALLS = [
     Call(
         "dpsub.audits.OneRunDataset.scores",
         scores,
-        {"module": MODULES},
+        {"module": MODULES, "reference": [OMIT, None, torch.nn.Linear(3, 4)]},
         scored,
-        hostile={"module": st.one_of(LITTLE, among(NO_MODULES))},
+        hostile=dict.fromkeys(("module", "reference"), st.one_of(LITTLE, among(NO_MODULES))),
     ),
     Call(
         "dpsub.estimators.one_run_guesses",

@@ -76,6 +76,62 @@ def test_gradients_are_those_of_loops_over_models_and_records(accepted, training
             close(bank.logits(*own[:2]), torch.stack([bank.module(one)(own[1]) for one in own[0]], dim=2))
 
 
+def by_peft():
+    """LoRA on one layer, as peft puts it in."""
+    peft = pytest.importorskip("peft")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+    return peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=["1"], modules_to_save=["3"]))
+
+
+class Sequences(nn.Module):
+    """GPT-2 on token ids."""
+
+    def __init__(self, attention):
+        super().__init__()
+        transformers = pytest.importorskip("transformers")
+        about = {"vocab_size": 10, "n_positions": 64, "n_embd": 8, "n_layer": 2, "n_head": 2, "num_labels": 10}
+        about |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1, "attn_implementation": attention}
+        dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        self.net = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**about, **dropout))
+
+    def forward(self, x):
+        tokens = (10 * x).long().flatten(1)
+        return self.net(tokens, attention_mask=(tokens != 0).long()).logits
+
+
+def test_branches_of_transformers_are_refused_with_a_way_out():
+    rng = np.random.default_rng(1)
+    task = data.from_arrays(rng.random((6, 8, 8)), rng.integers(0, 10, 6), num_classes=10)
+    with pytest.raises(ValueError, match="got from it: an `if`, .* an attention_mask and attn_implementation='eager'"):
+        models.from_module(Sequences("sdpa"), task)
+
+
+EXACT = {
+    "GPT-2": lambda: Sequences("eager"),
+    "tied": ACCEPTED["single numbers"][0],
+    "LoRA": ACCEPTED["LoRA"][0],
+    "peft": by_peft,
+    "DPLSTM": ACCEPTED["lstm"][0],
+    "group norm": ACCEPTED["residual"][0],
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_banks_are_loops_over_records_but_for_rounding(name):
+    rng = np.random.default_rng(1)
+    task = data.from_arrays(rng.random((6, 8, 8)), rng.integers(0, 10, 6), num_classes=10)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        bank = models.from_module(EXACT[name](), task)
+    theta = bank.initial_parameters(3, torch.Generator())
+    theta = theta + 0.1 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(6))
+    x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
+    loss = partial(nn.functional.cross_entropy, reduction="none")
+    whole = torch.stack([naive(bank, loss, own, x, y, 0.5, training=True).mean(dim=0) for own in theta])
+    found = bank.training(torch.Generator()).clipped_sum(theta, x, y, None, 0.5) / 6
+    assert float((found - whole).abs().max()) < 1.2e-7  # float32's rounding
+
+
 def test_banks_train_as_loops_over_models_and_records(accepted):
     task, bank, loss, theta = accepted
     spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer="adam")

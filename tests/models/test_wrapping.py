@@ -86,7 +86,7 @@ REFUSED = [
         Of(lambda out: out.relu_().mul_(2)),
         "module must be one that torch can differentiate in training mode, got from it",
     ),
-    (Of(lambda out: torch.stack([one if one.sum() > 0 else -one for one in out])), BY_VMAP + "vmap: It looks like"),
+    (Of(lambda out: torch.stack([one if one.sum() > 0 else -one for one in out])), BY_VMAP + "an `if`, `in` or `.item"),
     (Of(lambda out: out * torch.from_numpy(out.detach().numpy())), BY_VMAP),
     (Words(nn.Embedding(5, 3, max_norm=1.0), 24), BY_VMAP + "vmap: aten::embedding_renorm_"),
     (Words(nn.Embedding(5, 3, sparse=True), 24), BY_VMAP),

@@ -21,11 +21,11 @@ ADJACENCIES = ("substitute", "add_remove", "zero_out")
 CLAIM = {"delta": 1e-5, "adjacency": "substitute", "sample_rate": 0.1}
 
 
-def optimizer_of(size=400, kind=DPOptimizer, noise_multiplier=1.0, seed=0, **options):
+def optimizer_of(size=400, kind=DPOptimizer, noise_multiplier=1.0, seed=0, base=torch.optim.SGD, **options):
     weights = torch.nn.Parameter(torch.zeros(size))
     options = {"max_grad_norm": 1.0, "expected_batch_size": 4, **options}
     generator = torch.Generator().manual_seed(seed)
-    return kind(torch.optim.SGD([weights], 0.1), noise_multiplier=noise_multiplier, generator=generator, **options)
+    return kind(base([weights], 0.1), noise_multiplier=noise_multiplier, generator=generator, **options)
 
 
 def train(optimizer, steps, gradient=0.01, until=None):
@@ -86,6 +86,17 @@ def test_gross_faults_are_refuted(fault, adjacency):
     assert report.refuted
     assert report.refuted_at == auditor.steps == report.observations
     assert report.verdict == f"refuted at step {report.refuted_at}"
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop", "SGD"])
+def test_faults_are_found_whichever_optimizer_takes_the_steps(name):
+    base, found = getattr(torch.optim, name), {}
+    for kind in (DPOptimizer, HalfTheNoise, NoClipping):
+        optimizer = optimizer_of(kind=kind, base=base)
+        auditor = audit_optimizer(optimizer, **CLAIM)
+        train(optimizer, 300, until=auditor)
+        found[kind] = auditor.refuted
+    assert found == {DPOptimizer: False, HalfTheNoise: True, NoClipping: True}
 
 
 def test_a_canary_within_the_bound_does_not_find_missing_clipping():
