@@ -14,36 +14,14 @@ import claims
 import copies
 import gallery
 import nbformat
+import slim
 import yaml
-from scour import scour
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES, EXECUTED = ROOT / "notebooks", ROOT / "_build" / "executed"
 STAGED, SITE = ROOT / "_build" / "src", ROOT / "_build" / "html"
 CONFIG = ROOT / "_build" / "_config.yml"
 REPOSITORY = "REPOSITORY_URL"  # the environment's variable
-# Of MathJax: formulas from TeX, in its fonts. The menu, which offers the rest, is switched off in _config.yml.
-MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2")
-UNUSED_FILES = (
-    "_static/locales",  # the theme's translations, which are read while building
-    "_static/vendor/fontawesome/*/js",  # draws icons that the fonts and their style sheet show, too
-    "_static/vendor/fontawesome/*/webfonts/*.ttf",  # browsers take the .woff2
-    "_static/vendor/fontawesome/*/webfonts/fa-v4compatibility.*",
-    "_static/**/*.map",
-    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Fraktur*",  # no formula has these three
-    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_SansSerif*",
-    "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Typewriter*",
-    "_static/sphinx-thebe.*",
-)
-UNUSED_TAGS = re.compile(
-    r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>"
-    r"|\s*<link [^>]*fa-(?:brands|regular)-400[^>]*/>"  # preloads: the style sheet loads them
-)
-ICONS = {"fa-brands-400": "fa-brands|fab", "fa-regular-400": "fa-regular|far"}  # fonts, and the classes that show them
-AS_TEXT = ("n", "nn", "p", "pre", "w")  # names, punctuation and spaces of code, which have the colour of its text
-TOKEN = re.compile(rf'<span class="(?:{"|".join(AS_TEXT)})">([^<]*)</span>')
-SHORT_SVG = {"digits": 5, "cdigits": 5, "shorten_ids": True, "strip_ids": True, "strip_comments": True,
-             "remove_metadata": True, "strip_xml_prolog": True, "indent_type": "none", "newlines": False}  # fmt: skip
 ON_GITHUB = re.compile(r"https://github\.com/[^/\s]+/[^/\s]+")
 
 
@@ -90,33 +68,6 @@ def stage() -> None:
     gallery.stage(STAGED)
 
 
-def slim(site: Path, notebooks: Path) -> None:
-    """Take out of a built site what no page asks for, shorten pages and figures, and offer the notebooks' sources."""
-    mathjax = site / "_static" / "mathjax"
-    used = [mathjax / name for name in MATHJAX]
-    unused = [
-        path
-        for path in mathjax.rglob("*")
-        if not any(path == one or path in one.parents or one in path.parents for one in used)
-    ]
-    for path in [*unused, *(path for pattern in UNUSED_FILES for path in site.glob(pattern))]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    shown: set[str] = set()
-    for path in site.rglob("*.html"):
-        text = TOKEN.sub(r"\1", UNUSED_TAGS.sub("", path.read_text()))
-        path.write_text(text)
-        shown |= {font for font, classes in ICONS.items() if re.search(rf'class="[^"]*\b(?:{classes})\b', text)}
-    for font in ICONS.keys() - shown:
-        for path in site.glob(f"_static/vendor/fontawesome/*/webfonts/{font}.*"):
-            path.unlink()
-    options = scour.sanitizeOptions()
-    vars(options).update(SHORT_SVG)
-    for path in site.glob("_images/*.svg"):
-        path.write_text(scour.scourString(path.read_text(), options))
-    for path in site.glob("_sources/notebooks/*.ipynb"):  # what is downloaded runs in JupyterLab
-        nbformat.write(copies.for_readers(nbformat.read(notebooks / path.name, as_version=4)), path)
-
-
 def main() -> int:
     try:
         CONFIG.parent.mkdir(exist_ok=True)
@@ -133,7 +84,7 @@ def main() -> int:
         check=False,
     )  # fmt: skip
     if built.returncode == 0:
-        slim(SITE, SOURCES)
+        slim.slim(SITE, SOURCES)
     return built.returncode
 
 

@@ -82,12 +82,18 @@ class Glued:
         return list(self.read[notebook].get(f"{key}_each", [one]))
 
     def text(self, page: str) -> str:
-        """What a page says, in one line: a Markdown file by its path, or a notebook between its cells of code."""
+        """What a page says, in one line: a Markdown file by its path, or a notebook with its captions."""
         written = ROOT / f"{page}.md"
         if written.exists():
             return " ".join(written.read_text().split())
         cells = nbformat.read(self.folder / f"{page}.ipynb", as_version=4).cells
-        return " ".join(word for cell in cells if cell.cell_type == "markdown" for word in cell.source.split())
+        texts = [cell.source if cell.cell_type == "markdown" else caption(cell) for cell in cells]
+        return " ".join(" ".join(texts).split())
+
+
+def caption(cell: Any) -> str:
+    """The caption of a cell's figure, which a staged notebook has in place of a cell of its own."""
+    return str(cell.metadata.get("mystnb", {}).get("figure", {}).get("caption", ""))
 
 
 def glued(notebook: Path) -> dict[str, Any]:

@@ -38,13 +38,12 @@ FLAGS += ["--disable-background-networking", "--disable-component-update", "--di
 MARKED = "document.documentElement.dataset"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SETTLED = """async () => {
-    await window.MathJax?.startup?.promise;
     await document.fonts.ready;
     await new Promise(done => setTimeout(done, 100));
 }"""
-UNSET = "() => [...document.querySelectorAll('.math')].filter(box => !box.querySelector('mjx-container')).length"
+UNSET = "() => [...document.querySelectorAll('.math')].filter(box => !box.querySelector('math')).length"
 CUT = """() => [...document.querySelectorAll('.bd-article *')].filter(box =>
-    !box.closest('mjx-assistive-mml') && box.clientWidth > 40 && box.scrollWidth > box.clientWidth + 1
+    box.clientWidth > 40 && box.scrollWidth > box.clientWidth + 1
     && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)).map(box => box.outerHTML.slice(0, 100))"""
 
 

@@ -1,4 +1,5 @@
-"""A Sphinx extension: what the opening page takes from other files, what each page's head says of it, and its lists.
+"""A Sphinx extension: what the opening page takes from other files, what each page's head says of it, its lists, the
+numbers of exercises, and where pages that were moved are now.
 
 The opening page shows the version, the README's first example with what it prints, how to install and how to cite.
 Each of these is read from its one source, or run, while the book is built.
@@ -21,13 +22,18 @@ from build import repository_url
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
-MATHJAX = ("mathjax/", "window.MathJax")
+MOVED = {"notebooks/the_paper_beside_us": "book/the_paper_beside_us"}  # old pages, and those that replace them
+REDIRECT = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8" /><meta http-equiv="Refresh" content="0; url={url}" />
+<title>This page has moved</title></head><body><a href="{url}">This page has moved</a></body></html>
+"""
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
 
 
@@ -147,10 +153,8 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     if says:
         lines.append(f'<meta name="description" content="{escape(says)}" />')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
-    formulas = doctree and (any(doctree.findall(nodes.math)) or any(doctree.findall(nodes.math_block)))
-    unused = THEBE if formulas else THEBE + MATHJAX
     for files in ("script_files", "css_files"):
-        context[files] = [file for file in context[files] if not any(word in told(file) for word in unused)]
+        context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
 
 
 def told(file: Any) -> str:
@@ -175,10 +179,26 @@ def list_works(app: Sphinx) -> None:
     app.add_node(nodes.citation, override=True, html=(visit_work, depart_work))
 
 
+def number_exercises(app: Sphinx, env: BuildEnvironment) -> None:
+    """Count the exercises of each page from 1."""
+    for numbers in env.toc_fignumbers.values():
+        found = numbers.get("exercise", {})
+        numbers["exercise"] = {name: (i,) for i, name in enumerate(sorted(found, key=found.__getitem__), start=1)}
+
+
+def redirect(app: Sphinx, exception: Exception | None) -> None:
+    """Lead from the addresses of old pages to those that replace them."""
+    for old, new in MOVED.items() if app.builder.format == "html" and not exception else ():
+        page = Path(app.outdir) / f"{old}.html"
+        page.write_text(REDIRECT.format(url=app.builder.get_relative_uri(old, new)))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     gc.set_threshold(200_000, 20, 100)  # a build makes large trees and little garbage: it takes a tenth less so
     list_works(app)
     app.connect("config-inited", fill_in)
     app.connect("builder-inited", draw)
+    app.connect("env-check-consistency", number_exercises)  # Sphinx has counted them by then
     app.connect("html-page-context", head, priority=900)
+    app.connect("build-finished", redirect)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

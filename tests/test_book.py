@@ -17,8 +17,10 @@ import numpy as np
 import presets
 import pytest
 import run
+import slim
 from fontTools.pens.recordingPen import RecordingPen
 from fontTools.svgLib.path import parse_path
+from fontTools.ttLib import TTFont
 from scipy.spatial import KDTree
 
 ROOT = Path(__file__).parent.parent
@@ -227,21 +229,14 @@ SLIM = """<html><head>
 
 def test_a_site_is_slimmed_once_and_for_all(tmp_path):
     kept = {
-        "_static/mathjax/tex-chtml.js": "a",
-        "_static/mathjax/output/chtml/fonts/woff-v2/Main.woff": "a",
-        "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.woff2": "a",
+        "_static/scripts/theme.js": "a",
         "_static/styles/theme.css": "b { }",
         "_sources/notebooks/page.ipynb": nbformat.writes(source()) + "\n",
         "notebooks/page.html": SLIM,
     }
     unused = [
-        "_static/mathjax/tex-svg.js",
-        "_static/mathjax/sre/mathmaps/en.json",
-        "_static/mathjax/output/chtml/fonts/tex.js",
-        "_static/mathjax/input/tex/extensions/cancel.js",
         "_static/vendor/fontawesome/6.5.2/js/all.min.js",
         "_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.ttf",
-        "_static/vendor/fontawesome/6.5.2/webfonts/fa-brands-400.woff2",
         "_static/styles/theme.css.map",
         "_static/locales/de/x.mo",
     ]
@@ -252,17 +247,39 @@ def test_a_site_is_slimmed_once_and_for_all(tmp_path):
     glues = source()
     glues.cells.append(nbformat.v4.new_code_cell("from own_code.glue import glue\n\nglue('a', 1)"))
     nbformat.write(glues, tmp_path / "page.ipynb")
-    shown = tmp_path / "site/_static/vendor/fontawesome/6.5.2/webfonts/fa-regular-400.woff2"
-    shown.write_text("a")
-    page = tmp_path / "site/notebooks/other.html"
-    page.write_text('<i class="far fa-star"></i>')
-    build.slim(tmp_path / "site", tmp_path)
-    assert shown.exists()
-    page.unlink()
     for _ in range(2):
-        build.slim(tmp_path / "site", tmp_path)
+        slim.slim(tmp_path / "site", tmp_path)
         left = {path for path in (tmp_path / "site").rglob("*.*") if path.is_file()}
         assert {path.relative_to(tmp_path / "site").as_posix(): path.read_text() for path in left} == kept
+
+
+RULES = {
+    ".a,.z{x:1}": ".a{x:1}",
+    ".a .z{x:1}b{x:1}": "b{x:1}",
+    "@media print{.z{x:1}}@media screen{.a{x:1}.z{x:1}}": "@media screen{.a{x:1}}",
+    "@font-face{x:url(a.woff2)}.z{x:1}": "@font-face{x:url(a.woff2)}",
+    "a:not(.z,.y){x:1}": "a:not(.z,.y){x:1}",
+    "/*! license .z */.z{x:1}/* said */.a{x:1.5}": "/*! license .z */.a{x:1.5}",
+    ".made-auto{x:1}.made{x:1}": ".made-auto{x:1}",
+    "@keyframes k{0%{x:1}100%{x:2}}": "@keyframes k{0%{x:1}100%{x:2}}",
+    ".z-1\\/2{x:1}": ".z-1\\/2{x:1}",
+}
+
+
+@pytest.mark.parametrize("style", RULES)
+def test_rules_of_classes_that_no_page_has_are_left_out(style):
+    assert slim.used_rules(style, {"a", "made-"}) == RULES[style]
+
+
+def test_fonts_hold_what_is_shown_of_them(tmp_path):
+    slim.write_font(slim.mathematical(), {*map(ord, "xy"), slim.PRIME, slim.ROOT}, tmp_path / "small.woff2")
+    assert (tmp_path / "small.woff2").stat().st_size < 20_000
+    font = TTFont(tmp_path / "small.woff2")
+    assert font.getBestCmap().keys() == {*map(ord, "xy"), slim.PRIME, slim.ROOT}
+    assert "MATH" in font
+    prime = font["glyf"][font.getBestCmap()[slim.PRIME]]
+    assert prime.yMax > font["OS/2"].sxHeight
+    assert prime.yMin < 100  # on the line, since formulas raise it
 
 
 def places(path):
@@ -284,9 +301,10 @@ def test_a_figure_is_shorter_and_its_lines_end_where_they_did(tmp_path):
     fig.savefig(figure)
     plt.close(fig)
     before = figure.read_text()
-    build.slim(tmp_path, tmp_path)
+    slim.slim(tmp_path, tmp_path)
     after = figure.read_text()
     assert len(after) < 0.65 * len(before)
+    assert after.count("#fff") == before.count("#ffffff") - 2  # the grounds of the figure and of its axes
     lines = [re.findall(r'<path[^>]* d="([^"]*)"', svg) for svg in (before, after)]
     long, short = (np.concatenate([places(path) for path in paths]) for paths in lines)
     assert KDTree(long).query(short)[0].max() < 0.05  # points, 1/72 inch; places between two on one line may go

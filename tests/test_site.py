@@ -2,19 +2,21 @@
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 
-import build
 import look
 import pytest
+import slim
 from bs4 import BeautifulSoup
+from fontTools.ttLib import TTFont
 from test_explorer_pages import SETTINGS, is_the_accountants
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "_build" / "html"
 PAGES = look.pages(SITE) if SITE.exists() else []
 MEGABYTE = 1e6
-WHOLE_SITE, FIRST_VISIT = 12.0, 1.5  # the most that they may weigh, uncompressed
+WHOLE_SITE, FIRST_VISIT = 12.0, 1.0  # the most that they may weigh, uncompressed
 COMPOSES = "div:has(> .dpsub-explorer [data-input=sigma])"  # what holds the explorer of one's own training
 MADE_BY_SPHINX = ["search.html"]
 
@@ -52,6 +54,7 @@ def test_a_page_fits_says_no_error_asks_nobody_else_and_can_be_read_by_all(page,
     assert not seen.console
     assert not seen.elsewhere
     assert not seen.findings
+    assert seen.weight / MEGABYTE < FIRST_VISIT
 
 
 def test_every_page_is_in_the_contents():
@@ -154,31 +157,30 @@ def test_the_site_is_light():
     assert weight(SITE.rglob("*")) < WHOLE_SITE
 
 
-def test_a_first_visit_is_light(browser, address):
-    opened, seen = browser.new_page(), set()
-    opened.on("response", lambda response: seen.add(response.url))
-    opened.goto(address, wait_until="networkidle")
-    opened.wait_for_url("**/book/intro.html")
-    opened.wait_for_load_state("networkidle")
-    opened.close()
-    places = [SITE / url.removeprefix(f"{address}/").split("?")[0] for url in seen if url.startswith(address)]
-    assert len(places) > 10
-    assert weight(places) < FIRST_VISIT
-
-
-def test_icons_and_formulas_are_drawn_and_read_aloud(page, address):
+def test_icons_and_formulas_are_drawn_in_their_fonts(page, address):
     page.goto(f"{address}/book/what_does_my_epsilon_protect.html", wait_until="networkidle")
-    page.evaluate("MathJax.startup.promise")
-    for family in ("Font Awesome", "MJX"):
+    for family in ("Font Awesome", "STIX Two Math"):
         loaded = f"one => one.status == 'loaded' && one.family.includes('{family}')"
         page.wait_for_function(f"() => [...document.fonts].some({loaded})")
     drawn = "[...document.querySelectorAll('i[class*=fa-]')].filter(icon => icon.offsetParent)"
     icons = page.evaluate(f"{drawn}.map(icon => getComputedStyle(icon, '::before').content)")
+    titles = "titles => titles.map(title => getComputedStyle(title, '::after').content)"
+    titles = page.eval_on_selector_all(".admonition-title", titles)
+    (font,) = SITE.glob("_static/vendor/fontawesome/*/webfonts/fa-solid-900.woff2")
+    known = {f'"{chr(code)}"' for code in TTFont(font).getBestCmap()}
     assert icons
-    assert not {"none", "normal", '""'} & set(icons)
-    formulas = page.locator("mjx-container").count()
-    assert formulas
-    assert page.locator("mjx-assistive-mml math").count() == formulas
+    assert known.issuperset(icons)
+    assert known & set(titles)
+    assert known | {"none"} >= set(titles)
+
+
+def test_the_font_of_formulas_has_all_that_they_show():
+    text = "".join(formula for name in PAGES for formula in slim.FORMULA.findall((SITE / name).read_text()))
+    shown = {
+        ord(one) for one in BeautifulSoup(text, "html.parser").get_text() if unicodedata.category(one)[0] in "LNPS"
+    }
+    assert shown
+    assert shown <= TTFont(SITE / "_static/math.woff2").getBestCmap().keys()
 
 
 def test_the_download_button_gives_the_notebook_of_the_repository_without_the_cell_that_glues(page, address):
@@ -189,7 +191,7 @@ def test_the_download_button_gives_the_notebook_of_the_repository_without_the_ce
     assert json.loads(given) == source | {"cells": source["cells"][:-1]}
 
 
-@pytest.mark.parametrize("name", [mark for mark in build.AS_TEXT if mark != "pre"])
+@pytest.mark.parametrize("name", [mark for mark in slim.AS_TEXT if mark != "pre"])
 def test_marks_that_are_left_out_have_the_colour_of_their_text(name):
     styles = (SITE / "_static/pygments.css").read_text()
     for theme in ("light", "dark"):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import look
 import nbformat
 import pictures
 import pytest
@@ -81,6 +82,26 @@ def test_a_page_is_described_by_its_first_sentences():
     assert site_pages.description(page("word " * 100), {}).endswith("word …")
     assert len(site_pages.description(page("word " * 100), {})) <= site_pages.LONGEST + 2
     assert site_pages.description(page(), {}) == site_pages.description(None, {}) == ""
+
+
+def test_exercises_are_counted_on_each_page():
+    fignumbers = {"a": {"exercise": {"x": (10,), "y": (9,)}, "figure": {"f": (3,)}}, "b": {"exercise": {"z": (11,)}}}
+    site_pages.number_exercises(None, SimpleNamespace(toc_fignumbers=fignumbers))
+    assert fignumbers["a"] == {"exercise": {"y": (1,), "x": (2,)}, "figure": {"f": (3,)}}
+    assert fignumbers["b"] == {"exercise": {"z": (1,)}}
+
+
+def test_old_addresses_lead_to_pages_that_there_are(tmp_path):
+    listed = look.listed(ROOT / "book/_toc.yml")
+    assert set(site_pages.MOVED.values()) <= set(listed)
+    assert not set(site_pages.MOVED) & set(listed)
+
+    builder = SimpleNamespace(format="html", get_relative_uri=lambda old, new: f"../{new}.html")
+    (tmp_path / "notebooks").mkdir()
+    site_pages.redirect(SimpleNamespace(builder=builder, outdir=tmp_path), None)
+    for old, new in site_pages.MOVED.items():
+        assert f'url=../{new}.html"' in (tmp_path / f"{old}.html").read_text()
+    assert look.pages(tmp_path) == []
 
 
 def test_the_pictures_numbers_are_those_that_the_quickstart_glued(tmp_path):

@@ -170,7 +170,7 @@ def test_numbers_turned_round_turn_the_verdict_round(claim):
     assert {True, False} <= set(found)
 
 
-def notebook_with(folder, text="", **numbers):
+def notebook_with(folder, text="", caption="", **numbers):
     """An executed notebook that says this, and glued these numbers as own_code.glue does."""
     outputs = []
     displayed = gluing.display
@@ -182,7 +182,9 @@ def notebook_with(folder, text="", **numbers):
             gluing.glue(name, number)
     finally:
         gluing.display = displayed
-    cells = [nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("", outputs=outputs)]
+    figure = {"mystnb": {"figure": {"caption": caption}}}
+    code = nbformat.v4.new_code_cell("", outputs=outputs, metadata=figure)
+    cells = [nbformat.v4.new_markdown_cell(text), code]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "page.ipynb")
     return claims.Glued(folder)
 
@@ -232,6 +234,7 @@ def test_a_sentence_that_the_numbers_do_not_say_is_refused(one_paper, tmp_path):
     for verdict, (early, late), other in [("holds", falls, stays), ("not settled", stays, falls)]:
         paper.says = {"page": [sentence | {"verdict": verdict}]}
         paper.hold_sentences(notebook_with(tmp_path, "**Later is\nless.**", of_early=early, of_late=late))
+        paper.hold_sentences(notebook_with(tmp_path, caption="Later is less.", of_early=early, of_late=late))
         told = rf"page, 'Later is less.': its numbers must decide '{verdict}', got .* from of.early > of.late"
         with pytest.raises(ValueError, match=told):
             paper.hold_sentences(notebook_with(tmp_path, "Later is less.", of_early=other[0], of_late=other[1]))

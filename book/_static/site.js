@@ -2,7 +2,7 @@
 // and what is folded opens before printing.
 (() => {
   const BOXES = [
-    ["div.math, span.math, mjx-container[display='true']", "formula"],
+    ["div.math, span.math", "formula"],
     [".pst-scrollable-table-container, .cell_output div.text_html", "table"],
     [".cell_output > .output, .bd-content pre", "output"],
   ];
@@ -39,7 +39,6 @@
   addEventListener("load", () => {
     name();
     focusable();
-    window.MathJax?.startup?.promise?.then(focusable);
     document.fonts.ready.then(focusable);
   });
   addEventListener("resize", soon);
