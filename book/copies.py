@@ -24,6 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import nbformat
+import tables
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -272,6 +273,9 @@ def clean(executed: NotebookNode) -> NotebookNode:
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            for output in cell.outputs:
+                if "text/html" in output.get("data", {}):
+                    output.data["text/html"] = tables.readable(output.data["text/html"])
         if INJECTED in tags:
             used = cell.source.removeprefix("# Parameters\n").replace(f"{ROOT}/", "../")
             cell.source = "# the values this page was made with\n" + used

@@ -14,9 +14,12 @@ import look
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
+import pandas as pd
 import presets
 import pytest
 import run
+import tables
+from bs4 import BeautifulSoup
 from fontTools.pens.recordingPen import RecordingPen
 from fontTools.svgLib.path import parse_path
 from scipy.spatial import KDTree
@@ -87,6 +90,44 @@ def test_widgets_leave_nothing_on_the_page():
     cleaned = copies.clean(notebook)
     assert "widgets" not in cleaned.metadata
     assert [output["data"] for output in cleaned.cells[2].outputs] == [{"text/plain": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "said"),
+    [
+        ("add_remove", True, "add/remove"),
+        ("digits-blank-add_remove", True, "digits-blank-add_remove"),
+        ("True", False, "yes"),
+        ("NaN", False, "–"),
+        ("50000", True, "50,000"),
+        ("0.0625", True, "0.0625"),
+        ("1.0000", True, "1"),
+        ("1.00", False, "1.00"),
+        ("-0.35", False, "−0.35"),
+        ("-0.00", False, "0.00"),
+        ("1.886e+04", False, "1.886·10⁴"),
+        ("2.49e-05", False, "2.49·10⁻⁵"),
+    ],
+)
+def test_cells_say_what_a_reader_understands(text, label, said):
+    assert tables.spelt(text, label=label) == said
+
+
+def test_a_table_has_one_row_of_heads_and_prose_to_the_left():
+    frame = pd.DataFrame({"steps": [18.0, 103.0], "found": [True, False], "bound": [0.5, 2.0]})
+    frame.index = pd.Index(["Dirac", "record"], name="audit")
+    shown = BeautifulSoup(tables.readable(frame._repr_html_()), "html.parser")
+    told = [[cell.get_text() for cell in row(["th", "td"])] for row in shown("tr")]
+    assert told == [["audit", "steps", "found", "bound"], ["Dirac", "18", "yes", "0.5"], ["record", "103", "no", "2.0"]]
+    assert [cell.get_text() for cell in shown.select(".prose")] == ["audit", "found", "yes", "no"]
+
+
+def test_names_of_columns_keep_a_row_of_their_own_and_other_html_stays():
+    frame = pd.DataFrame([[1, 2]], index=pd.Index(["a"], name="rule"), columns=pd.Index([1000, 2000], name="runs"))
+    shown = BeautifulSoup(tables.readable(frame._repr_html_()), "html.parser")
+    heads = [[cell.get_text() for cell in row("th")] for row in shown.thead("tr")]
+    assert heads == [["runs", "1,000", "2,000"], ["rule", "", ""]]
+    assert tables.readable("<p>1000</p>") == "<p>1000</p>"
 
 
 def test_the_builders_paths_do_not_show_on_the_page():
