@@ -68,13 +68,25 @@ def test_anything_less_is_refused(told):
         copies.check(notebook, source(), "page")
 
 
-def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
+def injected(values):
+    cell = nbformat.v4.new_code_cell(f"# Parameters\n{values}\n", metadata={"tags": ["injected-parameters"]})
+    cell.execution_count = 2
+    return cell
+
+
+def test_the_page_has_one_block_of_parameters_with_the_values_used():
     notebook = executed()
-    injected = nbformat.v4.new_code_cell("# Parameters\nruns = 7\n", metadata={"tags": ["injected-parameters"]})
-    injected.execution_count = 2
-    notebook.cells.insert(2, injected)
+    notebook.cells.insert(2, injected("runs = 7"))
     copies.check(notebook, source(), "page")
-    assert copies.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
+    assert [cell.source for cell in copies.clean(notebook).cells] == ["# Title", "runs = 7", "runs"]
+
+
+def test_used_values_take_the_place_of_the_defaults_and_leave_the_comments():
+    block = 'runs = 3  # R\nrates = [\n    1.0,\n    0.5,\n]  # q\nδ = 1e-5; kind = "é"  # a kind\nseed = 0'
+    used = '# Parameters\nrates = [0.25]\nkind = "head"\nseed = None\n'
+    assert copies.with_values(block, used) == (
+        'runs = 3  # R\nrates = [0.25]  # q\nδ = 1e-5; kind = "head"  # a kind\nseed = None'
+    )
 
 
 def test_what_it_was_made_from_is_not_published():
@@ -130,12 +142,37 @@ def test_names_of_columns_keep_a_row_of_their_own_and_other_html_stays():
     assert tables.readable("<p>1000</p>") == "<p>1000</p>"
 
 
+def folded(source, *outputs, tag="hide-input"):
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [tag]}, outputs=list(outputs))
+
+
+def test_folded_code_without_an_output_joins_the_next_that_has_one_or_has_no_bar():
+    printed = nbformat.v4.new_output("stream", name="stdout", text="3")
+    glued = nbformat.v4.new_output("display_data", {"application/papermill.record/text/plain": "3"})
+    cells = [
+        folded("import numpy"),
+        nbformat.v4.new_code_cell("x = 3"),
+        folded("y = x"),
+        nbformat.v4.new_markdown_cell("text"),
+        folded("z = y"),
+        folded("print(z)", printed),
+        folded("ask()", tag="hide-cell"),
+        folded("glue(z)", glued),
+    ]
+    page = copies.without_idle_bars(nbformat.v4.new_notebook(cells=cells)).cells
+    assert [cell.source for cell in page] == [
+        *("import numpy", "x = 3", "text", "y = x\n\nz = y\n\nprint(z)", "ask()", "glue(z)")
+    ]
+    tags = [cell.metadata.get("tags") for cell in page]
+    assert tags == [["no-bar"], None, None, ["hide-input"], ["hide-cell"], ["no-bar"]]
+
+
 def test_the_builders_paths_do_not_show_on_the_page():
     notebook = executed()
-    used = f'# Parameters\nresults = "{ROOT}/results/laptop/page"\n'
-    notebook.cells[1] = nbformat.v4.new_code_cell(used, metadata={"tags": ["injected-parameters"]})
+    notebook.cells[1].source = "results = None  # a folder"
+    notebook.cells.insert(2, injected(f'results = "{ROOT}/results/laptop/page"'))
     cleaned = copies.clean(notebook)
-    assert 'results = "../results/laptop/page"' in cleaned.cells[1].source
+    assert cleaned.cells[1].source == 'results = "../results/laptop/page"  # a folder'
     assert str(ROOT) not in nbformat.writes(cleaned)
 
 
