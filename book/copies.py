@@ -12,6 +12,7 @@ as used.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -24,6 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import nbformat
+import tables
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +55,8 @@ NEVER = "it was not executed to its end"
 LITERAL = re.compile(r"""(?<=["'])([^"'\n]+)(?=["'])""")  # and what stands between two of them
 BUILT = ("__pycache__", "_build", ".ipynb_checkpoints")
 INJECTED = "injected-parameters"
+FOLDED = "hide-input"
+SEEN = {"text/plain", "text/html", "text/markdown", "image/svg+xml", "image/png"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 GLUES = "from own_code.glue import"
 READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
@@ -271,20 +275,41 @@ def check(executed: NotebookNode, source: NotebookNode, name: str) -> None:
 
 
 def clean(executed: NotebookNode) -> NotebookNode:
-    """What a page without a kernel can show: no widgets; the values used, where they are not the defaults."""
+    """What a page without a kernel can show: no widgets, readable tables, and the parameters that were used."""
     executed.metadata.pop("widgets", None)
     executed.metadata.pop("papermill", None)
     executed.metadata.pop(KEY, None)
+    used = [cell.source for cell in executed.cells if INJECTED in cell.metadata.get("tags", [])]
+    executed.cells = [cell for cell in executed.cells if INJECTED not in cell.metadata.get("tags", [])]
     for cell in executed.cells:
-        tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
-        if INJECTED in tags:
-            used = cell.source.removeprefix("# Parameters\n").replace(f"{ROOT}/", "../")
-            cell.source = "# the values this page was made with\n" + used
+            for output in cell.outputs:
+                if "text/html" in output.get("data", {}):
+                    output.data["text/html"] = tables.readable(output.data["text/html"])
+        tags = cell.metadata.get("tags", [])
         if "parameters" in tags:
             cell.metadata.tags = [tag for tag in tags if tag != "parameters"]
+            for values in used:
+                cell.source = with_values(cell.source, values.replace(f"{ROOT}/", "../"))
     return executed
+
+
+def with_values(parameters: str, used: str) -> str:
+    """The parameters' block with these values in place of its own, and its comments."""
+    values = {name: ast.unparse(value) for name, value in assigned(used)}
+    lines = parameters.encode().split(b"\n")  # ast counts bytes
+    for name, value in reversed(assigned(parameters)):
+        if name in values:
+            first, last = value.lineno - 1, value.end_lineno - 1
+            new = values[name].replace("'", '"').encode()
+            lines[first : last + 1] = [lines[first][: value.col_offset] + new + lines[last][value.end_col_offset :]]
+    return b"\n".join(lines).decode()
+
+
+def assigned(code: str) -> list[tuple[str, ast.expr]]:
+    """The names and values of assignments, in their order."""
+    return [(node.targets[0].id, node.value) for node in ast.parse(code).body if isinstance(node, ast.Assign)]
 
 
 def as_page(executed: NotebookNode, name: str) -> NotebookNode:
@@ -296,7 +321,7 @@ def as_page(executed: NotebookNode, name: str) -> NotebookNode:
             f"{name}: {{eval}}`{missing.args[0]}` has no executed value: execute it with book/run.py (`make notebooks`)"
         ) from None
     executed.cells[0].source = executed.cells[0].source.removesuffix(READS_BEST).rstrip()
-    return with_captions(executed, name)
+    return without_idle_bars(with_captions(executed, name))
 
 
 def with_captions(notebook: NotebookNode, name: str) -> NotebookNode:
@@ -312,3 +337,38 @@ def with_captions(notebook: NotebookNode, name: str) -> NotebookNode:
         figure["caption"] = cell.source
     notebook.cells = cells
     return notebook
+
+
+def without_idle_bars(notebook: NotebookNode) -> NotebookNode:
+    """The notebook without bars that unfold code and have nothing beneath them.
+
+    Folded code that shows nothing joins the next code, if that is folded and shows something. Otherwise it is out of
+    sight, and stays in the page for the links from names to what they import.
+    """
+    cells: list[NotebookNode] = []
+    silent: list[NotebookNode] = []
+    for cell in notebook.cells:
+        folded = FOLDED in cell.metadata.get("tags", [])
+        if folded and not shows(cell):
+            silent.append(cell)
+            continue
+        if cell.cell_type == "code":
+            if folded:
+                cell.source = "\n\n".join(one.source for one in [*silent, cell])
+            else:
+                cells += out_of_sight(silent)
+            silent = []
+        cells.append(cell)
+    notebook.cells = cells + out_of_sight(silent)
+    return notebook
+
+
+def shows(cell: NotebookNode) -> bool:
+    """Whether a reader of the page sees an output of this code."""
+    return any(output.get("name") == "stdout" or SEEN & output.get("data", {}).keys() for output in cell.outputs)
+
+
+def out_of_sight(cells: list[NotebookNode]) -> list[NotebookNode]:
+    for cell in cells:
+        cell.metadata.tags = ["no-bar"]  # custom.css
+    return cells

@@ -14,10 +14,13 @@ import look
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
+import pandas as pd
 import presets
 import pytest
 import run
 import slim
+import tables
+from bs4 import BeautifulSoup
 from fontTools.pens.recordingPen import RecordingPen
 from fontTools.svgLib.path import parse_path
 from fontTools.ttLib import TTFont
@@ -67,13 +70,25 @@ def test_anything_less_is_refused(told):
         copies.check(notebook, source(), "page")
 
 
-def test_injected_parameters_are_shown_and_do_not_count_as_a_change():
+def injected(values):
+    cell = nbformat.v4.new_code_cell(f"# Parameters\n{values}\n", metadata={"tags": ["injected-parameters"]})
+    cell.execution_count = 2
+    return cell
+
+
+def test_the_page_has_one_block_of_parameters_with_the_values_used():
     notebook = executed()
-    injected = nbformat.v4.new_code_cell("# Parameters\nruns = 7\n", metadata={"tags": ["injected-parameters"]})
-    injected.execution_count = 2
-    notebook.cells.insert(2, injected)
+    notebook.cells.insert(2, injected("runs = 7"))
     copies.check(notebook, source(), "page")
-    assert copies.clean(notebook).cells[2].source == "# the values this page was made with\nruns = 7\n"
+    assert [cell.source for cell in copies.clean(notebook).cells] == ["# Title", "runs = 7", "runs"]
+
+
+def test_used_values_take_the_place_of_the_defaults_and_leave_the_comments():
+    block = 'runs = 3  # R\nrates = [\n    1.0,\n    0.5,\n]  # q\nδ = 1e-5; kind = "é"  # a kind\nseed = 0'
+    used = '# Parameters\nrates = [0.25]\nkind = "head"\nseed = None\n'
+    assert copies.with_values(block, used) == (
+        'runs = 3  # R\nrates = [0.25]  # q\nδ = 1e-5; kind = "head"  # a kind\nseed = None'
+    )
 
 
 def test_what_it_was_made_from_is_not_published():
@@ -91,12 +106,75 @@ def test_widgets_leave_nothing_on_the_page():
     assert [output["data"] for output in cleaned.cells[2].outputs] == [{"text/plain": "3"}]
 
 
+@pytest.mark.parametrize(
+    ("text", "label", "said"),
+    [
+        ("add_remove", True, "add/remove"),
+        ("digits-blank-add_remove", True, "digits-blank-add_remove"),
+        ("True", False, "yes"),
+        ("NaN", False, "–"),
+        ("50000", True, "50,000"),
+        ("0.0625", True, "0.0625"),
+        ("1.0000", True, "1"),
+        ("1.00", False, "1.00"),
+        ("-0.35", False, "−0.35"),
+        ("-0.00", False, "0.00"),
+        ("1.886e+04", False, "1.886·10⁴"),
+        ("2.49e-05", False, "2.49·10⁻⁵"),
+    ],
+)
+def test_cells_say_what_a_reader_understands(text, label, said):
+    assert tables.spelt(text, label=label) == said
+
+
+def test_a_table_has_one_row_of_heads_and_prose_to_the_left():
+    frame = pd.DataFrame({"steps": [18.0, 103.0], "found": [True, False], "bound": [0.5, 2.0]})
+    frame.index = pd.Index(["Dirac", "record"], name="audit")
+    shown = BeautifulSoup(tables.readable(frame._repr_html_()), "html.parser")
+    told = [[cell.get_text() for cell in row(["th", "td"])] for row in shown("tr")]
+    assert told == [["audit", "steps", "found", "bound"], ["Dirac", "18", "yes", "0.5"], ["record", "103", "no", "2.0"]]
+    assert [cell.get_text() for cell in shown.select(".prose")] == ["audit", "found", "yes", "no"]
+
+
+def test_names_of_columns_keep_a_row_of_their_own_and_other_html_stays():
+    frame = pd.DataFrame([[1, 2]], index=pd.Index(["a"], name="rule"), columns=pd.Index([1000, 2000], name="runs"))
+    shown = BeautifulSoup(tables.readable(frame._repr_html_()), "html.parser")
+    heads = [[cell.get_text() for cell in row("th")] for row in shown.thead("tr")]
+    assert heads == [["runs", "1,000", "2,000"], ["rule", "", ""]]
+    assert tables.readable("<p>1000</p>") == "<p>1000</p>"
+
+
+def folded(source, *outputs, tag="hide-input"):
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [tag]}, outputs=list(outputs))
+
+
+def test_folded_code_without_an_output_joins_the_next_that_has_one_or_has_no_bar():
+    printed = nbformat.v4.new_output("stream", name="stdout", text="3")
+    glued = nbformat.v4.new_output("display_data", {"application/papermill.record/text/plain": "3"})
+    cells = [
+        folded("import numpy"),
+        nbformat.v4.new_code_cell("x = 3"),
+        folded("y = x"),
+        nbformat.v4.new_markdown_cell("text"),
+        folded("z = y"),
+        folded("print(z)", printed),
+        folded("ask()", tag="hide-cell"),
+        folded("glue(z)", glued),
+    ]
+    page = copies.without_idle_bars(nbformat.v4.new_notebook(cells=cells)).cells
+    assert [cell.source for cell in page] == [
+        *("import numpy", "x = 3", "text", "y = x\n\nz = y\n\nprint(z)", "ask()", "glue(z)")
+    ]
+    tags = [cell.metadata.get("tags") for cell in page]
+    assert tags == [["no-bar"], None, None, ["hide-input"], ["hide-cell"], ["no-bar"]]
+
+
 def test_the_builders_paths_do_not_show_on_the_page():
     notebook = executed()
-    used = f'# Parameters\nresults = "{ROOT}/results/laptop/page"\n'
-    notebook.cells[1] = nbformat.v4.new_code_cell(used, metadata={"tags": ["injected-parameters"]})
+    notebook.cells[1].source = "results = None  # a folder"
+    notebook.cells.insert(2, injected(f'results = "{ROOT}/results/laptop/page"'))
     cleaned = copies.clean(notebook)
-    assert 'results = "../results/laptop/page"' in cleaned.cells[1].source
+    assert cleaned.cells[1].source == 'results = "../results/laptop/page"  # a folder'
     assert str(ROOT) not in nbformat.writes(cleaned)
 
 

@@ -15,11 +15,13 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from scipy.special import ndtri
 from tqdm.auto import tqdm
 
 from dpsub import accounting, estimators
 from dpsub.figures import PALETTES, number
+from own_code.grids import draw_grid
 from own_code.known_truths import (
     Drifting,
     Gaussian,
@@ -202,12 +204,27 @@ def stored(path):
     return json.loads(Path(path).read_text())
 
 
-def entries(rows):
-    """For a table: the share of wrong audits in %, and mean over truth."""
-    return [
-        f"{100 * share:.1f} / {mean:.2f}"
-        for share, mean in zip(rows["share"], rows["mean"], strict=True)
-    ]
+def draw_cells(wrong, tight, rows, *, rules=()):
+    """The same of many cells, as two grids of numbers.
+
+    Args:
+        wrong, tight: axes, as for `draw`.
+        rows: a data frame with columns (share, …) and (mean, …): the share
+            of bounds that exceed the truth, and the mean bound over it.
+        rules: rows above which a line separates groups.
+    """
+    valid, (invalid, over, *_) = PALETTES["valid"][0], PALETTES["not valid"]
+    browns = LinearSegmentedColormap.from_list("", ["white", invalid])
+    teals = LinearSegmentedColormap.from_list("", ["white", valid])
+    teals = teals.with_extremes(over=over)
+    for ax, values, text, shades in (
+        (wrong, 100 * rows["share"], "{:.1f}", (browns, 5, 50)),
+        (tight, rows["mean"], "{:.2f}", (teals, 0, 1)),
+    ):
+        texts = values.map(text.format).replace("nan", "")
+        draw_grid(ax, values, texts=texts, shades=shades, rules=rules)
+    wrong.set_title("bounds above the truth (%)")
+    tight.set_title("mean bound / truth")
 
 
 def draw(wrong, tight, runs, measured, *, alpha):

@@ -222,9 +222,19 @@ def test_ranks_find_most_of_a_step_with_so_many_observations_of_either_world(eps
     assert found["dp"] < 0.6 * found["gdp"]
 
 
-def test_entries_are_those_of_a_mapping_or_a_table():
-    rows = {"share": [0.05, 0.2], "mean": [0.9, 1.1]}
-    assert validity.entries(rows) == validity.entries(pd.DataFrame(rows)) == ["5.0 / 0.90", "20.0 / 1.10"]
+def test_cells_are_drawn_with_their_numbers_and_gaps_are_empty():
+    _, (wrong, tight) = plt.subplots(1, 2)
+    columns = pd.MultiIndex.from_product([["share", "mean"], ["256", "1,000"]])
+    rows = pd.DataFrame([[0.05, 0.2, 0.9, 1.1], [0.5, np.nan, 0.1, np.nan]], index=["ranks", "best"], columns=columns)
+    validity.draw_cells(wrong, tight, rows)
+    assert [text.get_text() for text in wrong.texts] == ["5.0", "20.0", "50.0", ""]
+    assert [text.get_text() for text in tight.texts] == ["0.90", "1.10", "0.10", ""]
+    assert [label.get_text() for label in wrong.get_yticklabels()] == ["ranks", "best"]
+    colors = wrong.images[0].to_rgba(wrong.images[0].get_array())
+    assert (colors[0, 0, :3] == 1).all()  # 5 % is allowed
+    assert colors[1, 0].sum() < colors[0, 1].sum()
+    assert colors[1, 1, 3] == 0
+    plt.close("all")
 
 
 def test_the_study_is_drawn_against_what_is_allowed():
