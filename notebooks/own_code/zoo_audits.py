@@ -22,7 +22,6 @@ from own_code.zoo_training import (
     Training,
     not_seen_yet,
     observe_record,
-    seen_before,
 )
 
 DELTA, ALPHA = 1e-5, 0.05
@@ -118,25 +117,14 @@ def _audit(training, adjacency, steps, seed, asked):
         optimizer.step()
         if auditor.steps == steps or auditor.refuted:
             break
-    path, _ = _judged(auditor, optimizer.noise_multiplier, adjacency)
-    return path, auditor.refuted_at
-
-
-def repeated_noise(trainer, *, adjacency, steps, seed):
-    """Bets on noise that comes again, in an optimizer without records."""
-    law = {"noise_multiplier": 2.0, "adjacency": adjacency}
-    auditor = canary_alone(trainer, steps=steps, seed=seed, **law)
-    return _judged(auditor, **law, remember=True)
-
-
-def _judged(auditor, noise_multiplier, adjacency, remember=False):
     seen = auditor.observations()
-    scores, bits = seen.score.values.astype(float), seen.bit.values
-    if remember:
-        scores = seen_before(scores, bits, adjacency=adjacency)
-    return bets(
-        scores, bits, noise_multiplier=noise_multiplier, adjacency=adjacency
+    path, _ = bets(
+        seen.score.values.astype(float),
+        seen.bit.values,
+        noise_multiplier=optimizer.noise_multiplier,
+        adjacency=adjacency,
     )
+    return path, auditor.refuted_at
 
 
 def record_as_canary(
@@ -198,7 +186,6 @@ AUDITS = {
         beside_records, canary="diracs", canary_norm=1.0
     ),
     "noise tested": partial(beside_records, test_noise=True),
-    "noise remembered": repeated_noise,
     "against the others": against_others,
     "record": partial(record_as_canary, noise_multiplier=LITTLE),
     "record, not seen yet": partial(
@@ -214,7 +201,7 @@ BEST = {
     "clips the average": ("Dirac", "substitute"),
     "clips each layer": ("Diracs", "substitute"),
     "sums before clipping": ("against the others", "add_remove"),
-    "100 seeds": ("noise remembered", "substitute"),
+    "100 seeds": ("noise tested", "substitute"),
     "half the noise": ("Dirac", "substitute"),
     "noise on one group": ("Diracs", "substitute"),
     "noise of microbatches": ("Dirac", "substitute"),
@@ -228,8 +215,7 @@ CANARIES = ("Dirac", "Diracs", "constant", "random", "random, anew")
 OF_RECORDS = ("record", "record, not seen yet", "length", "sizes")
 AUDITS_OF = {
     "sums before clipping": ("against the others",),
-    "100 seeds": ("noise remembered",),
-    "half the noise": ("noise remembered", "against the others"),
+    "half the noise": ("against the others",),
 } | dict.fromkeys(("shuffled", "weighted", "divides by n"), OF_RECORDS)
 
 

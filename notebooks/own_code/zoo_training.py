@@ -130,19 +130,3 @@ def not_seen_yet(product, bits, *, noise_multiplier, sample_rate):
         chances = 1 / (shown + left)
         chosen[start : start + epoch] = chances > 1.5 * sample_rate
     return chosen
-
-
-def seen_before(scores, bits, *, adjacency, window=1e-3):
-    """Scores by the noise of earlier steps, for noise that comes again.
-
-    1 if an earlier step had the noise that this one has if z was in, -1 if
-    it had the noise that this one has if z′ was in; 0 for both or neither.
-    """
-    shifts = np.array([1.0, -1.0 if adjacency == "substitute" else 0.0])
-    noise = scores - shifts[bits]
-    known = np.zeros(len(scores))
-    for t in range(1, len(scores)):
-        apart = np.abs(scores[t] - shifts[:, None] - noise[:t])
-        with_z, with_z_prime = (apart < window).any(axis=1)
-        known[t] = float(with_z) - float(with_z_prime)
-    return known

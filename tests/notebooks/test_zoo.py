@@ -155,15 +155,6 @@ def test_steps_are_chosen_by_the_chance_of_a_record_that_each_epoch_has_once():
     assert 0 < chosen.sum() < steps
 
 
-@pytest.mark.parametrize(("adjacency", "absent"), [("substitute", -1.0), ("add_remove", 0.0)])
-def test_noise_that_comes_again_tells_the_world(adjacency, absent):
-    noise = np.array([0.3, -0.2, 0.3, 0.3, 5.0])
-    bits = np.array([0, 1, 1, 0, 0])
-    scores = noise + np.where(bits == 0, 1.0, absent)
-    found = zoo_training.seen_before(scores, bits, adjacency=adjacency)
-    np.testing.assert_array_equal(found, [0, 0, -1, 1, 0])
-
-
 QUICK = [name for name in zoo_audits.BEST if name not in ("right", "too much noise", "weighted", "shuffled")]
 
 
@@ -173,7 +164,8 @@ def test_the_audit_that_the_page_names_finds_the_fault(fault):
     [row] = zoo_audits.detection([(fault, audit, adjacency)], steps=400, seeds=[0]).itertuples()
     assert (row.found, row.of) == (1, 1)
     assert 0 < row.steps <= 400
-    assert row.wealth.max() >= -np.log(zoo_audits.ALPHA) > row.wealth[: int(row.steps) - 1].max()
+    if audit != "noise tested":  # which bets on more than the canary
+        assert row.wealth.max() >= -np.log(zoo_audits.ALPHA) > row.wealth[: int(row.steps) - 1].max()
 
 
 def test_the_accountant_sees_shuffled_batches_by_their_sizes():
@@ -222,19 +214,10 @@ def test_right_trainings_are_accused_in_no_more_than_alpha_of_200_audits():
     accused = 0
     for seed in range(200):
         asked, adjacency = audits[seed % len(audits)]
+        asked = asked | {"test_noise": seed % 2 == 0}
         _, at = zoo_audits.beside_records(zoo.ZOO["right"], adjacency=adjacency, steps=250, seed=seed, **asked)
         accused += at is not None
     assert accused <= binom.ppf(0.999, 200, zoo_audits.ALPHA)
-
-
-@pytest.mark.slow
-def test_right_noise_is_accused_in_no_more_than_alpha_of_audits_that_remember():
-    accused = 0
-    for seed in range(100):
-        adjacency = ("substitute", "add_remove")[seed % 2]
-        _, at = zoo_audits.repeated_noise(zoo.ZOO["right"], adjacency=adjacency, steps=300, seed=seed)
-        accused += at is not None
-    assert accused <= binom.ppf(0.999, 100, zoo_audits.ALPHA)
 
 
 @pytest.mark.slow

@@ -402,7 +402,9 @@ def test_without_a_sample_rate_a_step_is_bounded_and_the_training_is_not():
     assert report.refuted
     assert report.step.epsilon > 0
     assert (report.training, report.claimed, report.sample_rate) == (None, None, None)
-    assert "The ε of the training needs a sample rate: give audit_optimizer sample_rate" in " ".join(str(report).split())
+    assert "The ε of the training needs a sample rate: give audit_optimizer sample_rate" in " ".join(
+        str(report).split()
+    )
     with pytest.raises(ValueError, match="epsilon is that of a training, got no sample rate: give audit_optimizer"):
         _ = report.epsilon
 
