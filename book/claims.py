@@ -150,7 +150,11 @@ class Paper:
 
         def number(at: re.Match[str]) -> str:
             of = self.full(at[1], at[2])
-            return str(len(numbers.seeds(*of))) if at[3] == "seeds" else format(numbers.value(*of), at[3] or "")
+            return (
+                str(len(numbers.seeds(*of)))
+                if at[3] == "seeds"
+                else re.sub("^-", "−", format(numbers.value(*of), at[3] or ""))
+            )
 
         return INSERTED.sub(number, text)
 

@@ -97,6 +97,14 @@ def installing(repository: str) -> str:
     )
 
 
+def which_audit() -> str:
+    """The questions that lead to an audit, as the opening page has them."""
+    sys.path.insert(0, str(ROOT / "notebooks"))
+    from own_code import explorers
+
+    return explorers.which_audit_page(ROOT / "results", pages="../notebooks/").data
+
+
 def fill_in(app: Sphinx, config: Config) -> None:
     """Give the opening page what it takes from elsewhere."""
     repository = repository_url(yaml.safe_load((ROOT / "_config.yml").read_text()))
@@ -106,6 +114,7 @@ def fill_in(app: Sphinx, config: Config) -> None:
         "version": version(),
         "example": f"```python\n{code}\n```\n\n```text\n{printed(code)}\n```",
         "install": installing(repository),
+        "which_audit": f"```{{raw}} html\n{which_audit()}\n```",
         "bibtex": f"```bibtex\n{bibtex(str(config.copyright), repository)}\n```",
         "source": f"[{repository}]({repository})" if repository else "in the repository that this book was built from",
     }

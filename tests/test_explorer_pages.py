@@ -154,9 +154,31 @@ def test_the_explorer_names_what_it_cannot_use(page):
     before = page.locator("[data-shown=substitute]").inner_text()
     assert fill(page, q=2) == "q must be a number from 0.00001 to 1."
     assert page.locator("[data-input=q]").get_attribute("aria-invalid") == "true"
+    assert page.locator(".answers").evaluate("box => getComputedStyle(box).opacity") == "0.35"
     assert fill(page, q=0.1, steps=1.5) == "T must be a whole number from 1 to 100,000."
     assert fill(page, steps=10).startswith("With 5 % false alarms, an attacker finds at most")
     assert page.locator("[data-shown=substitute]").inner_text() != before
+    assert page.locator(".answers").evaluate("box => getComputedStyle(box).opacity") == "1"
+
+
+@on("explorer")
+def test_a_preset_fills_the_fields_and_the_address_keeps_them(page):
+    page.get_by_role("button", name="MNIST").click()
+    page.locator(ANSWERED).first.wait_for()
+    fill(page, rate=0.01)
+    answer = page.locator("[data-shown=answer]").inner_text()
+    law = {"noise_multiplier": 1.1, "sample_rate": 0.00427, "steps": 14_063, "delta": 1e-5}
+    exact = accounting.epsilon(**law, adjacency="substitute")
+    assert shown(page, "substitute") == pytest.approx(exact, rel=explorers.WITHIN / 100)
+    page.goto(page.url)
+    assert page.locator("[data-shown=answer]").inner_text() == answer
+
+
+@on("which")
+def test_the_address_keeps_the_answers(page):
+    answer = choose(page, trainings="many", loop="no")
+    page.goto(page.url)
+    assert page.locator("[data-shown=answer]").inner_text() == answer
 
 
 @on("attacker")
@@ -196,8 +218,8 @@ def test_the_game_shows_the_bound_of_the_counts_it_shows(page):
     for cut, delta in ((0.5, 1e-5), (1.3, 1e-5), (-0.4, 1e-3)):
         fill(page, threshold=cut, delta=delta)
         counts = [int(page.locator(f"[data-shown={rate}]").inner_text().split("/")[0]) for rate in ("fpr", "fnr")]
-        scores = np.concatenate([np.arange(1_250) < counts[0], np.arange(1_250) >= counts[1]]).astype(float)
-        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 1_250), delta=delta, threshold=0.5)
+        scores = np.concatenate([np.arange(12_500) < counts[0], np.arange(12_500) >= counts[1]]).astype(float)
+        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 12_500), delta=delta, threshold=0.5)
         assert shown(page, "yours") == pytest.approx(bound.epsilon, abs=0.02)
         assert shown(page, "best") >= shown(page, "yours")
         assert shown(page, "best") > shown(page, "ranks") > 2
@@ -208,12 +230,32 @@ def test_a_hundred_games_count_the_lies(page):
     before = page.locator("[data-shown=best]").inner_text()
     page.get_by_text("another audit").click()
     assert page.locator("[data-shown=best]").inner_text() != before
-    fill(page, runs=12_500)
     page.get_by_text("play 100 times").click()
     best, ranks = map(int, re.findall(r"in (\d+)", page.locator("[data-shown=answer]").inner_text()))
     assert ranks <= binom.ppf(0.9999, 100, 0.05)
     assert best > ranks
     assert f"about {game.TOO_HIGH[12_500][1]} of 100 plays" in page.locator("[data-shown=often]").inner_text()
+    truth = float(page.locator("line[data-mark=truth]").get_attribute("x1"))
+    for row, wrong in (("best", best), ("ranks", ranks)):
+        dots = page.locator(f"[data-row={row}] circle")
+        places = dots.evaluate_all("all => all.map(one => Number(one.getAttribute('cx')))")
+        assert len(places) == 100
+        assert sum(place > truth for place in places) == wrong
+    fill(page, runs=125)
+    assert not page.locator("[data-part=bounds]").is_visible()
+
+
+@on("game")
+def test_the_threshold_can_be_dragged(page):
+    box = page.locator("[data-part=scores]").bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
+    page.mouse.up()
+    page.locator(ANSWERED).first.wait_for()
+    assert float(page.locator("[data-input=threshold]").input_value()) == pytest.approx(1.0, abs=0.02)
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 60)
+    assert float(page.locator("[data-input=threshold]").input_value()) == pytest.approx(1.0, abs=0.02)
 
 
 @on("drift")
@@ -234,6 +276,9 @@ def test_the_animation_plays_pauses_and_can_be_stepped(page):
     assert page.evaluate(visible) == 1
     assert page.locator("[data-shown=answer]").inner_text().startswith("After 100 steps the audit shows ε ≥ ")
     assert page.locator("[data-world=z]").get_attribute("points")
+    button.click()
+    page.wait_for_function("document.querySelector('[data-shown=answer]').textContent.startsWith('After 200 steps')")
+    assert page.locator("[data-shown=answer]").get_attribute("aria-live") == "off"
 
 
 @on("drift")
@@ -258,6 +303,8 @@ def test_the_animation_is_still_for_those_who_want_it_still(page):
             "many trainings, only the final",
             "final_model_only",
         ),
+        ({"trainings": "many", "loop": "no"}, "many trainings, only the final", "final_model_only"),
+        ({"trainings": "many", "canary": "records"}, "many trainings, only the final", "final_model_only"),
         ({"steps": "no"}, "one training with many pairs of gradients", "one_run"),
         ({"loop": "no"}, "one training with many pairs of records", "one_run"),
     ],
@@ -287,10 +334,13 @@ def test_a_page_is_accessible_and_asks_for_nothing(page):
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])
 def test_a_page_fits_and_its_drawings_can_be_read(page, width):
     page.set_viewport_size({"width": width, "height": 900})
+    if page.get_by_text("play 100 times").count():
+        page.get_by_text("play 100 times").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.evaluate(
-        """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')].map(text =>
-        parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
+        """[...document.querySelectorAll('svg:not([hidden])')].flatMap(svg => [...svg.querySelectorAll('text')].map(
+        text => parseFloat(getComputedStyle(text).fontSize)
+            * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
     )
     assert min(sizes, default=12) >= 12
 

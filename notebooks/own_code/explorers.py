@@ -225,10 +225,17 @@ def standardised(score, bit):
     return (score - middle) / (np.sqrt(squares / len(score)) or 1.0)
 
 
-def which_audit_page(results="../results"):
-    """Which audit fits whom: questions, and what kept audits showed."""
+def which_audit_page(results="../results", pages=""):
+    """Which audit fits whom: questions, and what kept audits showed.
+
+    Of the audits that fit it names the one that showed most of ε.
+
+    Args:
+        results: the folder of kept audits.
+        pages: what leads from the page to the notebooks, "" among them.
+    """
     shown = what_audits_showed(Path(results))
-    return filled("which_audit.html", shown=shown)
+    return filled("which_audit.html", shown=shown, pages=pages)
 
 
 def what_audits_showed(results):

@@ -183,7 +183,7 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
     fig, axes = plt.subplots(
         1,
         len(names),
-        figsize=(3.4 * max(len(names), 1.4), 3.0),
+        figsize=(min(3.4 * max(len(names), 1.4), 6.8), 3.2),
         squeeze=False,
         layout="constrained",
     )

@@ -36,13 +36,38 @@ function obeyKeys(slider, by) {
   });
 }
 
+// What was chosen stands in the page's address: a link to it shows the same. JupyterLab's address is its own.
+const remembers = root.dataset.key && location.protocol !== "file:" && !("jpThemeLight" in document.body.dataset);
+const kept = (field) => `${root.dataset.key}.${(field.closest("fieldset") ?? field).dataset.input}`;
+function recall() {
+  const chosenBefore = new URLSearchParams(remembers ? location.search : "");
+  for (const field of root.querySelectorAll("input[type=number][data-input], select[data-input], fieldset input")) {
+    const value = chosenBefore.get(kept(field));
+    if (value === null) continue;
+    if (field.type === "radio") field.checked ||= field.value === value;
+    else field.value = value;
+  }
+}
+function remember(field) {
+  if (!remembers) return;
+  const address = new URL(location);
+  address.searchParams.set(kept(field), field.value);
+  history.replaceState(history.state, "", address);
+}
+
 function listen(changed) {
   let waiting;
+  const answer = () => {
+    complaint = "";
+    changed();
+    root.toggleAttribute("data-wrong", complaint !== "");
+  };
   const later = () => {
     root.setAttribute("aria-busy", "true");
     clearTimeout(waiting);
-    waiting = setTimeout(() => { complaint = ""; changed(); root.removeAttribute("aria-busy"); }, 60);
+    waiting = setTimeout(() => { answer(); root.removeAttribute("aria-busy"); }, 60);
   };
+  recall();
   for (const field of root.querySelectorAll("input[type=number][data-input]")) {
     const slider = field.closest(".input").querySelector("input[type=range]"), { low, high } = field.dataset;
     const [a, b] = [low, high].map((end) => ("log" in field.dataset ? Math.log(end) : Number(end)));
@@ -54,17 +79,26 @@ function listen(changed) {
     [slider.min, slider.max, slider.step] = [0, 1000, 1];
     obeyKeys(slider, 5);
     slider.setAttribute("aria-label", `${field.dataset.name}, slider`);
-    field.addEventListener("input", () => { follow(); later(); });
+    field.addEventListener("input", () => { follow(); remember(field); later(); });
     slider.addEventListener("input", () => {
       const position = a + (b - a) * slider.value / 1000, value = "log" in field.dataset ? Math.exp(position) : position;
       field.value = "whole" in field.dataset ? Math.round(Number(value.toPrecision(3))) : Number(value.toPrecision(value < 1e-3 ? 2 : 3));
       slider.setAttribute("aria-valuetext", field.value);
+      remember(field);
       later();
     });
     follow();
   }
-  for (const choice of root.querySelectorAll("select, input[type=radio]")) choice.addEventListener("change", later);
-  complaint = "";
-  changed();
+  for (const choice of root.querySelectorAll("select, input[type=radio]")) choice.addEventListener("change", () => { remember(choice); later(); });
+  for (const button of root.querySelectorAll("button[data-preset]")) {
+    button.addEventListener("click", () => {
+      for (const [name, value] of Object.entries(JSON.parse(button.dataset.preset))) {
+        const field = root.querySelector(`input[data-input=${name}]`);
+        field.value = value;
+        field.dispatchEvent(new Event("input"));
+      }
+    });
+  }
+  answer();
 }
 const path = (points) => points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
