@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,10 @@ class NoiseTest:
 
     The residue of a step is the released sum without the records' clipped gradients and the canary, in units of σC. If
     the optimizer is right it is N(0, 1) in each coordinate, and its signs are fair coins, whatever happened before. So
-    each likelihood ratio below has the mean 1, given the past, and so has any mean of them that the past chooses. Their
-    product over the steps ever reaches 1/alpha with probability at most alpha (Ville), however long one watches.
+    each likelihood ratio below has the mean 1, given the past, and so has any mean of them that the past chooses. A
+    share 1/(t(t + 1)) of the first wealth waits for step t and is then multiplied by the ratios of that step and all
+    later ones, so that a fault may begin late. The wealth ever reaches 1/alpha with probability at most alpha (Ville),
+    however long one watches.
 
     - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in all parameters and in each.
     - *comes again*: more than half of the signs of a sample of coordinates are those of an earlier step.
@@ -59,12 +61,12 @@ class NoiseTest:
         self.found_at: int | None = None
         self.clipping: str | None = None
         self._goal, self._sizes, self._steps = -math.log(alpha), np.array(sizes, dtype=float), 0
-        self._scales = np.zeros((1 + len(sizes), len(SCALES)))  # log-wealth: of all parameters, and of each
+        self._scales = np.full((1 + len(sizes), len(SCALES)), -np.inf)  # log-wealth: of all parameters, and of each
         rng, total = stream(seed, "audit", 1), sum(sizes)
         self._sample = self._places(np.sort(rng.choice(total, min(SAMPLE, total), replace=False)))
         self._remembered = np.zeros((0, min(SAMPLE, total)), dtype=bool)
-        self._again = self._shared = 0.0
-        self._shifts = np.zeros(len(SHIFTS))
+        self._again = self._shared = -math.inf
+        self._shifts = np.full(len(SHIFTS), -np.inf)
         self._products = self._squares = self._energy = 0.0
         self._repeated, self._shares = 0, (0, 0)
 
@@ -72,44 +74,52 @@ class NoiseTest:
         """Take one more step: its residue and the records' clipped sum, a tensor for each parameter."""
         self._steps += 1
         flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
-        squares = np.array([float(torch.linalg.vector_norm(one)) ** 2 for one in flat])
+        squares = _numbers(torch.linalg.vector_norm(one) ** 2 for one in flat)
         all_squares, all_sizes = (np.append(each.sum(), each)[:, None] for each in (squares, self._sizes))
-        self._scales += all_squares * (1 - SCALES**-2) / 2 - all_sizes * np.log(SCALES)
-        self._bet_on_repeats(_taken(flat, self._sample) > 0)
-        self._bet_on_sharing([one[:SAMPLE].cpu().numpy() > 0 for one in flat])
+        ratios = all_squares * (1 - SCALES**-2) / 2 - all_sizes * np.log(SCALES)
+        self._scales = self._grown(self._scales, ratios)
+        self._bet_on_repeats(self._taken(flat) > 0)
+        starts = torch.cat([one[:SAMPLE] for one in flat]).cpu().numpy() > 0
+        self._bet_on_sharing(np.split(starts, np.cumsum(np.minimum(self._sizes, SAMPLE))[:-1].astype(int)))
         self._bet_on_records(flat, of_records)
         self._energy += squares.sum()
         if self.fault is None:
             self._judge()
 
+    def _grown(self, wealth: Any, ratios: Any) -> Any:
+        """The log-wealth after this step, with what has waited for it."""
+        return np.logaddexp(wealth, -math.log(self._steps * (self._steps + 1))) + ratios
+
     def _bet_on_repeats(self, now: Signs) -> None:
         if len(self._remembered):
             ratios = _ratios((self._remembered == now).sum(axis=1), now.size)
-            self._again += _seldom(ratios)
+            self._again = self._grown(self._again, _seldom(ratios))
             self._repeated = self._steps - len(self._remembered) + int(ratios.max(axis=1).argmax())
         self._remembered = np.vstack([self._remembered, now])[-REMEMBERED:]
 
     def _bet_on_sharing(self, starts: Sequence[Signs]) -> None:
         # Given the parameters before it, the signs of one are fair coins, so these ratios may be multiplied.
-        longest, best = 0, 0.0
+        longest, best, grown = 0, 0.0, 0.0
         for place, signs in enumerate(starts[1:], start=1):
             same = min(starts[longest].size, signs.size)
             growth = _seldom(_ratios(np.array([(starts[longest][:same] == signs[:same]).sum()]), same))
-            self._shared += growth
+            grown += growth
             if growth > best:
                 best, self._shares = growth, (place, longest)
             if signs.size > starts[longest].size:
                 longest = place
+        if len(starts) > 1:
+            self._shared = self._grown(self._shared, grown)
 
     def _bet_on_records(self, flat: Sequence[Tensor], of_records: Sequence[Tensor]) -> None:
-        product = sum(float(left @ one) for left, one in zip(flat, of_records, strict=True))
-        square = sum(float(one @ one) for one in of_records)
+        product = _numbers(left @ one for left, one in zip(flat, of_records, strict=True)).sum()
+        square = _numbers(one @ one for one in of_records).sum()
         self._products += product
         self._squares += square
         seen = (self._steps - 1) * self._sizes.sum()
         if seen >= ENOUGH:
             spread = max(1.0, LARGER**2 * self._energy / seen)
-            self._shifts += (SHIFTS * product - SHIFTS**2 * square / 2) / spread
+            self._shifts = self._grown(self._shifts, (SHIFTS * product - SHIFTS**2 * square / 2) / spread)
         wealth = float(np.logaddexp.reduce(self._shifts)) - math.log(len(SHIFTS))
         if self.clipping is None and wealth >= self._goal:
             share = self._products / self._squares
@@ -136,6 +146,11 @@ class NoiseTest:
             scale = SCALES[self._scales[place].argmax()]
             self.fault = f"it has about {scale:.0%} of the standard deviation that is claimed, in {where}"
 
+    def _taken(self, flat: Sequence[Tensor]) -> Array:
+        """The entries at the sampled places."""
+        taken = [flat[one][inside.to(flat[one].device)] for one, inside in self._sample]
+        return torch.cat(taken).double().cpu().numpy()
+
     def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, Tensor]]:
         """Coordinates of all parameters in a row, as those of each."""
         ends = np.cumsum(self._sizes).astype(int)
@@ -144,9 +159,9 @@ class NoiseTest:
         return [(int(one), torch.as_tensor(indices[which == one] - starts[one])) for one in np.unique(which)]
 
 
-def _taken(flat: Sequence[Tensor], places: list[tuple[int, Tensor]]) -> Array:
-    """The entries at some places."""
-    return np.concatenate([flat[one][inside.to(flat[one].device)].double().cpu().numpy() for one, inside in places])
+def _numbers(each: Iterable[Tensor]) -> Array:
+    """Tensors of one number each, fetched at once."""
+    return torch.stack(list(each)).double().cpu().numpy()
 
 
 def _ratios(agreeing: NDArray[Any], of: int) -> Array:

@@ -45,15 +45,16 @@ def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes
     assert sum(one.clipping is not None for one in found) <= most
 
 
-def test_bets_have_the_mean_1():
-    """The wealth is a mean of likelihood ratios, so its mean stays at its start."""
+def test_bets_have_the_mean_of_what_was_staked():
+    """The wealth is a mean of likelihood ratios, so its mean stays that of its stakes."""
     wealth = []
     for seed in range(4_000):
         test = watched(2, scaled(1.0), sizes=(3, 2), seed=seed)
         scales = np.exp(test._scales[:, SCALES > 0.6]).mean(axis=1)  # others are too seldom large to be averaged
         wealth.append([*scales, np.exp(test._again), np.exp(test._shared), np.exp(test._shifts).mean()])
     mean, error = np.mean(wealth, axis=0), np.std(wealth, axis=0) / len(wealth) ** 0.5
-    assert (abs(mean - 1) < 4 * error + 0.01).all()
+    stakes = np.array([2 / 3, 2 / 3, 2 / 3, 1 / 6, 2 / 3, 0])  # 1/2 of the first step, 1/6 of the second
+    assert (abs(mean - stakes) < 4 * error + 0.01).all()
 
 
 def nothing_in_the_second(generator, sizes):
@@ -86,6 +87,13 @@ def test_faults_are_named_within_a_few_steps(noise, within, told):
         test = watched(100, noise, seed=seed)
         assert test.found_at <= within
         assert told in test.fault
+
+
+@pytest.mark.parametrize("noise", [scaled(0.7), nothing_in_the_second, the_same_in_all])
+def test_a_fault_that_begins_late_is_found(noise):
+    steps = itertools.count()
+    found = watched(330, lambda *of: (scaled(1.0) if next(steps) < 300 else noise)(*of)).found_at
+    assert 300 < found < 320
 
 
 def test_a_repeated_step_is_named():
