@@ -5,6 +5,7 @@
     ["div.math, span.math", "formula"],
     [".pst-scrollable-table-container, .cell_output div.text_html", "table"],
     [".cell_output > .output, .bd-content pre", "output"],
+    [".cell_output figure", "figure"],
   ];
 
   const focusable = () => {
