@@ -143,9 +143,8 @@ class Observation(NamedTuple):
         entered: the canary.
         products: of the privatised sum, less the records' clipped gradients, with the pieces' directions, in units of
             the canary's clipping bound. With ghost clipping the records are in it.
-        residue: the privatised sum less the records and the canary, as correct clipping leaves them, a tensor for each
-            parameter, in units of what the noise's standard deviation should be; None with ghost clipping.
-        known: the sum of the records' clipped gradients, in the same units.
+        left: the privatised sum less the records and the canary, as correct clipping leaves them, and the sum of the
+            records' clipped gradients: a tensor of each parameter, in the same units. None if the noise is not tested.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
         batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
         batches: how many were accumulated in the step.
@@ -153,8 +152,7 @@ class Observation(NamedTuple):
 
     entered: Entered
     products: NDArray[np.float64]
-    residue: list[Tensor] | None
-    known: list[Tensor] | None
+    left: tuple[list[Tensor], list[Tensor]] | None
     noise_multiplier: float
     batch_rate: float | None
     batches: int
@@ -184,7 +182,7 @@ class AuditedSteps:
         self._awaiting: list[Tensor] | None = None  # the records' clipped sum of the batch that is about to be clipped
         self._known: list[Tensor] | None = None  # that of the earlier batches of this step
         self._read: Tensor | None = None
-        self._residue: list[Tensor] | None = None
+        self._left: tuple[list[Tensor], list[Tensor]] | None = None
         self._noise_multiplier = 0.0  # that what was read has
         self._inside = self._removed = False
         self._iterations, self._taken = 1, 0
@@ -229,7 +227,7 @@ class AuditedSteps:
         return with_canary
 
     def _finish(self, inner: Callable[[], Any]) -> Any:
-        self._inside, self._read, self._residue = True, None, None
+        self._inside, self._read, self._left = True, None, None
         try:
             result = inner()
         finally:
@@ -244,17 +242,12 @@ class AuditedSteps:
                 )
             return result
         entered, self._entered, self.batches = self._entered, None, 0
-        known, self._known = self._known, None
+        self._known = None
         assert entered is not None
         self._taken += 1
         rate = accounted(self._optimizer).get("sample_rate")
         products = self._read.double().cpu().numpy()
-        sigma = self._noise_multiplier if self._asked.noise_multiplier is None else self._asked.noise_multiplier
-        noise = sigma * entered.max_grad_norm
-        if known is not None:
-            known = [one / noise for one in known]
-        residue = None if self._residue is None else [one / noise for one in self._residue]
-        self._observed(Observation(entered, products, residue, known, self._noise_multiplier, rate, self._iterations))
+        self._observed(Observation(entered, products, self._left, self._noise_multiplier, rate, self._iterations))
         return result
 
     def _with_awaiting(self) -> list[Tensor] | None:
@@ -349,14 +342,15 @@ class AuditedSteps:
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
         with torch.no_grad():
-            released = [
-                _precise(torch.zeros_like(one) if one.grad is None else one.grad) * scale for one in self._parameters
-            ]
             known = self._with_awaiting() if self._read is None else None
-            if known is not None:
-                released = [one - records for one, records in zip(released, known, strict=True)]
+            tested = self._asked.test_noise and known is not None
+            released = {}  # in units of the bound, less what is known
+            for place in range(len(self._parameters)) if tested else self._entered.pieces:
+                grad = self._parameters[place].grad
+                whole = _precise(torch.zeros_like(self._parameters[place]) if grad is None else grad) * scale
+                released[place] = (whole if known is None else whole - known[place]) / bound
             products = [piece.product(released[place]).double() for place, piece in self._entered.pieces.items()]
-            read = torch.stack(products) / bound
+            read = torch.stack(products)
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
@@ -365,12 +359,12 @@ class AuditedSteps:
         if sign and self._read is None:
             with torch.no_grad():
                 for place, piece in self._entered.pieces.items():
-                    grad, clipped = self._parameters[place].grad, sign * piece.clipped * bound
-                    piece.add_to(released[place], -clipped)
+                    grad = self._parameters[place].grad
+                    piece.add_to(released[place], -sign * piece.clipped)
                     if grad is not None:
-                        piece.add_to(grad, -clipped / scale)
-        if known is not None:
-            self._residue = released
+                        piece.add_to(grad, -sign * piece.clipped * bound / scale)
+        if tested and known is not None:
+            self._left = list(released.values()), [one / bound for one in known]
         self._read = read if self._read is None else self._read + read
         self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
 

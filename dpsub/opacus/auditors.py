@@ -51,11 +51,11 @@ class Auditor:
             self._claim = MechanismDP(asked.delta, asked.canary_rate, 1, asked.adjacency)
         self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
         self._noise: NoiseTest | None = None
-        share = asked.alpha
+        self._share = asked.alpha  # of the bets
         if asked.test_noise and audited.per_sample:
-            share /= 2  # for the bets, and as much for the test of the noise
-            self._noise = NoiseTest(share, [one.numel() for one in audited.parameters], asked.seed)
-        self._bettor, self._weights = Bettor(share, self._expected), PieceWeights(len(audited.parameters))
+            self._share /= 2
+            self._noise = NoiseTest(self._share, [one.numel() for one in audited.parameters], asked.seed)
+        self._bettor, self._weights = Bettor(self._share, self._expected), PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
@@ -97,8 +97,8 @@ class Auditor:
         norms = np.array([piece.clipped for piece in pieces.values()])
         score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
         self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
-        if self._noise is not None and seen.residue is not None and seen.known is not None:
-            self._noise.observe(seen.residue, seen.known)
+        if self._noise is not None and seen.left is not None:
+            self._noise.observe(*([one / sigma for one in each] for each in seen.left))
         self._scores.append(score)
         self._bits.append(bit)
         self._sigmas.append(sigma)
@@ -173,7 +173,7 @@ class Auditor:
             alpha=self._asked.alpha,
             sample_rate=rate,
             noise_multiplier=sigma,
-            fewest=fewest(self._claim, claimed_step, self._asked.alpha, self._expected),
+            fewest=fewest(self._claim, claimed_step, self._share, self._expected),
             notes=self._audited.notes,
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,

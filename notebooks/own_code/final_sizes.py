@@ -14,11 +14,12 @@ from itertools import product
 import numpy as np
 
 import dpsub
-from dpsub import accounting, data, estimators, models
+from dpsub import accounting, data, models
 from own_code.crafting_seeds import first_start
 from own_code.kept_tables import continued
 
 DELTA, EPSILON, RUNS, SEEDS = 1e-5, 8.0, 1_000, 5
+TRAINING = {"sample_rate": 0.25, "steps": 50}
 CELL = ("task", "n", "width", "start", "seed")
 TASKS = {
     "digits": data.digits,
@@ -42,15 +43,14 @@ def measured(cell):
     model = models.mlp(task, hidden=[cell["width"]])
     if cell["start"] == "shared":
         model = model.starting_from(first_start(model, seed))
-    training = {"sample_rate": 0.25, "steps": 50}
     noise = accounting.noise_multiplier(
         target_epsilon=EPSILON,
         delta=DELTA,
         adjacency="add_remove",
-        **training,
+        **TRAINING,
     )
     spec = dpsub.DPSGD(
-        noise, max_grad_norm=1.0, learning_rate=0.5, **training
+        noise, max_grad_norm=1.0, learning_rate=0.5, **TRAINING
     )
     zeros = np.zeros_like(task.x_train[0])
     pair = dpsub.CanaryPair(
@@ -72,7 +72,7 @@ def measured(cell):
         audited.score.values[:, -1].astype(float),
         audited.bit.values,
     )
-    bound = estimators.epsilon_lower_bound(score, bit, delta=DELTA)
+    [bound] = dpsub.bound(audited, delta=DELTA)
     z, z_prime = score[bit == 0], score[bit == 1]
     spread = np.sqrt((z.var() + z_prime.var()) / 2)
     return [
