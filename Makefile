@@ -29,7 +29,7 @@ test-slow: $(READY)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
 
 test-book: $(READY)  ## the tests that look at the explorers, the built book and JupyterLab in a browser
-	$(BIN)/python -m pytest -m "book and not slow"
+	$(BIN)/python -m pytest -m "book and not slow" --dist load
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu -n 0

@@ -20,7 +20,7 @@ from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_
 ROOT = Path(__file__).parent.parent
 ANSWERED = ".dpsub-explorer:not([aria-busy])"
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.book]
+pytestmark = pytest.mark.book
 
 
 @contextlib.contextmanager

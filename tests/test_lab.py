@@ -50,7 +50,7 @@ RAW = {
 SMALL = {"runs": 600, "n_train": 100, "steps": 60, "observe_every": 20, "learning_rate": 0.01, "device": "cpu"}
 OTHERS = sorted({path.stem for path in ROOT.glob("notebooks/*.ipynb")} - {"quickstart"})
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture(scope="module")

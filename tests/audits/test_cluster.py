@@ -27,7 +27,6 @@ from dpsub.trainers import devices
 ROOT = Path(__file__).parents[2]
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=0.5, steps=20, learning_rate=0.01)
 LOCAL = {"protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from own_code import kept_tables, step_seeds, step_tables
 
 from dpsub import accounting
 
-pytestmark = pytest.mark.xdist_group("step seeds")  # they share a table that takes seconds
-
 SMALL = step_seeds.Setting(model="linear", n=100, trainings=1)
 
 
