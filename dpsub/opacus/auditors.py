@@ -334,7 +334,7 @@ class Report:
         return "consistent so far" if self.refuted_at is None else f"refuted at step {self.refuted_at:,}"
 
     def __str__(self) -> str:
-        return "\n\n".join(textwrap.fill(paragraph, 80) for paragraph in self._paragraphs())
+        return "\n\n".join(textwrap.fill(paragraph, 76) for paragraph in self._paragraphs())
 
     def _paragraphs(self) -> list[str]:
         confidence = f"confidence {100 * (1 - self.alpha):g} %"

@@ -299,7 +299,7 @@ def test_the_report_says_in_words_what_was_found():
     auditor = audit_optimizer(optimizer, **CLAIM)
     train(optimizer, 400)
     told = " ".join(str(auditor.report()).split())
-    assert max(map(len, str(auditor.report()).splitlines())) <= 80
+    assert max(map(len, str(auditor.report()).splitlines())) <= 76
     for part in (
         f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}", "at confidence 95 %",
         "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1",
