@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
@@ -90,8 +90,9 @@ class Workers:
                 yield shard, results, made
                 del futures[future]
         finally:
-            with suppress(Exception):
-                self._client.cancel([held, *futures], force=True)
+            # Not cancelled, which the scheduler tells all clients: one that is connecting then fails.
+            for future in [held, *futures]:
+                future.release()
 
 
 def _itself(computation: Any) -> Any:
