@@ -72,7 +72,9 @@ def main(folder, repeats, parameters):
     preset = yaml.safe_load(Path(parameters).read_text())
     given = preset[Path(folder).name]
     task = dpsub.data.features_or_digits(
-        given["features"], **{name: given[name] for name in RECORDS}, seed=0
+        given["features"],
+        **{name: given.get(name) for name in RECORDS},
+        seed=0,
     )
     for i in range(1, int(repeats)):
         for path in sorted(Path(folder).glob("*.db")):

@@ -19,7 +19,7 @@ def parameters(tmp_path):
 
     def write(n_train):
         path = tmp_path / "paper.yaml"
-        given = {"features": None, "name": "digits", "stand_in_for": None, "n_train": n_train, "n_aux": 500}
+        given = {"features": None, "name": "digits", "n_train": n_train, "n_aux": 500}
         path.write_text(json.dumps({"figure": given}))
         return path
 
