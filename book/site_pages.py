@@ -29,7 +29,13 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
-MOVED = {"notebooks/the_paper_beside_us": "book/the_paper_beside_us"}  # old pages, and those that replace them
+MOVED = {  # old pages, and those that replace them
+    "notebooks/the_paper_beside_us": "book/the_paper_beside_us",
+    **dict.fromkeys(
+        (f"notebooks/figA{old}" for old in ("1_accuracy", "2_clipping", "3_steps", "4_learning_rate")),
+        "notebooks/what_weakens",
+    ),
+}
 REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8" /><meta http-equiv="Refresh" content="0; url={url}" />
 <title>This page has moved</title></head><body><a href="{url}">This page has moved</a></body></html>

@@ -368,16 +368,17 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
             "fig4_from_scratch",
             {"sample_rates": [0.5], "n_aux": 60, "more_records": [80], "twins": 4},
         ),
-        ("figA2_clipping", {"max_grad_norms": [1.0, 8.0]}),
-        ("figA3_steps", {"lengths": [20, 40]}),
-        ("figA4_learning_rate", {"learning_rates": [0.01]}),
+        (
+            "what_weakens",
+            {"max_grad_norms": [1.0, 8.0], "lengths": [20, 40], "learning_rates": [0.01], "observations": 4},
+        ),
         ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
     ],
 )
 @pytest.mark.filterwarnings("default")
 def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name, parameters):
-    steps = {} if name == "figA3_steps" else {"steps": 40, "observe_every": 10}
-    glued = execute(name, tmp_path, runs=64, n_train=60, device="cpu", **steps, **parameters)
+    often = {} if "observations" in parameters else {"observe_every": 10}
+    glued = execute(name, tmp_path, runs=64, n_train=60, steps=40, device="cpu", **often, **parameters)
     assert glued["runs"] == 64
 
 
@@ -386,8 +387,18 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
     ("name", "parameters"),
     [
         ("fig5_runs", {"runs": [100], "sample_rates": [0.25]}),
-        ("figA2_clipping", {"max_grad_norms": [2.0], "runs": 64, "n_train": 60, "steps": 40, "observe_every": 10}),
-        ("figA3_steps", {"lengths": [40], "runs": 64, "n_train": 60}),
+        (
+            "what_weakens",
+            {
+                "max_grad_norms": [2.0],
+                "lengths": [40],
+                "learning_rates": [0.1],
+                "runs": 64,
+                "n_train": 60,
+                "steps": 40,
+                "crafting_steps": 100,
+            },
+        ),
     ],
 )
 @pytest.mark.filterwarnings("default")
@@ -408,9 +419,10 @@ def test_costs_are_those_of_what_was_measured(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
-    glued = execute("figA1_accuracy", tmp_path, repeats=40, seed=2, device="cpu")
+    one = {"max_grad_norms": [1.0], "lengths": [20], "learning_rates": [0.01], "runs": 8, "crafting_steps": 100}
+    glued = execute("what_weakens", tmp_path, **one, tested_repeats=40, seed=2, device="cpu")
     for canary in ("input", "gradient"):
-        assert abs(glued[f"cost_{canary}"]) < 1 + 3 * glued[f"error_{canary}"]
+        assert abs(glued[f"small_cost_{canary}"]) < 1 + 3 * glued[f"small_error_{canary}"]
 
 
 @pytest.mark.slow

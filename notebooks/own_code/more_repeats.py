@@ -3,7 +3,7 @@
 python -m own_code.more_repeats FOLDER REPEATS PARAMETERS, in notebooks/,
 reads the audits of a folder. It keeps the second repeat in FOLDER/repeat=1,
 and so on. PARAMETERS is a preset's file, such as params/paper.yaml: its
-section of the folder's name names the features.
+section of the notebook whose folder it is, or is in, names the features.
 """
 
 import sys
@@ -18,10 +18,22 @@ from dpsub import audits, crafters, findings
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
 
-def repeated(one, task, seed, store):
-    """The audit again, with another seed and a canary of its own seed."""
-    model = dpsub.models.linear(task)
-    spec = dpsub.DPSGD(
+def records(parameters, folder):
+    """The records that a preset's file names for the audits of a folder."""
+    preset = yaml.safe_load(Path(parameters).read_text())
+    folder = Path(folder).absolute()
+    section = folder.name if folder.name in preset else folder.parent.name
+    given = preset[section]
+    return dpsub.data.features_or_digits(
+        given["features"],
+        **{name: given.get(name) for name in RECORDS},
+        seed=0,
+    )
+
+
+def spec_of(one):
+    """The training of a kept audit."""
+    return dpsub.DPSGD(
         one.noise_multiplier,
         one.max_grad_norm,
         one.sample_rate,
@@ -29,14 +41,26 @@ def repeated(one, task, seed, store):
         one.learning_rate,
         one.optimizer,
     )
+
+
+def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
+    """The audit again, with another seed and a canary of its own seed.
+
+    `crafted_for` is an audit for whose training the canary is crafted.
+    """
+    crafted_for = one if crafted_for is None else crafted_for
+    model = dpsub.models.linear(task)
     craft = crafters.BY_SCENARIO[one.scenario]
-    pair = craft(task, model, spec, seed=one.canary_seed)
+    pair = craft(
+        task, model, spec_of(crafted_for), seed=crafted_for.canary_seed
+    )
     return dpsub.audit(
         task,
         model,
         pair,
-        spec,
+        spec_of(one),
         runs=one.runs,
+        repeats=repeats,
         observe_every=one.observe_every,
         seed=seed,
         store=store,
@@ -69,13 +93,7 @@ def bounds(one, *, delta, step=-1):
 
 
 def main(folder, repeats, parameters):
-    preset = yaml.safe_load(Path(parameters).read_text())
-    given = preset[Path(folder).name]
-    task = dpsub.data.features_or_digits(
-        given["features"],
-        **{name: given.get(name) for name in RECORDS},
-        seed=0,
-    )
+    task = records(parameters, folder)
     for i in range(1, int(repeats)):
         for path in sorted(Path(folder).glob("*.db")):
             one = audits.load(path)
