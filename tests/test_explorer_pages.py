@@ -144,7 +144,7 @@ def test_the_explorer_is_as_exact_as_it_says(page):
 def test_who_is_sure_beforehand_learns_little(page):
     fill(page, sigma=1, q=0.01, steps=1_000, prior=99)
     told = page.locator("[data-shown=risk]").inner_text()
-    assert "a probability of 99 %, guesses right at most 99 times in 100. Without the model it would be 99." in told
+    assert "a probability of 99 % guesses right at most 99 times in 100. Without the model it would be 99." in told
     assert page.locator(".hundred .learned").count() == 0
 
 
@@ -202,6 +202,9 @@ def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
     assert f"at most {100 * (1 - missed):.1f} %." in answer
     gaussian = norm.cdf(norm.ppf(rate) + accounting.gdp_mu(epsilon, delta))
     assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
+    right = (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+    told = page.locator("[data-shown=risk]").inner_text()
+    assert f"guesses right at most {math.ceil(100 * right - 1e-6)} times in 100" in told
 
 
 @pytest.mark.slow

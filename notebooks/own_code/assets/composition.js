@@ -146,9 +146,3 @@ function foundAt(curve, rate) {
   const after = curve.findIndex(([x]) => x >= rate), [[a, b], [c, d]] = [curve[Math.max(after - 1, 0)], curve[after]];
   return 1 - (c > a ? b + (d - b) * (rate - a) / (c - a) : d);
 }
-
-// The largest share of right guesses of one who gives one world this probability beforehand: with either world as that.
-function rightAt(curve, prior) {
-  const right = (p) => Math.max(...curve.map(([fpr, fnr]) => p * (1 - fnr) + (1 - p) * (1 - fpr)));
-  return Math.max(right(prior), right(1 - prior));
-}
