@@ -350,7 +350,7 @@ def test_noise_on_labels_beats_dp_sgd_at_a_moderate_epsilon_and_loses_at_a_small
         assert 0.5 * found["epsilon"] < found[name] < found["epsilon"]
     assert found["refuted"] == 0
     assert found["anew"] > found["epsilon"]
-    assert found["rr_digit"] < found["rr_marked"] < found["epsilon"]
+    assert found["alibi_digit"] < found["alibi_marked"] < found["epsilon"]
     assert found["moved"] == pytest.approx(np.sqrt(2 * 100))
     assert found["one_vote_true"] == pytest.approx(gdp_epsilon(np.sqrt(2) * gdp_mu(2.0, 1e-5), 1e-5))
     assert found["one_vote"] < found["one_vote_true"]
