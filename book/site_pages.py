@@ -103,12 +103,16 @@ def installing(repository: str) -> str:
     )
 
 
-def which_audit() -> str:
-    """The questions that lead to an audit, as the opening page has them."""
+def explorers() -> dict[str, str]:
+    """What the opening page asks its reader: about a training, and about an audit."""
     sys.path.insert(0, str(ROOT / "notebooks"))
     from own_code import explorers
 
-    return explorers.which_audit_page(ROOT / "results", pages="../notebooks/").data
+    pages = {
+        "training": explorers.training_page(),
+        "which_audit": explorers.which_audit_page(ROOT / "results", pages="../notebooks/"),
+    }
+    return {name: f"```{{raw}} html\n{page.data}\n```" for name, page in pages.items()}
 
 
 def fill_in(app: Sphinx, config: Config) -> None:
@@ -120,7 +124,7 @@ def fill_in(app: Sphinx, config: Config) -> None:
         "version": version(),
         "example": f"```python\n{code}\n```\n\n```text\n{printed(code)}\n```",
         "install": installing(repository),
-        "which_audit": f"```{{raw}} html\n{which_audit()}\n```",
+        **explorers(),
         "bibtex": f"```bibtex\n{bibtex(str(config.copyright), repository)}\n```",
         "source": f"[{repository}]({repository})" if repository else "in the repository that this book was built from",
     }

@@ -107,6 +107,11 @@ def is_the_accountants(page, *, sigma, q, steps, delta):
             assert shown(page, adjacency) == pytest.approx(exact, rel=explorers.WITHIN / 100)
         missed = accounting.tradeoff(0.05, **training, adjacency=adjacency)
         assert found[adjacency] == pytest.approx(100 * (1 - missed), abs=0.3)
+    told = page.locator("[data-shown=risk]").inner_text()
+    right = int(re.search(r"right at most (\d+) times in 100", told)[1])
+    exact = 50 + 50 * accounting.delta(**training, epsilon=0.0, adjacency="substitute")
+    assert exact - 0.2 <= right <= exact + 1.2
+    assert page.locator(".hundred .learned").count() == right - 50
     half = {**training, "noise_multiplier": sigma / 2, "adjacency": "add_remove"}
     epochs = {**training, "sample_rate": 1, "steps": math.ceil(steps * q - 1e-9), "adjacency": "substitute"}
     for drawn, same in (("fixed", half), ("shuffled", epochs)):
@@ -133,6 +138,14 @@ def test_the_explorer_is_as_exact_as_it_says(page):
         is_the_accountants(
             page, sigma=float(f"{sigma:.3g}"), q=float(f"{q:.3g}"), steps=steps, delta=float(f"{delta:.2g}")
         )
+
+
+@on("explorer")
+def test_who_is_sure_beforehand_learns_little(page):
+    fill(page, sigma=1, q=0.01, steps=1_000, prior=99)
+    told = page.locator("[data-shown=risk]").inner_text()
+    assert "a probability of 99 % guesses right at most 99 times in 100. Without the model it would be 99." in told
+    assert page.locator(".hundred .learned").count() == 0
 
 
 @on("explorer")
@@ -189,6 +202,9 @@ def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
     assert f"at most {100 * (1 - missed):.1f} %." in answer
     gaussian = norm.cdf(norm.ppf(rate) + accounting.gdp_mu(epsilon, delta))
     assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
+    right = (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+    told = page.locator("[data-shown=risk]").inner_text()
+    assert f"guesses right at most {math.ceil(100 * right - 1e-6)} times in 100" in told
 
 
 @pytest.mark.slow

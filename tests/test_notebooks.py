@@ -339,6 +339,27 @@ def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
 
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
+def test_noise_on_labels_beats_dp_sgd_at_a_moderate_epsilon_and_loses_at_a_small_one(tmp_path):
+    glued = execute("label_privacy", tmp_path, runs=3000, trained_runs=300, seed=1)
+    found = {key.removeprefix("label_privacy_"): value for key, value in glued.items()}
+    assert max(found["rr_at_0.5"], found["alibi_at_0.5"]) < found["dpsgd_at_0.5"]
+    assert found["rr_at_1"] < found["alibi_at_1"]
+    for name in ("rr", "alibi"):
+        assert found[f"{name}_at_8"] > found["dpsgd_at_8"]
+        assert found["pate_at_2"] < found[f"{name}_at_2"]
+    for name in ("rr", "alibi", "pate", "dpsgd"):
+        assert 0.5 * found["epsilon"] < found[name] < found["epsilon"]
+    assert found["refuted"] == 0
+    assert found["anew"] > found["epsilon"]
+    assert found["alibi_digit"] < found["alibi_marked"] < found["epsilon"]
+    assert found["moved"] == pytest.approx(np.sqrt(2 * 100))
+    assert found["one_vote_true"] == pytest.approx(gdp_epsilon(np.sqrt(2) * gdp_mu(2.0, 1e-5), 1e-5))
+    assert found["one_vote"] < found["one_vote_true"]
+    assert found["dpsgd_fewer"] < found["alibi_fewer"]
+
+
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
 def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     options = {"epsilons": [8.0], "adjacencies": ["add_remove"], "steps": 1_000, "device": "cpu"}
     glued = execute("steps_table1", tmp_path, **options)

@@ -1,6 +1,7 @@
 """What the explorers' pages hold, and that the accountant in JavaScript agrees with ours. A browser is not needed."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -78,6 +79,7 @@ const asked = (training) => ({
   substitute: epsilonOf("substitute", training),
   add_remove: Math.max(epsilonOf("remove", training), epsilonOf("add", training)),
   found: Object.fromEntries(["substitute", "add_remove"].map((one) => [one, foundAt(tradeoff(one, training), 0.05)])),
+  right: [0.5, 0.2, 0.9].map((prior) => rightAt(tradeoff("substitute", training), prior)),
 });
 console.log(JSON.stringify(JSON.parse(process.argv[1]).map(asked)));
 """
@@ -85,7 +87,8 @@ console.log(JSON.stringify(JSON.parse(process.argv[1]).map(asked)));
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_accountant_in_javascript_is_as_exact_as_the_page_says():
-    script = (explorers.ASSETS / "composition.js").read_text() + ASKS
+    source = (explorers.ASSETS / "guesses.js").read_text()
+    script = (explorers.ASSETS / "composition.js").read_text() + source[source.index("function rightAt") :] + ASKS
     done = subprocess.run(["node", "-e", script, json.dumps(SETTINGS)], capture_output=True, text=True, check=True)
     for setting, found in zip(SETTINGS, json.loads(done.stdout), strict=True):
         law = {"noise_multiplier": setting["sigma"], "sample_rate": setting["q"], "steps": setting["steps"]}
@@ -94,6 +97,10 @@ def test_the_accountant_in_javascript_is_as_exact_as_the_page_says():
             assert found[adjacency] == pytest.approx(exact, rel=explorers.WITHIN / 100), setting
             missed = accounting.tradeoff(0.05, **law, adjacency=adjacency)
             assert found["found"][adjacency] == pytest.approx(1 - missed, abs=0.003), setting
+        for prior, right in zip((0.5, 0.2, 0.9), found["right"], strict=True):
+            odds = max(prior, 1 - prior) / min(prior, 1 - prior)
+            excess = accounting.delta(**law, epsilon=math.log(odds), adjacency="substitute")
+            assert right == pytest.approx(max(prior, 1 - prior) + min(prior, 1 - prior) * excess, abs=0.002), setting
 
 
 def test_the_animation_holds_the_histograms_and_bounds_of_every_step():
