@@ -302,7 +302,8 @@ RECIPES = {
     ),
     "flwr, weighted": Recipe(
         "flwr",
-        "the same, one client with 100 examples, the others with 1",
+        "DifferentialPrivacyServerSideFixedClipping, one client with 100 "
+        "examples, the others with 1",
         flower_weighted,
         BATCH_SIZE,
         {"gradients": repeat(STILL)},
