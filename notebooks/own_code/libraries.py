@@ -44,6 +44,7 @@ def opacus():
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=MAX_GRAD_NORM,
         expected_batch_size=BATCH_SIZE,
+        generator=torch.Generator().manual_seed(0),
     )
 
     def step(gradients):
@@ -296,14 +297,13 @@ RECIPES = {
     ),
     "flwr": Recipe(
         "flwr",
-        "DifferentialPrivacyServerSideFixedClipping, equal clients",
+        "server-side fixed clipping, equal clients",
         flower,
         BATCH_SIZE,
     ),
     "flwr, weighted": Recipe(
         "flwr",
-        "DifferentialPrivacyServerSideFixedClipping, one client with 100 "
-        "examples, the others with 1",
+        "server-side fixed clipping, one client with 100 examples, others 1",
         flower_weighted,
         BATCH_SIZE,
         {"gradients": repeat(STILL)},
