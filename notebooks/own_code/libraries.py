@@ -303,7 +303,7 @@ RECIPES = {
     ),
     "flwr, weighted": Recipe(
         "flwr",
-        "server-side fixed clipping, one client with 100 examples, others 1",
+        "server-side fixed clipping, a client with 100 examples, others 1",
         flower_weighted,
         BATCH_SIZE,
         {"gradients": repeat(STILL)},
