@@ -22,14 +22,14 @@ def holds(name, steps):
     found = libraries.row(name, steps=steps)
     assert found["verdict"] == ("refuted" if name in REFUTED else "consistent")
     if name not in REFUTED:
-        assert 0.5 * CLAIMED < found["bound"] <= found["claimed"]
+        assert 0.4 * CLAIMED < found["bound"] <= found["claimed"]
         assert found["noise"] == pytest.approx(libraries.NOISE_MULTIPLIER, rel=0.1)
         assert found["clipping"] == ""
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG")
 def test_opacus_adds_the_noise_that_it_claims():
-    holds("opacus", 300)
+    holds("opacus", 200)
 
 
 @pytest.mark.slow
