@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpsub._core import DPSGD, CanaryPair, Pairs, Record
     from dpsub.audits import (
         audit,
+        audit_mechanism,
         audit_one_run,
         audit_steps,
         audit_training,
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "accounting",
     "audit",
+    "audit_mechanism",
     "audit_one_run",
     "audit_steps",
     "audit_training",
@@ -58,6 +60,7 @@ _NAMES = {
     "Pairs": "_core",
     "Record": "_core",
     "audit": "audits",
+    "audit_mechanism": "audits",
     "audit_one_run": "audits",
     "audit_steps": "audits",
     "audit_training": "audits",

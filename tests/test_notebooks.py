@@ -321,6 +321,17 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
 
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
+def test_a_right_step_passes_and_three_mistakes_are_found(tmp_path):
+    glued = execute("audit_a_library", tmp_path, steps=800, seed=1)
+    claimed = glued["library_claimed"]
+    assert 0.6 * claimed < glued["library_bound"] < claimed
+    assert 0.6 * claimed < glued["library_opacus"] < claimed
+    assert min(glued["library_of_mean"], glued["library_weighted"]) > claimed
+    assert glued["library_refuted"] < glued["library_uses"] / 2
+
+
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
 def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
     glued = execute("own_training", tmp_path, runs=6000, opacus_runs=30, epochs=2, seed=1)
     stated, share = glued["own_training_stated"], glued["own_training_share"]

@@ -13,6 +13,7 @@ from own_code import (
     fault_power,
     kept_tables,
     learned_at_zero,
+    libraries,
     seed_tables,
     step_seeds,
     step_tables,
@@ -515,3 +516,13 @@ def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
     assert growing[1] < growing[4] < growing[16]
     table = cross_talk_figures.bounds_table(found)
     assert table.loc[("mislabeled, 1,000 of 30,000", "whitened"), "right"] == "153 of 200"
+
+
+def test_the_table_of_libraries_has_a_row_for_each_recipe():
+    table = pd.read_csv(RESULTS / "libraries.csv", keep_default_na=False)
+    assert list(table.name) == list(libraries.RECIPES)
+    assert table.commit.str.isalnum().all()
+    for row in table.itertuples():
+        assert (row.verdict == "refuted") == (row.bound > row.claimed or row.fault != ""), row.name
+        assert row.clipping == "", row.name
+        assert row.verdict == "refuted" or row.noise == pytest.approx(row.noise_multiplier, rel=0.01), row.name

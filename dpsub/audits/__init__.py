@@ -4,6 +4,7 @@ from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.execution import Execution
 from dpsub.audits.many_runs import audit, repeat_seeds
+from dpsub.audits.mechanisms import audit_mechanism
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.one_run import audit_one_run
 from dpsub.audits.own_training import audit_training
@@ -19,6 +20,7 @@ __all__ = [
     "Status",
     "Watch",
     "audit",
+    "audit_mechanism",
     "audit_one_run",
     "audit_steps",
     "audit_training",

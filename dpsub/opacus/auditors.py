@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.noise_test import SAMPLE, Left, NoiseTest
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
@@ -26,7 +28,6 @@ from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
 from dpsub.opacus.audited_steps import MARK, Asked, Audited, AuditedSteps, Observation
 from dpsub.opacus.canary_gradients import Canaries, Tensor
-from dpsub.opacus.noise_test import NoiseTest
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
 NO_RATE = "give audit_optimizer sample_rate, one over the number of batches an epoch"
@@ -98,7 +99,7 @@ class Auditor:
         score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
         self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
-            self._noise.observe(*([one / sigma for one in each] for each in seen.left))
+            self._noise.observe(_left(*seen.left, sigma, self._noise.sample))
         self._scores.append(score)
         self._bits.append(bit)
         self._sigmas.append(sigma)
@@ -236,6 +237,30 @@ class Auditor:
                 "is known for it. Accumulate fewer batches"
             )
         return rate
+
+
+def _left(residue: Sequence[Tensor], records: Sequence[Tensor], sigma: float, sample: NDArray[np.int64]) -> Left:
+    """What the test of the noise looks at: of tensors in clipping bounds, one for each parameter."""
+    flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
+    ends = np.cumsum([len(one) for one in flat])
+    which = np.searchsorted(ends, sample, side="right")
+    inside = [torch.as_tensor(sample[which == place] - ends[place] + len(one)) for place, one in enumerate(flat)]
+    return Left(
+        _numbers(torch.linalg.vector_norm(one) ** 2 for one in flat) / sigma**2,
+        _positive([one[places.to(one.device)] for one, places in zip(flat, inside, strict=True)]),
+        _positive([one[:SAMPLE] for one in flat]),
+        _numbers(one @ other for one, other in zip(flat, of_records, strict=True)).sum() / sigma**2,
+        _numbers(one @ one for one in of_records).sum() / sigma**2,
+    )
+
+
+def _positive(parts: Sequence[Tensor]) -> NDArray[np.bool_]:
+    return torch.cat(list(parts)).cpu().numpy() > 0
+
+
+def _numbers(each: Iterable[Tensor]) -> Array:
+    """Tensors of one number each, fetched at once."""
+    return torch.stack(list(each)).double().cpu().numpy()
 
 
 class PieceWeights:

@@ -130,6 +130,17 @@ def audited_steps(result, /, *, spec, trainings=1, **_):
     assert np.isin(result.bit, (0, 1)).all()
 
 
+def audited_mechanism(result, /, *, steps=2_000, gradients=None, **_):
+    assert result.score.dims == result.bit.dims == result.noise.dims == ("observation",)
+    assert result.sizes["observation"] == (steps if gradients is None else min(steps, len(gradients)))
+    assert all(np.isfinite(values).all() for values in result.data_vars.values())
+    assert np.isin(result.bit, (0, 1)).all()
+
+
+def private_step(gradients):
+    return np.random.default_rng().normal(size=gradients.shape[1]) + gradients.sum(axis=0)
+
+
 def loaded(result, /, *, partial=False, **_):
     assert np.isin(result.bit, (-1, 0, 1) if partial else (0, 1)).all()
     assert (result.score.isnull() == (result.bit < 0)).all()
@@ -140,6 +151,7 @@ def executed(result, /, **_):
 
 
 FINAL = np.random.default_rng(0).normal(size=(4, cast.LINEAR.parameters))
+SPOILED_STEPS = [lambda gradients, one=one: one for one in (None, "a", np.zeros(4), [[1]], np.full(3, np.nan))]
 STORES = ["half.db", "damaged.db", "other.db", "empty.db", "old.zarr"]
 ANY_STORE = st.one_of(ANY_PATH, among(STORES))
 ANY_CLIENT = among([0, 1.5, object(), b"tcp", [], {}, True, len])
@@ -259,6 +271,37 @@ CALLS = [
             ("", [one_normal, one_normal, fails_at_times], [OMIT, None, [3]]),
             (" with steps", [two_scores], [(2, 4), [np.int64(1), 100.0]]),
         )
+    ),
+    *(
+        Call(
+            f"dpsub{room}.audit_mechanism",
+            dpsub.audit_mechanism,
+            {
+                "step": [private_step],
+                "max_grad_norm": [1, 0.5, np.float32(2)],
+                "adjacency": ["substitute", "add_remove", "zero_out"],
+                "steps": [1, 3, np.int8(5), 4.0],
+                "batch_size": [OMIT, 2, np.int8(4)],
+                "parameters": [3, [1, 2], np.array([2, 1])],
+                "divided_by": [OMIT, 1, 0.5],
+                "noise_multiplier": [OMIT, None, 0.1, 1],
+                "gradients": [OMIT, None, [np.ones((2, 3))], [[[1, 2, 3]], [[0, 0, 1]]]],
+                "canary_norm": [OMIT, 1, 20.0],
+                "alpha": [OMIT, 0.05, 0.2],
+                "seed": [OMIT, 0, 7],
+                "progress": [False],
+            },
+            audited_mechanism,
+            hostile={
+                "step": st.one_of(LITTLE, among(SPOILED_STEPS)),
+                "steps": LITTLE,
+                "batch_size": LITTLE,
+                "parameters": LITTLE,
+                "gradients": st.one_of(LITTLE, st.lists(LITTLE, max_size=2)),
+                "progress": LITTLE,
+            },
+        )
+        for room in ("", ".audits")
     ),
     Call(
         "dpsub.audits.repeat_seeds",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dpsub._core.random_streams import stream
@@ -23,7 +22,32 @@ SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, 
 
 Array = NDArray[np.float64]
 Signs = NDArray[np.bool_]
-Tensor = torch.Tensor
+
+
+class Left(NamedTuple):
+    """What `NoiseTest` looks at in a step: the residue r, and the sum S of the records' clipped gradients, over σC.
+
+    Attributes:
+        squares: (parameters,) r·r of each parameter.
+        sampled: whether r is positive at the places of `NoiseTest.sample`.
+        starts: the same for the first `SAMPLE` entries of each parameter, all parameters in a row.
+        product: r·S of all parameters.
+        records: S·S of all parameters.
+    """
+
+    squares: Array
+    sampled: Signs
+    starts: Signs
+    product: float
+    records: float
+
+    @classmethod
+    def of(cls, residue: Array, records: Array, sizes: Sequence[int], sample: NDArray[np.int64]) -> Left:
+        """Of r and S (coordinates,), all parameters in a row."""
+        parts = np.split(residue, np.cumsum(sizes)[:-1])
+        squares = np.array([one @ one for one in parts])
+        starts = np.concatenate([one[:SAMPLE] for one in parts])
+        return cls(squares, residue[sample] > 0, starts > 0, float(residue @ records), float(records @ records))
 
 
 class NoiseTest:
@@ -50,6 +74,7 @@ class NoiseTest:
         seed: of the sample of coordinates.
 
     Attributes:
+        sample: the sampled coordinates, of all parameters in a row.
         fault: in words, what is wrong with the noise; None if nothing was found.
         found_at: the number of steps after which it was found.
         clipping: in words, how the released sums differ from those of clipped gradients; None if they do not. It is a
@@ -63,26 +88,23 @@ class NoiseTest:
         self._goal, self._sizes, self._steps = -math.log(alpha), np.array(sizes, dtype=float), 0
         self._scales = np.full((1 + len(sizes), len(SCALES)), -np.inf)  # log-wealth: of all parameters, and of each
         rng, total = stream(seed, "audit", 1), sum(sizes)
-        self._sample = self._places(np.sort(rng.choice(total, min(SAMPLE, total), replace=False)))
-        self._remembered = np.zeros((0, min(SAMPLE, total)), dtype=bool)
+        self.sample: NDArray[np.int64] = np.sort(rng.choice(total, min(SAMPLE, total), replace=False))
+        self._remembered = np.zeros((0, len(self.sample)), dtype=bool)
         self._again = self._shared = -math.inf
         self._shifts = np.full(len(SHIFTS), -np.inf)
         self._products = self._squares = self._energy = 0.0
         self._repeated, self._shares = 0, (0, 0)
 
-    def observe(self, residue: Sequence[Tensor], records: Sequence[Tensor]) -> None:
-        """Take one more step: its residue and the records' clipped sum, a tensor for each parameter."""
+    def observe(self, left: Left) -> None:
+        """Take one more step."""
         self._steps += 1
-        flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
-        squares = _numbers(torch.linalg.vector_norm(one) ** 2 for one in flat)
-        all_squares, all_sizes = (np.append(each.sum(), each)[:, None] for each in (squares, self._sizes))
+        all_squares, all_sizes = (np.append(one.sum(), one)[:, None] for one in (left.squares, self._sizes))
         ratios = all_squares * (1 - SCALES**-2) / 2 - all_sizes * np.log(SCALES)
         self._scales = self._grown(self._scales, ratios)
-        self._bet_on_repeats(self._taken(flat) > 0)
-        starts = torch.cat([one[:SAMPLE] for one in flat]).cpu().numpy() > 0
-        self._bet_on_sharing(np.split(starts, np.cumsum(np.minimum(self._sizes, SAMPLE))[:-1].astype(int)))
-        self._bet_on_records(flat, of_records)
-        self._energy += squares.sum()
+        self._bet_on_repeats(left.sampled)
+        self._bet_on_sharing(np.split(left.starts, np.cumsum(np.minimum(self._sizes, SAMPLE))[:-1].astype(int)))
+        self._bet_on_records(left.product, left.records)
+        self._energy += left.squares.sum()
         if self.fault is None:
             self._judge()
 
@@ -111,9 +133,7 @@ class NoiseTest:
         if len(starts) > 1:
             self._shared = self._grown(self._shared, grown)
 
-    def _bet_on_records(self, flat: Sequence[Tensor], of_records: Sequence[Tensor]) -> None:
-        product = _numbers(left @ one for left, one in zip(flat, of_records, strict=True)).sum()
-        square = _numbers(one @ one for one in of_records).sum()
+    def _bet_on_records(self, product: float, square: float) -> None:
         self._products += product
         self._squares += square
         seen = (self._steps - 1) * self._sizes.sum()
@@ -145,23 +165,6 @@ class NoiseTest:
             where = "all parameters" if place == 0 else f"parameter {place - 1}"
             scale = SCALES[self._scales[place].argmax()]
             self.fault = f"it has about {scale:.0%} of the standard deviation that is claimed, in {where}"
-
-    def _taken(self, flat: Sequence[Tensor]) -> Array:
-        """The entries at the sampled places."""
-        taken = [flat[one][inside.to(flat[one].device)] for one, inside in self._sample]
-        return torch.cat(taken).double().cpu().numpy()
-
-    def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, Tensor]]:
-        """Coordinates of all parameters in a row, as those of each."""
-        ends = np.cumsum(self._sizes).astype(int)
-        which = np.searchsorted(ends, indices, side="right")
-        starts = ends - self._sizes.astype(int)
-        return [(int(one), torch.as_tensor(indices[which == one] - starts[one])) for one in np.unique(which)]
-
-
-def _numbers(each: Iterable[Tensor]) -> Array:
-    """Tensors of one number each, fetched at once."""
-    return torch.stack(list(each)).double().cpu().numpy()
 
 
 def _ratios(agreeing: NDArray[Any], of: int) -> Array:

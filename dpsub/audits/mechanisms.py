@@ -1,0 +1,280 @@
+r"""An audit of one private step, in any framework: per-record gradients go in, a noisy sum comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from tqdm.auto import tqdm
+
+from dpsub._core import checks
+from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.noise_test import Left, NoiseTest
+from dpsub._core.provenance import commit, versions
+from dpsub._core.random_streams import stream
+from dpsub.audits.steps import OBSERVATION
+
+MECHANISM = "mechanism"  # the attribute `audited`
+SPREAD = 1.0  # the records' norms lie so many powers of ten around max_grad_norm
+ERRORS = 5.0  # standard errors of the records' share that no noise explains
+LEAST_SHARE = 1e-3  # of it, which rounding may leave; and the least sum, in units of max_grad_norm
+NOT_NEW = (
+    "the same gradients gave the same sum twice: step adds no noise, or draws it from the same seed or key at each "
+    "call. Let it keep its generator between calls"
+)
+
+Array = NDArray[np.float64]
+Gradients = NDArray[np.float32]
+
+
+@checks.checked(
+    "max_grad_norm",
+    "adjacency",
+    "steps",
+    "noise_multiplier",
+    "alpha",
+    "seed",
+    "progress",
+    batch_size=partial(checks.whole, at_least=2),
+    divided_by=partial(checks.real, above=0),
+    canary_norm=partial(checks.real, at_least=1),
+)
+def audit_mechanism(
+    step: Callable[[Gradients], Any],
+    *,
+    max_grad_norm: float,
+    adjacency: str,
+    steps: int = 2_000,
+    batch_size: int = 8,
+    parameters: int | Sequence[int] = 20,
+    divided_by: float = 1.0,
+    noise_multiplier: float | None = None,
+    gradients: Iterable[ArrayLike] | None = None,
+    canary_norm: float = 10.0,
+    alpha: float = 0.05,
+    seed: int = 0,
+    progress: bool = True,
+) -> xr.Dataset:
+    r"""Call your private step many times, with z or z′ in the batch by a fair coin, and score what comes out.
+
+    Each batch holds random gradients, whose norms lie on both sides of `max_grad_norm` C, and a canary at a random
+    place: z is a gradient along a random direction v, which correct clipping leaves at Cv, and z′ is its opposite
+    under substitution, a row of zeros for "zero_out", and no row for "add_remove". dpsub clips the other rows to the
+    norm C and sums them itself, in float64, and subtracts them from what `step` returned: ε is about an adversary who
+    knows all other records. The score is what is left along v, in units of C. If `step` adds noise of standard
+    deviation σC it is N(±1, σ²), or N(1, σ²) against N(0, σ²). `dpsub.bound` takes the dataset, and bounds the ε of one
+    step by bets, which allow that steps depend on earlier ones.
+
+    With the canary taken out as well, only noise is left, in all coordinates. Its root mean square in units of C is
+    the variable `noise`: about the noise multiplier, if clipping is as above. It is a measurement and no bound. With
+    the `noise_multiplier` that is claimed, bets against this noise find in a few steps that it is less, or comes again.
+
+    It is not seen how batches are sampled, and whether an accountant is right.
+
+    Args:
+        step: called with (batch, parameters) float32, a gradient for each record. It returns the clipped and noised
+            sum (parameters,): a NumPy array, a tensor, or anything else that NumPy reads. Before the first step it is
+            called twice with the first batch, to see whether its noise is new at each call.
+        max_grad_norm: > 0; C, to which `step` clips the norm of a record's gradient.
+        adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
+        steps: ≥ 1; one observation each.
+        batch_size: ≥ 2; records of a batch, the canary among them.
+        parameters: their number, or the numbers of entries of several parameters, one after the other. With several,
+            noise that is missing in one of them, or is that of another, is named.
+        divided_by: > 0; what `step` divides the sum by, such as the batch size if it returns the mean.
+        noise_multiplier: > 0; σ as it is claimed. None: the noise is measured, but not tested.
+        gradients: of the other records: an iterable of arrays (records, parameters), one for each step, in place of
+            random ones. A generator can compute them at the current parameters of a training, which `step` updates; the
+            training then has the canaries in it. `batch_size` is not used. The audit ends with it, or after `steps`.
+        canary_norm: ≥ 1; the norm of the canary before clipping, in units of C.
+        alpha: 1e-12 < alpha < 0.5; the probability with which noise that is right is called wrong.
+        seed: ≥ 0; of gradients, canaries and coins. The noise is `step`'s own.
+        progress: show a progress bar.
+
+    Returns:
+        A dataset as `audit_steps` returns: `score` (observation,) float32, higher speaks for z, and `bit`
+        (observation,) int8, 0 for z and 1 for z′; besides `noise` (observation,). Attributes hold the arguments and
+        what was found:
+
+        - `fault`, in words, and `fault_at`, a step: what is wrong with the noise. Missing if nothing was found. Without
+          `noise_multiplier`, only noise that is the same at each call is.
+        - `records_left` and its standard error `records_left_error`: the share of the other records' clipped sum that
+          is still in what is left. It is 0 if `step` clips the norm of each record to C, and sums.
+        - `clipping`, in words, if no noise explains that share. It is a message and no verdict: other clipping may be
+          private, too.
+
+    Raises:
+        ValueError: if an argument is out of range; if `step` returns anything but finite numbers (parameters,), or
+            changes the gradients that it is given; or if `gradients` are not finite numbers (records, parameters), or
+            none.
+
+    Source: *Tight Auditing*, Algorithm 2.
+
+    >>> rng = np.random.default_rng(0)
+    >>> def step(gradients):
+    ...     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    ...     clipped = gradients / np.maximum(norms, 1)
+    ...     return clipped.sum(axis=0) + rng.normal(scale=0.7, size=gradients.shape[1])
+    >>> claimed = {"max_grad_norm": 1.0, "noise_multiplier": 1.0}
+    >>> audited = audit_mechanism(step, **claimed, adjacency="substitute", steps=500, progress=False)
+    >>> audited.attrs["fault"], round(float((audited.noise**2).mean() ** 0.5), 2)
+    ('it has about 70% of the standard deviation that is claimed, in all parameters', 0.7)
+    """
+    if not callable(step):
+        raise ValueError(f"step must be a function that takes gradients (batch, parameters), got {step!r}")
+    sizes = _sizes(parameters)
+    rng = stream(seed, "audit")
+    others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm) if gradients is None else _own(gradients, sizes)
+    asked = _Step(step, sum(sizes), divided_by, max_grad_norm)
+    test = None if noise_multiplier is None else NoiseTest(alpha, sizes, seed)
+    found: list[tuple[float, int, float, float, float]] = []
+    fault = None
+    for known in tqdm(islice(others, steps), total=steps, unit=" steps", desc="mechanism", disable=not progress):
+        direction = rng.normal(size=sum(sizes))
+        direction /= np.linalg.norm(direction)
+        bit, place = int(rng.integers(2)), int(rng.integers(len(known) + 1))
+        sign = (1.0, -1.0 if adjacency == "substitute" else 0.0)[bit]
+        batch = known
+        if sign or adjacency == "zero_out":
+            canary = sign * canary_norm * max_grad_norm * direction
+            batch = np.insert(known, place, canary, axis=0)
+        if not found and np.array_equal(asked(batch), asked(batch)):
+            fault = NOT_NEW
+        records = _clipped_sum(known, max_grad_norm) / max_grad_norm
+        left = asked(batch) - records
+        score = float(left @ direction)
+        left -= sign * direction
+        if test is not None and noise_multiplier is not None:
+            over = left / noise_multiplier, records / noise_multiplier
+            test.observe(Left.of(*over, sizes, test.sample))
+        found.append((score, bit, math.sqrt(left @ left / len(left)), float(left @ records), float(records @ records)))
+    if not found:
+        raise ValueError("gradients must hold an array for each step, got none: an iterator can be used only once")
+    scores, bits, noise, products, squares = (np.array(one) for one in zip(*found, strict=True))
+    about: dict[str, Any] = {
+        "audited": MECHANISM,
+        "name": getattr(step, "__qualname__", type(step).__name__),
+        "adjacency": adjacency,
+        "max_grad_norm": max_grad_norm,
+        "gradients": "random" if gradients is None else "own",
+        "batch_size": batch_size,
+        "parameters": sizes,
+        "divided_by": divided_by,
+        "noise_multiplier": noise_multiplier,
+        "canary_norm": canary_norm,
+        "alpha": alpha,
+        "seed": seed,
+        **_records_left(products, squares),
+        "fault": fault or (test and test.fault),
+        "fault_at": 1 if fault else test and test.found_at,
+        "commit": commit(),
+        **{f"version_{name}": version for name, version in versions().items()},
+    }
+    told = {**LONG_NAMES, "noise": "root mean square of what is left, in units of max_grad_norm"}
+    values = {"score": scores.astype(np.float32), "bit": bits.astype(np.int8), "noise": noise.astype(np.float32)}
+    return xr.Dataset(
+        {name: (OBSERVATION, one, {"long_name": told[name]}) for name, one in values.items()},
+        coords={"step": (OBSERVATION, np.arange(1, len(found) + 1))},
+        attrs={name: value for name, value in about.items() if value is not None},
+    )
+
+
+class _Step:
+    """The step that is audited, with checks of what it returns."""
+
+    def __init__(self, step: Callable[[Gradients], Any], parameters: int, divided_by: float, bound: float) -> None:
+        self._step, self._parameters, self._scale = step, parameters, divided_by / bound
+
+    def __call__(self, batch: Gradients) -> Array:
+        """The private sum of a batch, in units of the clipping bound."""
+        given = batch.copy()
+        returned = self._step(given)
+        if not np.array_equal(given, batch):
+            raise ValueError("step must leave the gradients as they are, got one that changes them: let it copy them")
+        expected = f"step must return the private sum, finite numbers of shape ({self._parameters},)"
+        try:
+            found = np.asarray(returned)
+        except (TypeError, ValueError, RuntimeError) as error:  # of tensors on a GPU, and of those with gradients
+            raise ValueError(f"{expected}, got a {type(returned).__name__}: {error}") from error
+        if found.dtype.kind not in "iuf":
+            found = _floats(expected, returned, found)
+        if found.shape != (self._parameters,):
+            one_axis = "" if found.size != self._parameters else ": flatten it"
+            raise ValueError(f"{expected}, got shape {found.shape}{one_axis}")
+        if not np.isfinite(found).all():
+            raise ValueError(f"{expected}, got {found[~np.isfinite(found)][0]}")
+        return found.astype(np.float64) * self._scale
+
+
+def _floats(expected: str, returned: Any, found: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of a type that NumPy does not know by itself, such as bfloat16."""
+    try:
+        if found.dtype.kind in "V":
+            return found.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{expected}, got a {type(returned).__name__} that holds {found.dtype}") from None
+
+
+def _sizes(parameters: int | Sequence[int]) -> list[int]:
+    if isinstance(parameters, Sequence | np.ndarray):
+        expected = "parameters must be a number, or several, one for each parameter"
+        each = checks.several(expected, parameters)
+        if not each:
+            raise ValueError(f"{expected}, got none")
+        return [checks.whole(f"parameters[{i}]", size) for i, size in enumerate(each)]
+    return [checks.whole("parameters", parameters)]
+
+
+def _random(rng: np.random.Generator, records: int, parameters: int, bound: float) -> Iterator[Gradients]:
+    """Batches without end, of random directions, with norms from a tenth of the bound to ten times it."""
+    while True:
+        rows = rng.normal(size=(records, parameters))
+        norms = bound * 10 ** rng.uniform(-SPREAD, SPREAD, (records, 1))
+        yield (rows * norms / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _own(gradients: Iterable[ArrayLike], sizes: Sequence[int]) -> Iterator[Gradients]:
+    expected = f"gradients must be an iterable of arrays (records, {sum(sizes)}) of finite numbers"
+    if isinstance(gradients, str | bytes) or not isinstance(gradients, Iterable):
+        raise ValueError(f"{expected}, got {gradients!r}")
+    for one in gradients:
+        try:
+            rows = np.asarray(one).astype(np.float32)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{expected}, got a {type(one).__name__}: {error}") from error
+        if rows.ndim != 2 or rows.shape[1] != sum(sizes):
+            raise ValueError(f"{expected}, got one of shape {rows.shape}: give parameters, the number of its columns")
+        if not np.isfinite(rows).all():
+            raise ValueError(f"{expected}, got {rows[~np.isfinite(rows)][0]}")
+        yield rows
+
+
+def _clipped_sum(gradients: Gradients, bound: float) -> Array:
+    rows = gradients.astype(np.float64)
+    norms = np.linalg.norm(rows, axis=1)
+    factors: Array = bound / np.maximum(norms, bound)
+    return factors @ rows
+
+
+def _records_left(products: Array, squares: Array) -> dict[str, Any]:
+    """The share β of the records' sum S in what is left, by least squares, and what it says of clipping."""
+    if squares.mean() < LEAST_SHARE**2:
+        return {}
+    share = products.sum() / squares.sum()
+    error = math.sqrt(((products - share * squares) ** 2).sum()) / squares.sum()
+    about: dict[str, Any] = {"records_left": float(share), "records_left_error": float(error)}
+    if abs(share) > max(LEAST_SHARE, ERRORS * error) and len(products) > 1:
+        more = "more" if share > 0 else "less"
+        about["clipping"] = (
+            f"the sums hold about {abs(share):.0%} {more} of the records than clipping to max_grad_norm leaves"
+        )
+        if -1 < share < 0:
+            about["clipping"] += f", as if they were divided by about {1 / (1 + share):.2g}, which divided_by can say"
+    return about

@@ -1,0 +1,106 @@
+"""The test of the noise that is left when records and canary are taken out."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from dpsub._core.noise_test import SCALES, Left, NoiseTest
+
+SIZES = (40, 20, 300)
+
+
+def watched(steps, noise, *, sizes=SIZES, alpha=0.05, seed=0, records=0.0):
+    """A test that has seen so many steps. `noise(rng, sizes)` makes a residue, records add to it."""
+    rng = np.random.default_rng(seed)
+    test = NoiseTest(alpha, sizes, seed)
+    for _ in range(steps):
+        known = 0.3 * rng.normal(size=sum(sizes))
+        residue = noise(rng, sizes) + records * known
+        test.observe(Left.of(residue, known, sizes, test.sample))
+        if test.fault is not None:
+            break
+    return test
+
+
+def scaled(scale):
+    return lambda rng, sizes: scale * rng.normal(size=sum(sizes))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.05, 3.0])
+@pytest.mark.parametrize("sizes", [(1,), (18,), SIZES])
+def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes):
+    audits = 60
+    found = [watched(40, scaled(scale), sizes=sizes, alpha=0.1, seed=seed) for seed in range(audits)]
+    most = binom.ppf(0.999, audits, 0.1)
+    assert sum(one.fault is not None for one in found) <= most
+    assert sum(one.clipping is not None for one in found) <= most
+
+
+def test_bets_have_the_mean_of_what_was_staked():
+    """The wealth is a mean of likelihood ratios, so its mean stays that of its stakes."""
+    wealth = []
+    for seed in range(4_000):
+        test = watched(2, scaled(1.0), sizes=(3, 2), seed=seed)
+        scales = np.exp(test._scales[:, SCALES > 0.6]).mean(axis=1)  # others are too seldom large to be averaged
+        wealth.append([*scales, np.exp(test._again), np.exp(test._shared), np.exp(test._shifts).mean()])
+    mean, error = np.mean(wealth, axis=0), np.std(wealth, axis=0) / len(wealth) ** 0.5
+    stakes = np.array([2 / 3, 2 / 3, 2 / 3, 1 / 6, 2 / 3, 0])  # 1/2 of the first step, 1/6 of the second
+    assert (abs(mean - stakes) < 4 * error + 0.01).all()
+
+
+def nothing_in_the_second(rng, sizes):
+    return np.concatenate([rng.normal(size=size) * (place != 1) for place, size in enumerate(sizes)])
+
+
+def the_same_in_all(rng, sizes):
+    one = rng.normal(size=max(sizes))
+    return np.concatenate([one[:size] for size in sizes])
+
+
+def of_twenty_seeds(rng, sizes):
+    return scaled(1.0)(np.random.default_rng(rng.integers(20)), sizes)
+
+
+@pytest.mark.parametrize(
+    ("noise", "within", "told"),
+    [
+        (scaled(0.5), 2, "it has about 50% of the standard deviation that is claimed, in all parameters"),
+        (scaled(0.9), 20, "of the standard deviation that is claimed, in all parameters"),
+        (nothing_in_the_second, 2, "it has about 2% of the standard deviation that is claimed, in parameter 1"),
+        (the_same_in_all, 3, "has the noise of parameter 0"),
+        (of_twenty_seeds, 21, "repeats that of step"),
+    ],
+)
+def test_faults_are_named_within_a_few_steps(noise, within, told):
+    for seed in range(3):
+        test = watched(100, noise, seed=seed)
+        assert test.found_at <= within
+        assert told in test.fault
+
+
+@pytest.mark.parametrize("noise", [scaled(0.7), nothing_in_the_second, the_same_in_all])
+def test_a_fault_that_begins_late_is_found(noise):
+    steps = itertools.count()
+    found = watched(330, lambda *of: (scaled(1.0) if next(steps) < 300 else noise)(*of)).found_at
+    assert 300 < found < 320
+
+
+def test_a_repeated_step_is_named():
+    test = NoiseTest(0.05, SIZES, 0)
+    for seed in (5, 6, 7, 8, 6):
+        residue = scaled(1.0)(np.random.default_rng(seed), SIZES)
+        test.observe(Left.of(residue, residue, SIZES, test.sample))
+    assert (test.fault, test.found_at) == ("the noise of step 5 repeats that of step 2", 5)
+
+
+@pytest.mark.parametrize("share", [0.5, -0.6])
+def test_what_is_left_of_the_records_is_told_and_no_fault(share):
+    for seed in range(3):
+        test = watched(60, scaled(1.0), records=share, seed=seed)
+        percent, more = re.search(r"hold about (\d+)% (more|less) of the records", test.clipping).groups()
+        assert (more == "more") == (share > 0)
+        assert int(percent) / 100 == pytest.approx(abs(share), abs=0.25)
+        assert test.fault is None

@@ -1,0 +1,226 @@
+"""audit_mechanism, on steps written in NumPy."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+import dpsub
+from dpsub import accounting
+from dpsub._core import checks
+
+BOUND = 1.5  # C
+SIZES = (12, 8)
+
+
+def clipped(rows):
+    return rows * np.minimum(1, BOUND / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))
+
+
+def of_sum(summed, sigma=1.0, noise=lambda drawn: drawn, seed=0):
+    """A step that adds noise to what `summed` makes of the gradients."""
+    rng = np.random.default_rng(seed)
+    return lambda rows: summed(rows) + noise(sigma * BOUND * rng.normal(size=rows.shape[1]))
+
+
+def right(sigma=1.0, seed=0):
+    return of_sum(lambda rows: clipped(rows).sum(axis=0), sigma, seed=seed)
+
+
+def audited(step, adjacency="substitute", **asked):
+    asked = {"max_grad_norm": BOUND, "parameters": SIZES, "steps": 300, "progress": False} | asked
+    return dpsub.audit_mechanism(step, adjacency=adjacency, **asked)
+
+
+def claimed(adjacency, sigma=1.0, delta=1e-5):
+    return accounting.gdp_epsilon((2 if adjacency == "substitute" else 1) / sigma, delta)
+
+
+@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
+def test_what_is_left_of_a_right_step_is_its_noise(adjacency):
+    seen = audited(right(0.8), adjacency, noise_multiplier=0.8)
+    assert (seen.score.dims, seen.score.dtype, seen.bit.dtype) == (("observation",), np.float32, np.int8)
+    assert {"fault", "clipping"}.isdisjoint(seen.attrs)
+    assert (seen.noise.values.astype(float) ** 2).mean() == pytest.approx(0.64, rel=0.1)
+    assert abs(seen.attrs["records_left"]) < 4 * seen.attrs["records_left_error"] < 0.15
+    for bit, mean in ((0, 1), (1, -1 if adjacency == "substitute" else 0)):
+        scores = seen.score[seen.bit == bit]
+        assert float(scores.mean()) == pytest.approx(mean, abs=4 * 0.8 / len(scores) ** 0.5)
+        assert float(scores.std()) == pytest.approx(0.8, rel=0.2)
+
+
+@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
+def test_without_noise_a_score_is_the_canary_s_alone(adjacency):
+    seen = audited(right(1e-9), adjacency, steps=20)
+    worlds = {0: 1, 1: -1 if adjacency == "substitute" else 0}
+    np.testing.assert_allclose(seen.score, [worlds[int(bit)] for bit in seen.bit], atol=1e-5)
+
+
+def test_the_batch_holds_the_canary_where_its_world_says():
+    batches = []
+
+    def step(rows):
+        batches.append(rows)
+        return right()(rows)
+
+    for adjacency, sizes in (("substitute", {5}), ("zero_out", {5}), ("add_remove", {4, 5})):
+        batches.clear()
+        bits = audited(step, adjacency, batch_size=5, steps=40).bit.values
+        assert {len(one) for one in batches} == sizes
+        del batches[:2]  # which saw whether its noise is new
+        places = set()
+        for bit, rows in zip(bits, batches, strict=True):
+            norms = np.linalg.norm(rows, axis=1)
+            [longest] = np.flatnonzero(norms > 9.99 * BOUND) if bit == 0 or adjacency == "substitute" else [None]
+            places.add(longest)
+            assert (norms == 0).sum() == (bit == 1 and adjacency == "zero_out")
+        assert len(places - {None}) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
+def test_right_steps_are_refuted_in_at_most_alpha_of_audits(adjacency):
+    audits, alpha, high, faults = 40, 0.1, 0, 0
+    for seed in range(audits):
+        seen = audited(right(seed=seed), adjacency, seed=seed, noise_multiplier=1.0, alpha=alpha)
+        high += dpsub.bound(seen, delta=1e-5, alpha=alpha).epsilon > claimed(adjacency)
+        faults += "fault" in seen.attrs
+    assert max(high, faults) <= binom.ppf(0.999, audits, alpha)
+
+
+def mean(rows):
+    return clipped(rows).mean(axis=0)
+
+
+def of_one_seed(rows):
+    return clipped(rows).sum(axis=0) + BOUND * np.random.default_rng(3).normal(size=rows.shape[1])
+
+
+def of_each_parameter(rows):
+    """Clips each parameter by itself."""
+    return np.concatenate([clipped(part).sum(axis=0) for part in np.split(rows, [SIZES[0]], axis=1)])
+
+
+FAULTS = {
+    "half the noise": (right(0.5), "fault", "50% of the standard deviation that is claimed, in all parameters"),
+    "noise of one coordinate": (of_sum(mean, noise=lambda drawn: drawn * (np.arange(20) == 3)), "fault", "it has"),
+    "noise of one parameter": (
+        of_sum(lambda rows: clipped(rows).sum(axis=0), noise=lambda drawn: drawn * (np.arange(20) < 12)),
+        "fault", "in parameter 1",
+    ),
+    "one seed": (of_one_seed, "fault", "the same gradients gave the same sum twice"),
+    "the mean": (of_sum(mean, 1 / 8), "clipping", "less of the records than clipping to max_grad_norm leaves, as if"),
+    "no clipping": (of_sum(lambda rows: rows.sum(axis=0)), "clipping", "more of the records"),
+    "clips each parameter": (of_sum(of_each_parameter), "clipping", "more of the records"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named(fault):
+    step, where, told = FAULTS[fault]
+    seen = audited(step, noise_multiplier=1.0, steps=100)
+    assert told in seen.attrs[where]
+    assert where == "clipping" or seen.attrs["fault_at"] <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
+@pytest.mark.parametrize(
+    "step",
+    [
+        right(0.5),
+        of_sum(lambda rows: rows.sum(axis=0)),
+        of_sum(lambda rows: 3 * clipped(rows).sum(axis=0)),
+    ],
+    ids=["half the noise", "no clipping", "thrice the sum"],
+)
+def test_the_bound_refutes_faulty_steps_without_a_claim(step, adjacency):
+    seen = audited(step, adjacency, steps=3_000)
+    assert dpsub.bound(seen, delta=1e-5).epsilon > claimed(adjacency)
+
+
+def test_the_mean_is_told_its_divisor():
+    seen = audited(of_sum(mean, 1 / 8))
+    [divisor] = re.findall(r"divided by about ([\d.]+), which divided_by can say", seen.attrs["clipping"])
+    assert float(divisor) == pytest.approx(8, rel=0.2)
+    seen = audited(of_sum(mean, 1 / 8), divided_by=8, noise_multiplier=1.0, steps=50)
+    assert {"fault", "clipping"}.isdisjoint(seen.attrs)
+
+
+def test_one_s_own_gradients_and_training():
+    """A generator reads the weights that the step has updated."""
+    weights, noisy, used = np.zeros(20), right(), []
+
+    def step(rows):
+        weights[:] -= 0.1 * noisy(rows)
+        used.append(rows)
+        return noisy(rows)
+
+    batches = (weights + one * np.ones((3, 20)) for one in range(10))
+    seen = audited(step, gradients=batches, steps=100)
+    assert (seen.sizes["observation"], seen.attrs["gradients"], len(used)) == (10, "own", 12)
+    assert {len(rows) for rows in used} == {4}
+    assert len(audited(right(), gradients=itertools.repeat(np.ones((1, 20))), steps=7).score) == 7
+
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, lambda one: one.astype(np.float32), list, lambda one: one * 1.0])
+def test_any_array_is_taken(kind):
+    made = right()
+    assert "fault" not in audited(lambda rows: kind(made(rows)), noise_multiplier=1.0, steps=30).attrs
+
+
+def test_the_same_seed_gives_the_same_audit():
+    one, same, other = (audited(right(seed=1), seed=seed, steps=10) for seed in (3, 3, 4))
+    assert one.identical(same)
+    assert not one.score.equals(other.score)
+
+
+def changes(rows):
+    rows *= 0.5
+    return rows.sum(axis=0)
+
+
+WRONG = {
+    "shape": (lambda rows: np.zeros(3), r"step must return .* shape \(20,\), got shape \(3,\)"),
+    "rows": (lambda rows: np.zeros((4, 5)), r"got shape \(4, 5\): flatten it"),
+    "nan": (lambda rows: np.full(20, np.nan), "step must return the private sum, finite numbers .* got nan"),
+    "none": (lambda rows: None, "step must return .* got a NoneType"),
+    "text": (lambda rows: ["a"] * 20, "step must return .* got a list that holds"),
+    "graph": (lambda rows: torch.zeros(20, requires_grad=True), "step must return .* Use tensor.detach"),
+    "changes": (changes, "step must leave the gradients as they are"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_a_step_does_wrong_is_said(wrong):
+    step, told = WRONG[wrong]
+    with pytest.raises(ValueError, match=told):
+        audited(step)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"parameters": ()}, "parameters must be a number, or several, one for each parameter, got none"),
+        ({"parameters": (3, 0)}, r"parameters\[1\] must be >= 1, got 0"),
+        ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
+        ({"canary_norm": 0.5}, "canary_norm must be >= 1, got 0.5"),
+        ({"gradients": 3}, r"gradients must be an iterable of arrays \(records, 20\) .*, got 3"),
+        ({"gradients": [np.ones((2, 3))]}, r"gradients must .* got one of shape \(2, 3\): give parameters"),
+        ({"gradients": [np.full((2, 20), np.inf)]}, "gradients must .* finite numbers, got inf"),
+        ({"gradients": ["abc"]}, "gradients must .* got a str"),
+        ({"gradients": []}, "gradients must hold an array for each step, got none"),
+        ({"sigma": 1.0}, "did you mean 'noise_multiplier'"),
+    ],
+)
+def test_arguments_are_checked(asked, told):
+    with pytest.raises((ValueError, TypeError), match=told):
+        audited(right(), **asked)
+
+
+def test_a_step_must_be_callable():
+    with pytest.raises(ValueError, match="step must be a function that takes gradients"):
+        audited(np.zeros(20))
