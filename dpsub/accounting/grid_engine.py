@@ -57,6 +57,26 @@ class GridCurve:
         slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ decreases by less than ε increases
         return tradeoff_of_curve(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
+    def deltas(self, epsilons: Array) -> tuple[Array, Array]:
+        try:
+            low, high = (self._deltas(epsilons, end, sign) for end, sign in ((0, -1), (1, 1)))
+        except TooWide:
+            return np.zeros_like(epsilons), np.ones_like(epsilons)
+        return low, np.maximum(low, high)
+
+    def _deltas(self, epsilons: Array, end: int, rounding: int) -> Array:
+        mesh, slack = self.directions[0][0].mesh, self.directions[0][0].steps * LOSS_ROUNDING
+        every = [between_multiples(epsilons, mesh, pair[end].deltas(rounding=rounding)) for pair in self.directions]
+        return np.asarray(np.clip(np.max(every, axis=0) + rounding * slack, 0.0, 1.0))
+
+
+def between_multiples(epsilons: Array, mesh: float, deltas: Array) -> Array:
+    """δ at these ε ≥ 0, from δ at 0 and at every multiple of the mesh: in between, it is linear in e^ε."""
+    below = np.minimum(np.floor(epsilons / mesh), len(deltas) - 1.0)
+    part = np.clip(np.expm1(np.minimum(epsilons - below * mesh, mesh)) / np.expm1(mesh), 0.0, 1.0)
+    place = below.astype(np.int64)
+    return np.asarray((1 - part) * deltas[place] + part * deltas[np.minimum(place + 1, len(deltas) - 1)])
+
 
 def scale(worlds: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
     """The standard deviation of one step's privacy loss in its worst direction: the root mean square over all steps."""
@@ -145,6 +165,9 @@ class RevealedCurve:
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         return 0.0, self._delta(epsilon)
+
+    def deltas(self, epsilons: Array) -> tuple[Array, Array]:
+        return np.zeros_like(epsilons), np.array([self._delta(epsilon) for epsilon in epsilons.tolist()])
 
     def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
         epsilon = np.linspace(0, self.epsilon(1e-12)[1], 1000)

@@ -25,6 +25,7 @@ TENSORS = "of the protocol of models: trainers call it for each step, with tenso
 EXCUSED = {
     "dpsub.Record": "what canaries hold, which check it",
     "dpsub.accounting.EpsilonInterval": RESULT,
+    "dpsub.accounting.Risk": RESULT,
     "dpsub.audits.Status": RESULT,
     "dpsub.audits.OneRunDataset": "made by one_run_dataset, which is tried",
     "dpsub.estimators.Guesses": RESULT,
