@@ -58,7 +58,7 @@ def noise_multiplier(
         delta: as in `epsilon`, or as in `risk` for the measure "posterior". Other risks do without.
 
     Returns:
-        The noise multiplier σ.
+        The noise multiplier σ. A certified risk is known to 2e-5, and its noise to about as many digits.
 
     Raises:
         ValueError: if an argument is out of range, if not exactly one target is given, if the target risk is not above
