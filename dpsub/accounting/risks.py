@@ -1,25 +1,4 @@
-r"""What an attacker can learn from a training: risks in place of ε.
-
-Let P be the law of what the attacker sees given the value that they ask about, which has the prior π, and Q the law
-given another value. The privacy curve :math:`\delta(\varepsilon) = \sup_A P(A) - e^\varepsilon Q(A)`, with both
-directions below it, bounds all risks here, and
-
-.. math:: \delta(-\varepsilon) = 1 - e^{-\varepsilon} + e^{-\varepsilon}\,\delta(\varepsilon).
-
-**Accuracy.** Let :math:`A_i` be what is seen where the attacker guesses value i. For any λ > 0 and any value j,
-:math:`\pi_i P_i(A_i) \le \lambda P_j(A_i) + \pi_i\,\delta(\ln(\lambda/\pi_i))`. Summed over i, as the
-:math:`P_j(A_i)` sum to 1,
-
-.. math:: \sum_i \pi_i P_i(A_i) \le
-    \lambda + \sum_{i \ne j} \pi_i\,\delta(\ln(\lambda/\pi_i)) + \max(\pi_j - \lambda, 0).
-
-For two values, λ and j of the more likely one give the Bayes success itself.
-
-**Posterior.** Let b be the attacker's belief in the value that they ask about. For any level p, with
-:math:`\varepsilon = \ln\frac{p\,(1-\pi)}{(1-p)\,\pi}`, its expected excess is
-:math:`E[(b - p)^+] \le (1-p)\,\pi\,\delta(\varepsilon)`. Let A be the event of probability δ in which b is largest.
-Its mean there is at most :math:`p + E[(b - p)^+]/\delta`, and b is at most this mean outside A.
-"""
+"""What an attacker can learn from a training: risks in place of ε."""
 
 from __future__ import annotations
 
@@ -93,6 +72,25 @@ def risk(
     It holds for attackers who know all other records and see every step. No number is understated: at q = 1 the
     measures of two values are exact, elsewhere they are certified upper bounds, within 2e-5 where possible.
 
+    All follows from the privacy curve :math:`\delta(\varepsilon)`, the larger of both directions, with
+    :math:`\delta(-\varepsilon) = 1 - e^{-\varepsilon} + e^{-\varepsilon}\,\delta(\varepsilon)`.
+
+    - Accuracy. Let :math:`A_i` be what is seen where the attacker guesses value i. For any λ > 0 and any value j,
+      :math:`\pi_i P_i(A_i) \le \lambda P_j(A_i) + \pi_i\,\delta(\ln(\lambda/\pi_i))`. The :math:`P_j(A_i)` sum to 1,
+      so that the sum over i is
+
+      .. math:: \sum_i \pi_i P_i(A_i) \le
+          \lambda + \sum_{i \ne j} \pi_i\,\delta(\ln(\lambda/\pi_i)) + \max(\pi_j - \lambda, 0).
+
+      The least of these bounds is taken. Of two values, it is the Bayes success itself.
+    - Posterior. Let b be the belief in the value asked about. For any level p, its expected excess is
+
+      .. math:: E[\max(b - p, 0)] \le (1-p)\,\pi\,\delta(\varepsilon), \quad
+          \varepsilon = \ln(p/(1-p)) - \ln(\pi/(1-\pi)).
+
+      In the event of probability δ in which b is largest, its mean is at most p + E[max(b − p, 0)]/δ. Outside this
+      event b is at most this mean. The least of these bounds is taken.
+
     Args:
         prior: the probability, > 0 and < 1, that the attacker gives the value that they ask about before seeing the
             model: under "substitute" one of two values of a label or an attribute, otherwise that the record was in.
@@ -109,7 +107,7 @@ def risk(
     Raises:
         ValueError: if an argument is out of range.
 
-    Source: the module's description. Kulynych et al. (2024) for the advantage; Kulynych et al. (2025), Proposition D.1,
+    Source: Kulynych et al. (2024) for the advantage; Kulynych et al. (2025), Proposition D.1,
     for the accuracy of two values. They bound that of more values by :math:`1 - f(\max_i \pi_i)`, which is never less.
 
     >>> found = risk(noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute")

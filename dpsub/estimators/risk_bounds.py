@@ -1,16 +1,4 @@
-r"""Lower bounds on what an attacker learns, from an audit, without assuming anything of the mechanism.
-
-Each risk that `dpsub.accounting.risk` bounds from above is a claim on the trade-off function, which the rank test can
-refute. It is a claim on both directions of the worlds, as the risk is the larger of both.
-
-- That the accuracy with the prior π is at most max(π, 1 − π) + min(π, 1 − π)·d says that (ε, d)-DP holds for
-  :math:`\varepsilon = |\ln\frac{\pi}{1-\pi}|`. The advantage is the case ε = 0.
-- That the true-positive rate at the false-positive rate a is at most t says that the curve of true- against
-  false-positive rates is not above the point (a, t). The curve is concave and begins at 0 or above, so it is at most t
-  before this point and at most t·u/a at u behind it.
-- That the posterior is at most p says the same of the point a = (1 − p)·δ/(1 − π), t = p·δ/π: an event of probability δ
-  in which the attacker's average belief is p.
-"""
+"""Lower bounds on what an attacker learns, from an audit, without assuming anything of the mechanism."""
 
 from __future__ import annotations
 
@@ -181,6 +169,15 @@ def risk_lower_bound(
     `epsilon_lower_bound`, and assumes nothing of the mechanism. An attack that finds little bounds little. Of small
     probabilities, such as a posterior at δ = 1e-5, a few thousand runs show nothing without an assumption.
 
+    That a risk is at most so much is a claim on the trade-off function of the worse direction:
+
+    - That the accuracy is at most max(π, 1 − π) + min(π, 1 − π)·d says that (ε, d)-DP holds for
+      :math:`\varepsilon = |\ln(\pi/(1-\pi))|`. The advantage is the case ε = 0.
+    - That the true-positive rate at the false-positive rate a is at most t bounds those at all others: the curve of
+      true-positive rates is concave, so that it is at most t before a, and at most t·u/a at u behind it.
+    - That the posterior is at most p says this for a = (1 − p)·δ/(1 − π) and t = p·δ/π: an event of probability δ in
+      which the attacker's average belief is p.
+
     Args:
         scores, bits, folds: as in `epsilon_lower_bound`: one row for each model, higher speaks for z, which is bit 0.
         measure: "accuracy", "advantage", "tpr", "ppv" or "posterior", as in `dpsub.accounting.Risk`.
@@ -196,7 +193,7 @@ def risk_lower_bound(
     Raises:
         ValueError: as `epsilon_lower_bound`.
 
-    Source: the module's description; the book explains the rank test.
+    Source: the book explains the rank test.
 
     >>> rng = np.random.default_rng(0)
     >>> bits = rng.integers(0, 2, 2_500)
