@@ -107,8 +107,8 @@ def risk(
     Raises:
         ValueError: if an argument is out of range.
 
-    Source: Kulynych et al. (2024) for the advantage; Kulynych et al. (2025), Proposition D.1,
-    for the accuracy of two values. They bound that of more values by :math:`1 - f(\max_i \pi_i)`, which is never less.
+    Source: Kulynych et al. (2024) for the advantage; Kulynych et al. (2025), Proposition D.1, for the accuracy of two
+    values. They bound that of more values by :math:`1 - f(\max_i \pi_i)`, which is never less.
 
     >>> found = risk(noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute")
     >>> round(found.accuracy, 3), round(found.posterior, 3)  # Φ(μ/2), with μ = 0.92
@@ -130,14 +130,15 @@ def priors(name: str, value: Any, adjacency: str) -> tuple[float, ...]:
         return first, 1 - first
     expected = f"{name} must be a number > 0 and < 1, or a sequence of two or more that sum to 1"
     found = tuple(checks.probability(f"{name}[{i}]", one) for i, one in enumerate(checks.several(expected, value)))
-    if len(found) < 2 or abs(math.fsum(found) - 1) > 1e-9:
-        raise ValueError(f"{expected}, got {len(found)} that sum to {math.fsum(found):.10g}: divide them by their sum")
+    total = math.fsum(found)
+    if len(found) < 2 or abs(total - 1) > 1e-9:
+        raise ValueError(f"{expected}, got {len(found)} that sum to {total:.10g}: divide them by their sum")
     if len(found) > 2 and adjacency != "substitute":
         raise ValueError(
             f"{name} must be of two values with adjacency {adjacency!r}, that the record was in or not, got "
             f"{len(found)}: give adjacency 'substitute' for a label or an attribute with so many values"
         )
-    return found
+    return tuple(one / total for one in found)
 
 
 def without_model(prior: tuple[float, ...], fpr: float) -> dict[str, float]:
