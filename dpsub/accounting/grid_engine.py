@@ -66,14 +66,16 @@ class GridCurve:
 
     def _deltas(self, epsilons: Array, end: int, rounding: int) -> Array:
         mesh, slack = self.directions[0][0].mesh, self.directions[0][0].steps * LOSS_ROUNDING
-        every = [between_multiples(epsilons, mesh, pair[end].deltas(rounding=rounding)) for pair in self.directions]
-        return np.asarray(np.clip(np.max(every, axis=0) + rounding * slack, 0.0, 1.0))
+        shifted = epsilons - rounding * slack
+        every = [between_multiples(shifted, mesh, pair[end].deltas(rounding=rounding)) for pair in self.directions]
+        return np.asarray(np.clip(np.max(every, axis=0) + slack * (shifted < 0), 0.0, 1.0))
 
 
 def between_multiples(epsilons: Array, mesh: float, deltas: Array) -> Array:
-    """δ at these ε ≥ 0, from δ at 0 and at every multiple of the mesh: in between, it is linear in e^ε."""
-    below = np.minimum(np.floor(epsilons / mesh), len(deltas) - 1.0)
-    part = np.clip(np.expm1(np.minimum(epsilons - below * mesh, mesh)) / np.expm1(mesh), 0.0, 1.0)
+    """δ at these ε, from δ at the multiples of the mesh from 0 on. In between it is linear in e^ε."""
+    below = np.clip(np.floor(epsilons / mesh), 0.0, len(deltas) - 1.0)
+    above = np.clip(epsilons - below * mesh, 0.0, mesh)
+    part = np.exp(above - mesh) * np.expm1(-above) / np.expm1(-mesh)
     place = below.astype(np.int64)
     return np.asarray((1 - part) * deltas[place] + part * deltas[np.minimum(place + 1, len(deltas) - 1)])
 

@@ -24,6 +24,7 @@ FINEST = 1e-5  # half the width of an interval of δ, where possible
 CERTAIN = 40.0  # e^-CERTAIN does not change a belief
 FARTHEST = 700.0  # its exponential is finite
 LEAST = 1e-300  # the smallest δ that a curve is asked for
+DELTA_ROUNDING = 2e-15  # above the error of a grid's δ, for each step
 ROUNDING = 1e-13  # above the error of what is computed from a curve
 MEASURES = ("accuracy", "advantage", "tpr", "ppv", "posterior")
 
@@ -155,7 +156,6 @@ def of_training(training: Training, prior: tuple[float, ...], fpr: float, delta:
     )  # fmt: skip
     [(_, [enough])] = rough.intervals
     farthest = min(enough, CERTAIN - math.log(min(prior)), FARTHEST)
-    rounding = 3 * LOSS_ROUNDING * sum(training.most)  # which no finer grid makes less
     epsilons = np.linspace(0.0, farthest, NODES)
     if len(prior) == 2:
         epsilons = np.append(epsilons, min(abs(math.log(prior[0]) - math.log(prior[1])), FARTHEST))
@@ -168,8 +168,9 @@ def of_training(training: Training, prior: tuple[float, ...], fpr: float, delta:
         return np.append(low, 1 - most_missed), np.append(high, 1 - least_missed)
 
     def excess(low: Array, high: Array) -> float:
-        allowed = np.minimum(TOLERANCE * np.maximum(low, delta), FINEST) + rounding
-        allowed[-1] = FINEST
+        steps = sum(training.most)  # no finer grid makes the rounding of so many less
+        allowed = np.minimum(TOLERANCE * np.maximum(low, delta), FINEST) + DELTA_ROUNDING * steps
+        allowed[-1] = FINEST + 3 * LOSS_ROUNDING * steps
         return float(np.max((high - low) / 2 / allowed))
 
     [(_, high)] = answers(training, "auto", ask, excess=excess, eps_error=TOLERANCE, delta=least).intervals
