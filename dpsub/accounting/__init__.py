@@ -15,11 +15,13 @@ from dpsub.accounting.epsilon_delta import EpsilonInterval, delta, epsilon, epsi
 from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub.accounting.group_privacy import group_privacy_epsilon
 from dpsub.accounting.phases import History
+from dpsub.accounting.risks import Risk, risk
 from dpsub.accounting.worst_case_law import worst_case_epsilon
 
 __all__ = [
     "EpsilonInterval",
     "History",
+    "Risk",
     "delta",
     "epsilon",
     "epsilon_interval",
@@ -28,6 +30,7 @@ __all__ = [
     "gdp_mu",
     "group_privacy_epsilon",
     "noise_multiplier",
+    "risk",
     "tradeoff",
     "worst_case_epsilon",
 ]

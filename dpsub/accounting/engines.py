@@ -32,7 +32,12 @@ class Curve(Protocol):
 
 
 class Testable(Curve, Protocol):
-    """A curve that also knows the trade-off function: all curves of `engine="auto"` do."""
+    """A curve that also knows many δ at once, to an absolute error, and the trade-off function.
+
+    All curves of `engine="auto"` do.
+    """
+
+    def deltas(self, epsilons: Array) -> Interval: ...
 
     def tradeoff(self, fpr: Array) -> Interval: ...
 

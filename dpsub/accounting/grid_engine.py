@@ -57,6 +57,28 @@ class GridCurve:
         slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ decreases by less than ε increases
         return tradeoff_of_curve(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
 
+    def deltas(self, epsilons: Array) -> tuple[Array, Array]:
+        try:
+            low, high = (self._deltas(epsilons, end, sign) for end, sign in ((0, -1), (1, 1)))
+        except TooWide:
+            return np.zeros_like(epsilons), np.ones_like(epsilons)
+        return low, np.maximum(low, high)
+
+    def _deltas(self, epsilons: Array, end: int, rounding: int) -> Array:
+        mesh, slack = self.directions[0][0].mesh, self.directions[0][0].steps * LOSS_ROUNDING
+        shifted = epsilons - rounding * slack
+        every = [between_multiples(shifted, mesh, pair[end].deltas(rounding=rounding)) for pair in self.directions]
+        return np.asarray(np.clip(np.max(every, axis=0) + slack * (shifted < 0), 0.0, 1.0))
+
+
+def between_multiples(epsilons: Array, mesh: float, deltas: Array) -> Array:
+    """δ at these ε, from δ at the multiples of the mesh from 0 on. In between it is linear in e^ε."""
+    below = np.clip(np.floor(epsilons / mesh), 0.0, len(deltas) - 1.0)
+    above = np.clip(epsilons - below * mesh, 0.0, mesh)
+    part = np.exp(above - mesh) * np.expm1(-above) / np.expm1(-mesh)
+    place = below.astype(np.int64)
+    return np.asarray((1 - part) * deltas[place] + part * deltas[np.minimum(place + 1, len(deltas) - 1)])
+
 
 def scale(worlds: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
     """The standard deviation of one step's privacy loss in its worst direction: the root mean square over all steps."""
@@ -145,6 +167,9 @@ class RevealedCurve:
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         return 0.0, self._delta(epsilon)
+
+    def deltas(self, epsilons: Array) -> tuple[Array, Array]:
+        return np.zeros_like(epsilons), np.array([self._delta(epsilon) for epsilon in epsilons.tolist()])
 
     def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
         epsilon = np.linspace(0, self.epsilon(1e-12)[1], 1000)

@@ -12,6 +12,7 @@ from dpsub.estimators.catalogue import EXACT, METHODS
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.one_run import Guesses, one_run_epsilon_lower_bound, one_run_guesses
 from dpsub.estimators.power import runs_needed
+from dpsub.estimators.risk_bounds import RiskBound, risk_lower_bound
 from dpsub.estimators.wealth import wealth_of_bets
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "Guesses",
     "LowerBound",
     "OverRepeats",
+    "RiskBound",
     "bound",
     "epsilon_lower_bound",
     "max_certifiable_epsilon",
     "one_run_epsilon_lower_bound",
     "one_run_guesses",
     "over_repeats",
+    "risk_lower_bound",
     "runs_needed",
     "step_to_training",
     "wealth_of_bets",

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
-from dpsub.accounting.gaussian import gdp_epsilon
+from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
 from dpsub.estimators.guess_tests import Seen, of_independent, of_odds, of_tradeoff, taken_by_delta
 from dpsub.estimators.numerics import Array, Counts, clopper_pearson_upper
 
@@ -149,11 +149,6 @@ class Claim(ABC):
     def note_of_guesses(self, seen: Seen, alpha: float) -> str:
         """What a bound from these guesses rests on, or loses."""
         return ""
-
-
-def gdp_deltas(epsilons: Array, mu: float) -> Array:
-    """δ(ε) of μ-GDP, for μ > 0, to an absolute error of about 1e-15."""
-    return np.asarray(ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons + log_ndtr(-mu / 2 - epsilons / mu)))
 
 
 @dataclass(frozen=True)

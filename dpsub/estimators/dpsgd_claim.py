@@ -13,9 +13,9 @@ from scipy.special import ndtr, ndtri
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.accounting.gaussian import gdp_epsilon
+from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
 from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, StepCounts, distance, epochs, worlds_of
-from dpsub.estimators.claims import Assumption, Claim, gdp_deltas
+from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.numerics import Array, crossing
 
 LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit

@@ -11,15 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, betaincc, betainccinv, betaln, gammaln, xlog1py, xlogy
-
-if TYPE_CHECKING:
-    from dpsub.estimators.claims import Claim
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -28,6 +25,17 @@ Law = tuple[Array, Array]  # the two parameters, (laws,) each
 PIECES, REACH = 10, 9.0  # of each law; in standard deviations of that Gaussian, and of a binomial law
 NEGLIGIBLE = 1e-40  # probabilities at the ends of a law, which are left out
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(6)
+
+
+class Tested(Protocol):
+    """What the tests need of a family of claims: see `dpsub.estimators.claims.Claim`."""
+
+    @property
+    def most(self) -> float: ...
+
+    def tradeoff(self, fpr: Array, parameter: float) -> Array: ...
+
+    def kinks(self, parameter: float) -> tuple[float, ...]: ...
 
 
 def crossing(excess: Callable[[float], float], start: float, most: float) -> float:
@@ -66,7 +74,7 @@ def law_breaks(a: Array, b: Array) -> Array:
     return np.linspace(low, high, PIECES + 1, axis=-1)
 
 
-def probability_above(claim: Claim, parameter: float, u: Law, x: Law) -> Array:
+def probability_above(claim: Tested, parameter: float, u: Law, x: Law) -> Array:
     """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5.
 
     The error can be 1e-3 where f is interpolated or a law is Beta(½, n).
@@ -81,7 +89,9 @@ def probability_above(claim: Claim, parameter: float, u: Law, x: Law) -> Array:
     return np.asarray(np.einsum("ij,ij->i", weights, inside) + outside)
 
 
-def false_negatives_law(claim: Claim, parameter: float, rank: int, negatives: int, positives: int) -> tuple[int, Array]:
+def false_negatives_law(
+    claim: Tested, parameter: float, rank: int, negatives: int, positives: int
+) -> tuple[int, Array]:
     """The law of Binomial(n1, f(U)), U ~ Beta(k, n0 - k + 1): the first count, and the probabilities from it on.
 
     The integral over U is over the angle θ, too. Its pieces are short for the Beta law and, by the images of equal
@@ -105,7 +115,7 @@ def false_negatives_law(claim: Claim, parameter: float, rank: int, negatives: in
     return _trimmed(0, law)
 
 
-def _nodes(claim: Claim, parameter: float, own: Array, images: Array, a: Array, b: Array) -> tuple[Array, Array]:
+def _nodes(claim: Tested, parameter: float, own: Array, images: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """(laws, nodes) of U, between its own breaks, these images and the kinks of f; and their weights."""
     kinks = np.broadcast_to(np.array(claim.kinks(parameter)), (len(own), len(claim.kinks(parameter))))
     others = np.arcsin(np.sqrt(np.clip(np.concatenate((images, kinks), axis=1), 0.0, 1.0)))

@@ -57,7 +57,7 @@ test. Cross-fit: the largest of three folds' bounds, each at alpha/3. Folds: thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -68,7 +68,7 @@ from scipy.special import ndtri
 
 from dpsub._core import checks
 from dpsub.estimators.claims import Claim
-from dpsub.estimators.numerics import Array, crossing, false_negatives_law, law_of_sum, probability_above
+from dpsub.estimators.numerics import Array, Tested, crossing, false_negatives_law, law_of_sum, probability_above
 from dpsub.estimators.scores_and_marks import Marks
 from dpsub.estimators.threshold_rules import Decision, ThresholdRule, halves, sorted_worlds
 
@@ -88,34 +88,49 @@ SMALLEST, LARGEST_SHARE, PER_END = 3, 0.3, 4
 def fixed_ranks(claim: Claim, negatives: int) -> dict[int, float]:
     """Ranks among the negative world's scores, counted from the largest, and each one's share of alpha."""
     if claim.assumes == "none":
-        largest = LARGEST_SHARE * negatives
-        near = np.geomspace(min(SMALLEST, largest), largest, PER_END).round().clip(1).astype(int)
-        ends = np.unique(np.concatenate((near, negatives + 1 - near))).tolist()
-        return dict.fromkeys(ends, 1 / len(ends))
+        return near_ends(negatives)
+    return at_shares(MIDDLING, negatives)
+
+
+def near_ends(negatives: int) -> dict[int, float]:
+    """Eight ranks from the third score to 30 % of all from either end, with equal shares."""
+    largest = LARGEST_SHARE * negatives
+    near = np.geomspace(min(SMALLEST, largest), largest, PER_END).round().clip(1).astype(int)
+    ends = np.unique(np.concatenate((near, negatives + 1 - near))).tolist()
+    return dict.fromkeys(ends, 1 / len(ends))
+
+
+def at_shares(shares: Mapping[float, float], negatives: int) -> dict[int, float]:
+    """The ranks at these shares of the negative world's runs, and each one's share of alpha."""
     ranks: dict[int, float] = {}
-    for share, weight in MIDDLING.items():
+    for share, weight in shares.items():
         rank = max(1, round(share * negatives))
         ranks[rank] = ranks.get(rank, 0.0) + weight
     return ranks
 
 
-def ranks_of_folds(claim: Claim, negatives: Sequence[int]) -> dict[Ranks, float]:
-    """For each of the fixed ranks, its place in every fold in proportion, and its share of alpha.
+def in_folds(ranks: Mapping[int, float], negatives: Sequence[int]) -> dict[Ranks, float]:
+    """For each rank among all runs with z′, its place in every fold in proportion, and its share of alpha.
 
     Args:
-        claim: the family of claims.
+        ranks: counted from the largest score of all folds together, with their shares of alpha.
         negatives: the number of runs with z′ in each fold, ≥ 1.
     """
     total = sum(negatives)
     found: dict[Ranks, float] = {}
-    for rank, share in fixed_ranks(claim, total).items():
-        ranks = tuple(min(max(1, round(rank * count / total)), count) for count in negatives)
-        found[ranks] = found.get(ranks, 0.0) + share
+    for rank, share in ranks.items():
+        places = tuple(min(max(1, round(rank * count / total)), count) for count in negatives)
+        found[places] = found.get(places, 0.0) + share
     return found
 
 
+def ranks_of_folds(claim: Claim, negatives: Sequence[int]) -> dict[Ranks, float]:
+    """The fixed ranks of a claim in each fold."""
+    return in_folds(fixed_ranks(claim, sum(negatives)), negatives)
+
+
 def p_value(
-    claim: Claim, parameter: float, *, rank: int, negatives: int, false_negatives: int, positives: int
+    claim: Tested, parameter: float, *, rank: int, negatives: int, false_negatives: int, positives: int
 ) -> float:
     """An upper bound on the probability of at most this many false negatives if the claim holds."""
     if false_negatives >= positives:
@@ -127,7 +142,7 @@ def p_value(
 
 
 def pooled_p_value(
-    claim: Claim,
+    claim: Tested,
     parameter: float,
     *,
     ranks: Ranks,
@@ -147,7 +162,7 @@ def pooled_p_value(
 
 
 def largest_refuted(
-    claim: Claim,
+    claim: Tested,
     missed: dict[Ranks, int],
     shares: dict[Ranks, float],
     negatives: Sequence[int],
@@ -174,7 +189,7 @@ def _probit(p: float) -> float:
 
 
 def refuted_by_folds(
-    claim: Claim, worlds: Sequence[tuple[Array, Array]], shares: dict[Ranks, float], alpha: float
+    claim: Tested, worlds: Sequence[tuple[Array, Array]], shares: dict[Ranks, float], alpha: float
 ) -> Decision:
     """What the folds' scores refute at these ranks.
 

@@ -29,6 +29,7 @@ WHY_ANOTHER = {
     "prv": "the same but for numerical errors",
     "gdp": "an approximation that can be too small, and no bound",
 }
+SURE = 1 - 1e-9  # a belief that is as good as certain
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
 
@@ -49,6 +50,7 @@ class PrivacyStatement:
             fixed size.
         found_members: the largest share of the members that an attack can identify at a 1 % false-positive rate.
         found_contents: the same for the records with one of two values, where the attack decides between the two.
+        risk: what an attacker with a prior can learn about a record's contents, under substitute adjacency.
         delta: the δ of all of them.
         history: phases of (noise_multiplier, sample_rate, steps).
         sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`: what all numbers but
@@ -64,6 +66,7 @@ class PrivacyStatement:
     group_privacy: float | None
     found_members: float
     found_contents: float
+    risk: accounting.Risk
     delta: float
     history: tuple[tuple[float, float, int], ...]
     sampling: str
@@ -107,6 +110,7 @@ class PrivacyStatement:
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
             "has, and is wrong about 1 % of the records with the second value, identifies at most "
             f"{_percent(self.found_contents)} of the records with the first." + self._how_drawn(),
+            self._in_plain_words(),
             f"State the substitute ε to protect a record's contents and the {presence} ε to protect its presence. "
             "Always name the adjacency. The substitute ε is an upper bound computed for this training."
             + (
@@ -115,6 +119,21 @@ class PrivacyStatement:
                 else f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
             ),
         ]
+
+    def _in_plain_words(self) -> str:
+        prior, sure = self.risk.prior[0], self.risk.posterior
+        once_in = math.floor((1 + 1e-9) / self.delta)
+        return (
+            "In plain words: an attacker who knows all other records, and gives a label or another value of a record a "
+            f"probability of {100 * prior:.4g} % before seeing the model, guesses whether the record has it and is "
+            f"right with a probability of at most {_percent(self.risk.accuracy)}. "
+            + (
+                f"The attacker becomes more than {_percent(sure)} sure that the record has it in at most one of "
+                f"{once_in:,} trainings."
+                if sure < SURE
+                else "How sure the attacker becomes that the record has it is not limited."
+            )
+        )
 
     def _beside_opacus(self) -> str:
         """Why Opacus reports another ε for the same steps."""
@@ -149,11 +168,12 @@ class PrivacyStatement:
         )
 
 
-@checks.checked("delta", "sampling")
+@checks.checked("delta", "sampling", prior=checks.probability)
 def privacy_statement(
     engine_or_history: PrivacyEngine | IAccountant | History,
     *,
     delta: float,
+    prior: float = 0.5,
     data_loader: Loader | Sequence[Loader] | None = None,
     sampling: str | None = None,
 ) -> PrivacyStatement:
@@ -163,6 +183,8 @@ def privacy_statement(
         engine_or_history: a `PrivacyEngine` after training, with any of Opacus's accountants; or an accountant; or
             phases of (noise_multiplier, sample_rate, steps).
         delta: 0 < δ < 1.
+        prior: the probability, > 0 and < 1, that an attacker gives one of two values of a label or an attribute before
+            seeing the model.
         data_loader: the loader that batches came from, as `make_private` returned it, or a sequence of all such
             loaders. It shows the sampling: Opacus's `DPDataLoader` is "poisson", a shuffled or sequential loader is
             "epochs", one that draws a single batch of the records without replacement each time that it is iterated
@@ -210,6 +232,9 @@ def privacy_statement(
         ),
         found_members=found(presence),
         found_contents=found("substitute"),
+        risk=accounting.risk(
+            prior=prior, fpr=FALSE_ALARMS, delta=delta, history=history, adjacency="substitute", sampling=sampling
+        ),
         delta=delta,
         history=history,
         sampling=sampling,
@@ -325,4 +350,6 @@ def _up(epsilon: float) -> str:
 
 
 def _percent(rate: float) -> str:
-    return f"{math.ceil(1000 * rate) / 10:g} %"
+    """With one decimal, or as many as it takes to stay below 100, rounded up."""
+    decimals = 1 if rate < 0.999 or rate >= SURE else math.floor(-math.log10(1 - rate)) - 1
+    return f"{math.ceil(10 ** (decimals + 2) * rate) / 10**decimals:.12g} %"

@@ -134,3 +134,25 @@ def test_no_privacy_allows_no_errors():
 
 def test_perfect_privacy_is_guessing():
     assert tradeoff_of_curve(RATES, np.array([0.0, 1.0]), np.array([0.0, 0.0])) == pytest.approx(1 - RATES)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize("mesh", [0.3, 0.01])
+def test_many_deltas_at_once_are_those_of_one_at_a_time(adjacency, mesh):
+    curve = curve_of(adjacency, 1.2, 0.2, 20, mesh)
+    epsilons = np.sort(np.append(np.random.default_rng(0).uniform(0, 12, 40), [0.0, mesh, 500.0]))
+    low, high = curve.deltas(epsilons)
+    each = np.array([curve.delta(epsilon) for epsilon in epsilons.tolist()])
+    assert high == pytest.approx(each[:, 1], abs=1e-10, rel=1e-6)
+    assert low == pytest.approx(each[:, 0], abs=1e-10, rel=1e-6)
+
+
+def test_the_deltas_of_closed_forms_hold_the_exact_ones():
+    epsilons = np.array([0.0, 0.5, 3.0, 40.0])
+    for mu in (0.01, 1.0, 30.0):
+        low, high = GaussianCurve(mu).deltas(epsilons)
+        exact = np.array([gdp_delta(mu, epsilon) for epsilon in epsilons.tolist()])
+        assert ((low <= exact) & (exact <= high)).all()
+        assert high - low == pytest.approx(0, abs=3e-14)
+    revealed = RevealedCurve(2.0, 1.0, 0.1, 5)
+    assert revealed.deltas(epsilons)[1].tolist() == [revealed.delta(epsilon)[1] for epsilon in epsilons.tolist()]

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 import dpsub
 from dpsub import accounting
+from dpsub.accounting.risks import MEASURES, without_model
 from fuzz.call import OMIT, Call
 from fuzz.checkers import ADJACENCIES, is_audit, number
+from fuzz.hostile import TEXTS, THINGS, among
 
 # Mostly full batches, which have closed forms; the others are short enough for small grids.
 NOISE = st.one_of(st.sampled_from([1.0, 2, 2.5, 20.0, np.float32(1.5), 1e-4, 1e6]), st.floats(0.5, 50))
@@ -15,6 +17,7 @@ STEPS = [1, 2, 3, np.int64(2), 4.0]
 SEVERAL_STEPS = [*STEPS, [1, 3], (2,), np.array([2, 1]), range(1, 3)]
 DELTAS = st.one_of(st.sampled_from([1e-5, 1e-3, 0.5, np.float32(1e-6), 1e-300]), st.floats(1e-12, 0.99))
 EPSILONS = st.one_of(st.sampled_from([0, 1.0, 10, np.float64(3)]), st.floats(0, 100))
+PRIORS = [OMIT, 0.5, np.float32(0.1), 1e-9, [0.2, 0.8], (0.3, 0.3, 0.4), np.full(10, 0.1), [1e-300, 1.0 - 1e-16]]
 SAMPLING = [OMIT, OMIT, "poisson", "epochs", "without_replacement"]
 ENGINES = [OMIT, "auto"]  # the others take minutes for some noise multipliers
 ALL_ENGINES = [*ENGINES * 10, "pld", "pld", "prv"]
@@ -46,6 +49,11 @@ def rates(result, /, *, fpr, **_):
 def audit(result, /, *, runs, **_):
     is_audit(result)
     assert result.sizes == {"run": runs, "step": 1}
+
+
+def risk(result, /, **_):
+    floor = without_model(result.prior, result.fpr)
+    assert all(floor[name] * (1 - 1e-9) <= getattr(result, name) <= 1 for name in MEASURES)
 
 
 CERTIFIED = {"delta": DELTAS, **ADJACENT, "eps_error": [OMIT, OMIT, 1e-3, 0.1, 1]}
@@ -103,6 +111,37 @@ CALLS = [
             **ADJACENT,
         },
         number(np.nextafter(0, 1)),
+    ),
+    Call(
+        "dpsub.accounting.noise_multiplier for a risk",
+        accounting.noise_multiplier,
+        {
+            "target_risk": st.one_of(st.sampled_from([0.6, 0.9, np.float32(0.7)]), st.floats(0.01, 0.99)),
+            "measure": [OMIT, "accuracy", "advantage", "tpr", "ppv", "posterior"],
+            "prior": PRIORS,
+            "fpr": [OMIT, 0.05],
+            "sample_rate": [1.0] * 5 + [1, np.float32(1)],  # others take seconds with as many as fifteen grids
+            "steps": STEPS,
+            "delta": st.one_of(st.just(OMIT), DELTAS),
+            **ADJACENT,
+        },
+        number(np.nextafter(0, 1)),
+        hostile={"sample_rate": st.one_of(among(THINGS), among(TEXTS))},
+    ),
+    *(
+        Call(
+            f"dpsub.accounting.risk{of}",
+            accounting.risk,
+            {
+                "prior": PRIORS,
+                "fpr": [OMIT, 0.05, np.float32(0.5), 1e-300],
+                "delta": st.one_of(st.just(OMIT), DELTAS),
+                **training,
+                **ADJACENT,
+            },
+            risk,
+        )
+        for of, training in (("", {**TRAINING, "history": [OMIT]}), (" of a history", {"history": HISTORIES}))
     ),
     *(
         Call(

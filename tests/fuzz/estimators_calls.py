@@ -25,6 +25,7 @@ ALL_SCORES = [
     xr.DataArray(np.stack([SCORES, SCORES]), dims=("step", "run")).transpose("run", "step"),
 ]  # fmt: skip
 ALL_BITS = [BITS, BITS.tolist(), BITS.astype(bool), BITS.astype("f8"), pd.Series(BITS), xr.DataArray(BITS, dims="run")]
+MEASURES = ["accuracy", "advantage", "tpr", "ppv", "posterior"]
 METHODS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
 THRESHOLDS = [OMIT, "ranks", "bets", "folds", "split", "best", 0.0, np.float32(1), -3, 1e300]
 ALPHAS = [OMIT, 0.05, 1e-6, 0.49]
@@ -38,6 +39,13 @@ SEEDS = [OMIT, 0, 5, np.int32(3)]
 def bounds(result, /, **_):
     for bound in result if isinstance(result, list) else [result]:
         is_bound(bound)
+
+
+def risk_bounds(result, /, **_):
+    for bound in result if isinstance(result, list) else [result]:
+        assert bound.without_model <= bound.risk <= 1
+        assert bound.risk > bound.without_model or bound.note
+        assert str(bound)
 
 
 def is_bound_of_guesses(result, /, *, guesses, **_):
@@ -206,6 +214,21 @@ CALLS = [
         {"runs": RUNS, **PLD, **OF_BOUND, "steps": [3, np.int64(2)], "folds": [OMIT, 1]},
         number(0),
         hostile={"runs": LITTLE, "sample_rate": NO_RATE},
+    ),
+    Call(
+        "dpsub.estimators.risk_lower_bound",
+        estimators.risk_lower_bound,
+        {
+            "scores": ALL_SCORES,
+            "bits": ALL_BITS,
+            "measure": [OMIT, *MEASURES],
+            "prior": [OMIT, 0.1, np.float32(0.9), 1e-9],
+            "fpr": [OMIT, 0.3, 1e-9],
+            "delta": st.one_of(st.just(OMIT), DELTAS),
+            "alpha": ALPHAS,
+            "folds": [OMIT, OMIT, None, np.arange(40) // 20],
+        },
+        risk_bounds,
     ),
     Call(
         "dpsub.estimators.step_to_training",

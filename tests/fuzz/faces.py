@@ -25,11 +25,13 @@ TENSORS = "of the protocol of models: trainers call it for each step, with tenso
 EXCUSED = {
     "dpsub.Record": "what canaries hold, which check it",
     "dpsub.accounting.EpsilonInterval": RESULT,
+    "dpsub.accounting.Risk": RESULT,
     "dpsub.audits.Status": RESULT,
     "dpsub.audits.OneRunDataset": "made by one_run_dataset, which is tried",
     "dpsub.estimators.Guesses": RESULT,
     "dpsub.estimators.LowerBound": RESULT,
     "dpsub.estimators.OverRepeats": RESULT,
+    "dpsub.estimators.RiskBound": RESULT,
     "dpsub.models.Span": RESULT,
     "dpsub.opacus.Auditor": "made by audit_optimizer, which is tried",
     "dpsub.opacus.PrivacyStatement": RESULT,

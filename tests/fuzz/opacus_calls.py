@@ -55,6 +55,7 @@ def statement(result, /, **_):
         assert result.group_privacy >= result.substitute * 0.998 - 2e-3
     assert 0 <= result.found_members <= 1
     assert 0 <= result.found_contents <= 1
+    assert result.risk.prior[0] <= result.risk.posterior <= 1
     assert f"{result.delta:g}" in str(result)
     assert result._repr_markdown_()
 
@@ -134,6 +135,7 @@ CALLS = [
                 accountant(sampling="epochs"),
             ],
             "delta": DELTAS,
+            "prior": [OMIT, 0.5, 0.1, np.float32(0.9), 1e-9],
             "data_loader": [OMIT, None],
             "sampling": [OMIT, None, *SAMPLING],
         },

@@ -49,6 +49,21 @@ def test_the_statement_holds_what_an_attack_finds_at_one_percent_of_false_alarms
     assert 0.01 < statement.found_members < statement.found_contents < 1
 
 
+def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(statement, steps):
+    asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
+    assert statement.risk == accounting.risk(**asked)
+    words = paragraphs(str(statement))["In"]
+    assert "gives a label or another value of a record a probability of 50 % before seeing the model" in words
+    right, sure = (float(one) / 100 for one in re.findall(r"(?:at most|more than) ([\d.]+) %", words))
+    assert statement.risk.accuracy <= right < statement.risk.accuracy + 1e-3
+    assert statement.risk.posterior <= sure < 1
+    assert words.endswith("sure that the record has it in at most one of 100,000 trainings.")
+    rare = privacy_statement(steps, delta=1e-2, prior=0.02)
+    assert rare.risk == accounting.risk(**{**asked, "delta": 1e-2}, prior=0.02)
+    assert "a probability of 2 % before" in str(rare).replace("\n", " ")
+    assert "in at most one of 100 trainings" in str(rare).replace("\n", " ")
+
+
 def paragraphs(text):
     """By their first word: the statement's, each in one line."""
     return {part.split()[0].strip(":"): part.replace("\n", " ") for part in text.split("\n\n")}
@@ -167,10 +182,11 @@ def test_a_loader_does_not_outweigh_what_the_accountant_has_seen(trained):
         privacy_statement(engine, delta=1e-5, data_loader=poisson)
 
 
-def made_up(epsilon=1.0, history=((1.0, 0.1, 2),)):
+def made_up(epsilon=1.0, history=((1.0, 0.1, 2),), accuracy=0.7, posterior=0.9):
+    risk = accounting.Risk(accuracy, 0.4, 0.1, 0.9, posterior, (0.5, 0.5), 0.01, 1e-5)
     values = dict.fromkeys(("add_remove", "zero_out", "substitute", "poisson", "group_privacy"), epsilon)
     about = {"delta": 1e-5, "history": history, "sampling": "poisson", "loader_seen": False}
-    return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, **about)
+    return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, risk=risk, **about)
 
 
 @pytest.mark.parametrize("epsilon", [0.00123456, 0.999999, 1.0, 9.9999, 10.0, 99.95, 1234.5])
@@ -188,6 +204,20 @@ def test_shares_are_rounded_up_and_stated_where_they_belong():
     parts = paragraphs(str(made_up()))
     assert "at most 1.1 % of" in parts["Membership"]
     assert "at most 20 % of" in parts["Labels"]
+
+
+@pytest.mark.parametrize(
+    ("posterior", "told"),
+    [
+        (0.98765, "more than 98.8 % sure"),
+        (0.99912, "more than 99.92 % sure"),
+        (0.99999912, "more than 99.99992 % sure"),
+        (1.0, "How sure the attacker becomes that the record has it is not limited."),
+    ],
+)
+def test_beliefs_close_to_certainty_are_told_from_it(posterior, told):
+    assert told in paragraphs(str(made_up(posterior=posterior)))["In"]
+    assert "at most 70 %." in paragraphs(str(made_up()))["In"]
 
 
 def test_many_phases_are_summed_up():
