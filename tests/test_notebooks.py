@@ -440,6 +440,14 @@ def test_lists_of_one_are_enough(tmp_path, name, parameters):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
+def test_audits_show_less_than_the_risk_and_risks_need_less_noise(tmp_path):
+    glued = execute("risk", tmp_path, runs=500)
+    assert 0.5 <= glued["risk_by_label"] <= glued["risk_in_worst"] <= glued["risk_above"]
+    assert 0.2 < glued["risk_saved_least"] < glued["risk_saved_most"] < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_costs_are_those_of_what_was_measured(tmp_path):
     glued = execute("what_it_costs", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
     assert glued["a_record"] == 384_000
