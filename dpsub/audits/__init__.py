@@ -3,6 +3,7 @@
 from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.execution import Execution
+from dpsub.audits.finished_models import ProxyLabels, proxy_labels
 from dpsub.audits.many_runs import audit, repeat_seeds
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.one_run import audit_one_run
@@ -16,6 +17,7 @@ __all__ = [
     "Execution",
     "Observer",
     "OneRunDataset",
+    "ProxyLabels",
     "Status",
     "Watch",
     "audit",
@@ -27,6 +29,7 @@ __all__ = [
     "load_all",
     "made_here",
     "one_run_dataset",
+    "proxy_labels",
     "repeat_seeds",
     "status",
     "sweep",
