@@ -84,16 +84,18 @@ def proxy_of(x, y, held_out_x, held_out_y, *, seed=0):
     )
 
 
-def private(x, y, *, noise_multiplier, batch_size, epochs, seed=0):
-    """A linear head trained by Opacus, and the ε of its labels."""
+def private(x, y, *, seed=0, **settings):
+    """A linear head trained by Opacus, and the ε of its labels.
+
+    Args:
+        settings: the noise multiplier, the batch size and the epochs.
+    """
     records = TensorDataset(torch.tensor(x), torch.tensor(y))
     head, engine, loader = fine_tuning.fine_tune(
         records,
         int(y.max()) + 1,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        epochs=epochs,
         seed=seed,
+        **settings,
     )
     statement = privacy_statement(engine, delta=DELTA, data_loader=loader)
     return head, statement.substitute
@@ -139,10 +141,12 @@ def audited(models, x, y, probabilities, *, tolerance, proxy, seed=0):
     }
 
 
-def of_natural_labels(
-    task, *, noise_multiplier, batch_size, epochs, seed=0
-):
+def of_natural_labels(task, *, seed=0, **settings):
     """Audits of a task whose labels are nearly determined by features.
+
+    Args:
+        task: its auxiliary records train and calibrate the proxy.
+        settings: of the training with DP-SGD, as `private` takes them.
 
     Returns:
         A row for each model: its true ε, and the bounds with no tolerance
@@ -161,10 +165,8 @@ def of_natural_labels(
     head, stated = private(
         task.x_train,
         task.y_train,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        epochs=epochs,
         seed=seed,
+        **settings,
     )
     models = {
         "no noise": fitted(
