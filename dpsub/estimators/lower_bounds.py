@@ -28,7 +28,7 @@ ASSUMED = {
     "gdp": "a Gaussian mechanism's curve",
     "mechanism": "DP-SGD's curve",
     "product": "a Gaussian mechanism's curve and independent guesses",
-    "proxy": "what its method assumes, and labels",
+    "proxy": "that labels follow the proxy",
 }
 
 
@@ -109,8 +109,8 @@ class LowerBound:
         doubt = f": {self.note}" if self.note and not (self.valid and self.epsilon) else ""
         assumed = ASSUMED[self.assumes]
         if self.proxy is not None:
-            within = "" if not self.tolerance else f", within {self.tolerance:g} in total variation"
-            assumed += f" as of the proxy {self.proxy!r}{within}"
+            within = f" to within {self.tolerance:.3g}" if self.tolerance else ""
+            assumed += f" {self.proxy!r}{within}, beside what {self.method!r} assumes"
         how = f"{self.method}{by}; assumes {assumed}; {held}{doubt}"
         return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
 

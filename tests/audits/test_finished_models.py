@@ -94,7 +94,7 @@ def test_with_an_exact_proxy_the_bound_is_that_of_one_run():
     expected = one_run_epsilon_lower_bound(pairs, pairs, pairs, delta=DELTA)
     assert found.epsilon == expected.epsilon > 0
     assert (found.valid, found.assumes, found.proxy, found.allowed) == (True, "proxy", "coins", 0)
-    assert "labels as of the proxy 'coins'; valid" in str(found)
+    assert "assumes that labels follow the proxy 'coins', beside what 'gdp' assumes; valid" in str(found)
     wrong = dpsub.bound(drawn.scores(-of_release(labels)), delta=DELTA, rule=pairs)
     assert wrong.epsilon == 0
 
@@ -110,7 +110,7 @@ def test_the_tolerance_takes_right_guesses_and_a_tenth_of_alpha():
     assert found.epsilon == expected.epsilon > 0
     assert (found.allowed, found.tolerance, found.alpha) == (allowed, 0.05, 0.05)
     assert found.correct == found.guesses
-    assert "within 0.05 in total variation" in str(found)
+    assert "the proxy 'proxy' to within 0.05, beside" in str(found)
 
 
 def test_bounds_fall_to_0_as_the_tolerance_rises():
