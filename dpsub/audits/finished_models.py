@@ -12,9 +12,11 @@ label and z′ with the other, and each coin substitutes a label. Records with y
 Leaving them out keeps the coins fair, since the condition y ≠ y′ is the same if y and y′ are exchanged.
 
 **What a wrong proxy does.** Let p be the true distribution of one record's label and q the proxy's, with a distance in
-total variation of τ. The own label is a with probability π = p(a)q(c)/(p(a)q(c) + p(c)q(a)). Such a coin is the
-same as a fair coin that is turned over with probability :math:`|\pi-½|`. Over the draw of both labels, a coin is turned
-over with probability
+total variation of τ. The own label is a with probability π = p(a)q(c)/(p(a)q(c) + p(c)q(a)). Such a coin is forced to
+one side with probability :math:`|2π-1|`, and fair otherwise. Put a new fair coin in place of a forced one. The model
+has nothing to do with it, so that any claim that holds with the own coins holds with these, too. The new coin differs
+from the forced one in half of all cases, and a right guess is lost only then. Over the draw of both labels, coins
+differ with probability
 
 .. math:: \sum_{a<c} |p(a)q(c) - p(c)q(a)| / 2 \;\le\; τ (1 - s/2),
 
@@ -22,10 +24,10 @@ where s is the sum of the two smallest probabilities of q. The left side is conv
 where p moves a mass of τ from one label to another. With two classes s = 1, and the share is τ/2. With more it is at
 most τ. For several records, s is the smallest and τ the mean.
 
-Coins are turned over independently of each other. So among N records more than k are with a probability of at most that
-of a binomial distribution with this share (Hoeffding, 1956, since k is above its mean). The other guesses are as right
-as those of fair coins. `dpsub.bound` takes k right guesses away, where more than k have a probability of alpha/10, and
-tests the rest at 9/10 of alpha. Mistakes of the proxy may thus sit where the attacker finds them.
+Coins differ independently of each other. So among N records more than k differ with a probability of at most that of a
+binomial distribution with this share (Hoeffding, 1956, since k is at least its mean). `dpsub.bound` takes k right
+guesses away, where more than k have a probability of alpha/10, and tests the rest at 9/10 of alpha, as guesses of fair
+coins. Mistakes of the proxy may thus sit where the attacker finds them.
 
 Source: Kalemaj et al. (2025), who show the attacker one of the two labels. To show both is to audit label substitution
 as in Keinan et al. (2025); the derivation above is for that.
@@ -62,7 +64,7 @@ class ProxyLabels:
         bits: (m,) int8: 0 where z has the record's own label, 1 where z′ has it. The attacker must not look at them.
         drawn: N, for how many records labels were drawn.
         classes: how many classes there are.
-        turned: how many of N coins, as a share, the tolerance allows to be other than fair coins; None without a
+        turned: how many of N coins, as a share, may differ from fair coins by the tolerance; None without a
             tolerance.
         proxy, tolerance, seed: as given to `proxy_labels`.
     """
