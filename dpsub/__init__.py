@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         distinguish,
         distinguishers,
         one_run_dataset,
+        proxy_labels,
     )
     from dpsub.estimators import bound
     from dpsub.figures import findings, pictures
@@ -50,6 +51,7 @@ __all__ = [
     "one_run_dataset",
     "opacus",
     "pictures",
+    "proxy_labels",
     "trainers",
 ]
 
@@ -66,6 +68,7 @@ _NAMES = {
     "audit_training": "audits",
     "distinguish": "audits",
     "one_run_dataset": "audits",
+    "proxy_labels": "audits",
     "audit_worst_case": "worst_case",
     "bound": "estimators",
 }

@@ -535,6 +535,20 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
 
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
+def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tmp_path):
+    glued = execute("finished_model", tmp_path, seed=1)
+    found = {key.removeprefix("finished_model_"): value for key, value in glued.items() if "finished_model_" in key}
+    assert found["stated"] == pytest.approx(5.621, abs=2e-3)  # σ = 1.3, q = 1/16, 160 steps
+    assert found["by_heart"] > found["trained"] > 0.3
+    assert found["others"] < found["alarm"]
+    assert found["knowledge"] == pytest.approx(np.log(0.7 / 0.3), abs=0.3)  # what nature's rates say of a label
+    assert found["natural_alarm"] > 0
+    assert found["healed"] == found["knowledge_healed"] == found["natural_healed"] == 0
+    assert found["private"] < found["stated"]
+
+
+@pytest.mark.slow  # the book executes it too
+@pytest.mark.filterwarnings("default")
 def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_path):
     glued = execute("one_run_pairs", tmp_path, seed=1, ideals=10)
     found = {key.removeprefix("one_run_pairs_"): value for key, value in glued.items() if "one_run_pairs_" in key}

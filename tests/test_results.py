@@ -11,6 +11,7 @@ from own_code import (
     crafting_curve,
     cross_talk_figures,
     fault_power,
+    finished_models,
     kept_tables,
     learned_at_zero,
     libraries,
@@ -285,6 +286,21 @@ def test_at_zero_only_what_was_learned_from_the_judged_models_shows_anything():
     assert set(table.index[table.valid]) == {("held_out", "ranks"), ("folds", "folds")}
     assert (table["above 0"][table.valid] <= binom.ppf(0.99, 200, 0.05)).all()
     assert (table["above 0"]["in_sample"] > 150).all()
+
+
+def test_kept_audits_of_finished_models_are_wrong_only_where_a_proxys_mistakes_are_not_allowed_for():
+    kept = json.loads((RESULTS / "finished_models.json").read_text())
+    assert kept["made"]["commit"].isalnum()
+    table = pd.DataFrame(kept["simulated"])
+    assert set(table["case"]) == set(finished_models.CASES)
+    assert (table.audits == finished_models.AUDITS).all()
+    allowed_for = table.tolerance >= table["off by"]
+    most = binom.ppf(0.999, finished_models.AUDITS, 0.05)
+    assert (table.wrong[allowed_for] <= most).all()
+    assert (table.wrong[~allowed_for] > most).all()
+    text = pd.DataFrame(kept["SST-2"]).set_index("model")
+    assert text["taken as exact"]["other records"] > 0  # a false alarm
+    assert (text["with its doubt"] == 0).all()
 
 
 def test_samples_draw_level_with_the_canary_and_not_ahead_of_it():

@@ -8,13 +8,13 @@ import numpy as np
 
 _PURPOSES = {
     "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "repeat": 6, "plan": 7,
-    "training": 8, "steps": 9, "learning": 10, "distillation": 11, "one_run": 12,
+    "training": 8, "steps": 9, "learning": 10, "distillation": 11, "one_run": 12, "proxy": 13,
 }  # fmt: skip
 
 
 def stream(
     seed: int,
-    purpose: Literal["data", "crafter", "audit", "worst_case", "plan", "training", "steps", "one_run"],
+    purpose: Literal["data", "crafter", "audit", "worst_case", "plan", "training", "steps", "one_run", "proxy"],
     block: int = 0,
 ) -> np.random.Generator:
     """The generator of one block of one purpose.

@@ -3,6 +3,7 @@
 from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.execution import Execution
+from dpsub.audits.finished_models import ProxyLabels, proxy_labels
 from dpsub.audits.many_runs import audit, repeat_seeds
 from dpsub.audits.mechanisms import audit_mechanism
 from dpsub.audits.observers import Observer, Watch
@@ -17,6 +18,7 @@ __all__ = [
     "Execution",
     "Observer",
     "OneRunDataset",
+    "ProxyLabels",
     "Status",
     "Watch",
     "audit",
@@ -29,6 +31,7 @@ __all__ = [
     "load_all",
     "made_here",
     "one_run_dataset",
+    "proxy_labels",
     "repeat_seeds",
     "status",
     "sweep",

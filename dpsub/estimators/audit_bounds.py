@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import bdtrik
 
 from dpsub._core import checks
 from dpsub.accounting.phases import LEAST_NOISE as LEAST_SIGMA
@@ -19,10 +20,15 @@ from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP, Sampling
 from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.one_run import one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators.one_run import Guesses, one_run_epsilon_lower_bound, one_run_guesses
 
 CHANGED = "the claimed noise changed between the steps, and the bound takes all of them for equal"
 NO_RATE = "of one step: the sample rate of the training is not known, which step_to_training takes"
+NO_TOLERANCE = (
+    "nothing is known of how far the proxy is from the truth, and its mistakes look like leaks: give proxy_labels a "
+    "tolerance"
+)
+OF_PROXY = 0.1  # the share of alpha for more mistakes of a proxy than are allowed for
 NOT_GDP = "a step with a canary rate below 1 is not of GDP: give claim 'pld'"
 
 
@@ -48,8 +54,11 @@ def bound(
       claim says nothing of noise.
     - Many pairs in one model or more (`pair`), as `audit_one_run` and `one_run_dataset` return them, are judged by
       guesses of the coins: of `step_score`, or of `score`, which sees the final models alone, where there is no other.
-      They are made around 0 for step scores from which the expected was subtracted, otherwise around each model's
-      median. The bound says what was chosen: `guesses`, `correct`, `pairs`, `centre` and `scored`.
+      They are made around 0 for step scores from which the expected was subtracted and for labels beside a proxy's,
+      otherwise around each model's median. The bound says what was chosen: `guesses`, `correct`, `pairs`, `centre` and
+      `scored`.
+    - Labels beside a proxy's in one finished model (`pair`), as `proxy_labels` gives them, are judged in the same way,
+      less the right guesses that the proxy's tolerance may cause. Without a tolerance no bound is valid.
 
     Args:
         result: the dataset of an audit.
@@ -143,14 +152,38 @@ def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, 
     expected = "rule must be a number of guesses, or several, for many pairs in one model"
     several = [asked] if isinstance(asked, Real) else checks.several(expected, asked)
     guesses = [checks.whole("rule", number, at_most=pairs) for number in several]
-    centre = 0.0 if stepwise and result.attrs.get("subtract_expected") else "median"
+    around_0 = "proxy" in result.attrs or (stepwise and result.attrs.get("subtract_expected"))
+    centre = 0.0 if around_0 else "median"
     guessed = one_run_guesses(scores, bits, guesses=guesses, centre=centre)
-    law = _needed(claim, result.attrs)
-    found = one_run_epsilon_lower_bound(*guessed, delta=delta, claim=claim, alpha=alpha, **law)
+    law: dict[str, Any] = {"delta": delta, "claim": claim, **_needed(claim, result.attrs)}
+    if "proxy" in result.attrs:
+        found = _beside_proxy(guessed, result.attrs, alpha, law)
+    else:
+        found = one_run_epsilon_lower_bound(*guessed, alpha=alpha, **law)
     scored = "step score" if stepwise else "final model's score"
     if result.attrs.get("reference"):
         scored += " less a reference's"
     return found.with_details(centre=centre, scored=scored)
+
+
+def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], alpha: float, law: dict[str, Any]) -> LowerBound:
+    """The bound of a finished model's labels, less what the proxy may be wrong: `audits.finished_models` derives it."""
+    right, made = np.atleast_1d(guessed.correct), np.atleast_1d(guessed.guesses)
+    turned, allowed, tail = about.get("turned"), 0, 0.0
+    if turned:
+        tail = OF_PROXY * alpha
+        allowed = math.ceil(max(about["drawn"] * turned, bdtrik(1 - tail, about["drawn"], turned)))
+    counted = np.maximum(right - allowed, 0)
+    found = one_run_epsilon_lower_bound(counted, made, guessed.pairs, alpha=alpha - tail, **law)
+    correct = int(right[list(made).index(found.guesses)])
+    found = replace(found, alpha=alpha, assumes="proxy").with_details(
+        correct=correct, proxy=about["proxy"], tolerance=about.get("tolerance"), allowed=allowed
+    )
+    if turned is None:
+        return _noted(replace(found, valid=False), NO_TOLERANCE)
+    if allowed and not found.epsilon:
+        return replace(found, note=f"{correct} right guesses, less the {allowed} that a proxy may cause")
+    return found
 
 
 @checks.checked(

@@ -21,7 +21,7 @@ from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
 from dpsub.estimators.guess_tests import Seen, of_independent, of_odds, of_tradeoff, taken_by_delta
 from dpsub.estimators.numerics import Array, Counts, clopper_pearson_upper
 
-Assumption = Literal["none", "gdp", "mechanism", "product"]
+Assumption = Literal["none", "gdp", "mechanism", "product", "proxy"]
 MUCH = 1 / 3  # of what shows if all guesses are right; if δ takes more, the bound says so
 
 

@@ -21,13 +21,14 @@ from dpsub.estimators.threshold_rules import ThresholdRule
 MOST_RUNS = 10**18  # counts are 64-bit integers
 DETAILS = (
     "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "correct",
-    "pairs", "centre", "scored", "step",
+    "pairs", "centre", "scored", "proxy", "tolerance", "allowed", "step",
 )  # fmt: skip
 ASSUMED = {
     "none": "nothing",
     "gdp": "a Gaussian mechanism's curve",
     "mechanism": "DP-SGD's curve",
     "product": "a Gaussian mechanism's curve and independent guesses",
+    "proxy": "that labels follow the proxy",
 }
 
 
@@ -39,8 +40,9 @@ class LowerBound:
         epsilon: the bound, at least 0.
         method: the family of claims that was tested.
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
-            mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps) or "product" (many pairs'
-            guesses are independent, and "gdp").
+            mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps), "product" (many pairs'
+            guesses are independent, and "gdp") or "proxy" (labels were drawn as the proxy draws them, and what the
+            method assumes).
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, if the scores' marks speak
             against it: `note` says which.
         note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
@@ -63,6 +65,8 @@ class LowerBound:
               there were, for a bound from one run.
             - `centre`, `scored`: what the scores were compared with, as in `one_run_guesses`, and which scores these
               are, for a bound from one run that `bound` made.
+            - `proxy`, `tolerance`, `allowed`: the proxy that drew labels, how far it may be from the truth, and how
+              many right guesses were not counted for that, for a bound of a finished model.
             - `step`: the bound of one step that a training's bound comes from.
     """
 
@@ -103,7 +107,11 @@ class LowerBound:
             by += f", by the {self.scored} around {'the median' if self.centre == 'median' else f'{self.centre:g}'}"
         held = "valid" if self.valid else "not valid"
         doubt = f": {self.note}" if self.note and not (self.valid and self.epsilon) else ""
-        how = f"{self.method}{by}; assumes {ASSUMED[self.assumes]}; {held}{doubt}"
+        assumed = ASSUMED[self.assumes]
+        if self.proxy is not None:
+            within = f" to within {self.tolerance:.3g}" if self.tolerance else ""
+            assumed += f" {self.proxy!r}{within}, beside what {self.method!r} assumes"
+        how = f"{self.method}{by}; assumes {assumed}; {held}{doubt}"
         return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
 
 

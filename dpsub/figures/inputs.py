@@ -87,7 +87,7 @@ def audits(argument: str, audited: Any, count: int, *, taken: Collection[str]) -
             for bound in repeat:
                 if numbers(of, bound.epsilon).ndim or bound.epsilon < 0:
                     raise ValueError(f"{of} must hold bounds with an epsilon >= 0, got {_told(bound.epsilon)}")
-                checks.choice(f"{of}: assumes", bound.assumes, ("none", "gdp", "mechanism", "product"))
+                checks.choice(f"{of}: assumes", bound.assumes, ("none", "gdp", "mechanism", "product", "proxy"))
             if len(repeat) != count:
                 raise ValueError(f"{of} must have {count} bounds in each repeat, one for each point, got {len(repeat)}")
         found[name] = [list(repeat) for repeat in repeats]

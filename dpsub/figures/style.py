@@ -59,6 +59,7 @@ ASSUMES = {
     "gdp": "assumes GDP",
     "mechanism": "assumes the mechanism",
     "product": "assumes GDP and independent guesses",
+    "proxy": "assumes the proxy",
 }
 
 

@@ -28,6 +28,7 @@ EXCUSED = {
     "dpsub.accounting.Risk": RESULT,
     "dpsub.audits.Status": RESULT,
     "dpsub.audits.OneRunDataset": "made by one_run_dataset, which is tried",
+    "dpsub.audits.ProxyLabels": "made by proxy_labels, which is tried",
     "dpsub.estimators.Guesses": RESULT,
     "dpsub.estimators.LowerBound": RESULT,
     "dpsub.estimators.OverRepeats": RESULT,

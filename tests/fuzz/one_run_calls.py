@@ -74,6 +74,26 @@ def scored(result, /, **_):
     assert np.isfinite(result.score).all()
 
 
+OWN, OF_PROXY = [0, 1, 2] * 4, np.full((12, 3), 1 / 3)
+LOGITS = np.random.default_rng(2).normal(size=(12, 3))
+
+
+def drawn(result, /, *, labels, **_):
+    assert len(result.records) == len(result.bits) > 0
+    assert result.drawn == len(labels)
+    assert np.array_equal(result.labels[np.arange(len(result.bits)), result.bits], np.asarray(labels)[result.records])
+
+
+def scores_of_logits(logits, reference=None):
+    return audits.proxy_labels(OWN, OF_PROXY, seed=0).scores(logits, reference=reference)
+
+
+def scored_logits(result, /, **_):
+    assert result.score.shape == result.bit.shape
+    assert np.isfinite(result.score).all()
+    assert dpsub.bound(result, delta=1e-5).epsilon >= 0
+
+
 def guessed(result, /, *, scores, guesses, **_):
     assert np.all(np.equal(result.guesses, guesses))
     assert np.all(np.less_equal(0, result.correct))
@@ -207,6 +227,32 @@ CALLS = [
         {"module": MODULES, "reference": [OMIT, None, torch.nn.Linear(3, 4)]},
         scored,
         hostile=dict.fromkeys(("module", "reference"), st.one_of(LITTLE, among(NO_MODULES))),
+    ),
+    *(
+        Call(
+            f"dpsub{room}.proxy_labels",
+            dpsub.proxy_labels,
+            {
+                "labels": [OWN, np.array(OWN, np.int8), torch.tensor(OWN)],
+                "probabilities": [OF_PROXY, OF_PROXY.tolist(), torch.tensor(OF_PROXY)],
+                "tolerance": [OMIT, None, 0, 0.25, np.float32(1)],
+                "proxy": [OMIT, "mine"],
+                "seed": [0, np.int64(5)],
+            },
+            drawn,
+            hostile={
+                "labels": st.one_of(LITTLE, among([OWN[:3], np.array(OWN) + 1, np.array(OWN) - 1])),
+                "probabilities": st.one_of(LITTLE, among([OF_PROXY[:3], 2 * OF_PROXY, -OF_PROXY, OF_PROXY[:, :2]])),
+            },
+        )
+        for room in ("", ".audits")
+    ),
+    Call(
+        "dpsub.audits.ProxyLabels.scores",
+        scores_of_logits,
+        {"logits": [LOGITS, torch.tensor(LOGITS).float()], "reference": [OMIT, None, -LOGITS]},
+        scored_logits,
+        hostile=dict.fromkeys(("logits", "reference"), st.one_of(LITTLE, among([LOGITS[1:], LOGITS * np.inf]))),
     ),
     Call(
         "dpsub.estimators.one_run_guesses",
