@@ -35,7 +35,10 @@ RATE, RANK = 0.5, 4
 MAX_GRAD_NORM = {"rating": 0.2, "text": 0.1, "last word": 0.3}
 PAIRS, MODELS = 100, 8  # of audits by one run
 RATINGS = ("bad", "good")
-DIGITS = "zero one two three four five six seven eight nine".split()
+DIGITS = [
+    *("zero", "one", "two", "three", "four"),
+    *("five", "six", "seven", "eight", "nine"),
+]
 UNUSED = [f"<unused{i}>" for i in range(10)]
 SECRET, OTHER = 7, 3  # of ten candidates
 CELL = ("task", "canary")
@@ -71,7 +74,7 @@ def reviews():
     ]
     also = (
         *RATINGS,
-        *"it was the code of door is".split(),
+        *("it", "was", "the", "code", "of", "door", "is"),
         *DIGITS,
         *UNUSED,
     )
@@ -179,10 +182,8 @@ def spec_of(kind):
         adjacency="substitute",
         **TRAINING,
     )
-    return dpsub.DPSGD(
-        noise, MAX_GRAD_NORM[kind], learning_rate=RATE / MAX_GRAD_NORM[kind],
-        **TRAINING,
-    )  # fmt: skip
+    clip = MAX_GRAD_NORM[kind]
+    return dpsub.DPSGD(noise, clip, learning_rate=RATE / clip, **TRAINING)
 
 
 def separation(score, bit):
@@ -277,7 +278,7 @@ if __name__ == "__main__":
         CELLS,
         measured,
         columns=COLUMNS,
-        about=f"{N_TRAIN} private reviews of SST-2, a small GPT-2 with LoRA, "
+        about=f"{N_TRAIN} private reviews of SST-2, GPT-2 with LoRA, "
         f"substitute {EPSILON:g}; one core of a shared machine, processor "
         "seconds",
     )

@@ -97,19 +97,30 @@ def adapted(model, *, rank=4, layers=("c_attn",)):
 
 
 class Reads(nn.Module):
-    """A model that reads padded rows of word numbers, given as float32."""
+    """A model that reads padded rows of word numbers, given as float32.
 
-    def __init__(self, model, **options):
+    Args:
+        model: of transformers.
+        both_ways: whether its words see later ones, as BERT's do. Given a
+            mask of two dimensions, BERT asks whether there is padding at
+            all, which no bank can. It takes one of four, to be added.
+        options: for each of its calls.
+    """
+
+    def __init__(self, model, *, both_ways=False, **options):
         super().__init__()
-        self.model, self.options = model, options
+        self.model, self.both_ways, self.options = model, both_ways, options
 
     def log_p(self, tokens):
         """(n, length, vocabulary) log-probabilities."""
         mask = (tokens != PAD).long()
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        if self.both_ways:
+            mask = -1e9 * (1.0 - mask)[:, None, None]
         logits = self.model(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            position_ids=places,
             **self.options,
         ).logits
         return logits.log_softmax(-1)
@@ -149,6 +160,12 @@ class WholeText(Reads):
         if self.mean:
             total = total / read.sum(1)
         return torch.stack([total, torch.zeros_like(total)], dim=1)
+
+
+def door_codes(rooms, seed=0):
+    """Texts, one a room, that lack the last word; and its digit."""
+    digits = np.random.default_rng(seed).integers(0, 10, len(rooms))
+    return [f"the code of room r{room} is" for room in rooms], digits
 
 
 def minus_log_p(outputs, labels):
