@@ -29,11 +29,11 @@ from own_code.language_models import (
 )
 
 DELTA, EPSILON = 1e-5, 8.0  # under substitution
-RUNS, N_TRAIN, LENGTH, VOCABULARY = 256, 200, 16, 2_000
-TRAINING = {"sample_rate": 0.1, "steps": 20}
-RATE, RANK = 0.5, 4
+RUNS, N_TRAIN, LENGTH, VOCABULARY = 200, 100, 16, 2_000
+STEPS = {1.0: 4, 0.1: 40}  # by sample rate
+RATE, RANK = 1.0, 4
 MAX_GRAD_NORM = {"rating": 0.2, "text": 0.1, "last word": 0.3}
-PAIRS, MODELS = 100, 8  # of audits by one run
+PAIRS, MODELS = 60, 8  # of audits by one run
 RATINGS = ("bad", "good")
 DIGITS = [
     *("zero", "one", "two", "three", "four"),
@@ -41,20 +41,21 @@ DIGITS = [
 ]
 UNUSED = [f"<unused{i}>" for i in range(10)]
 SECRET, OTHER = 7, 3  # of ten candidates
-CELL = ("task", "canary")
+CELL = ("task", "canary", "sample_rate")
 CELLS = (
-    ("rating", "mislabeled"),
-    ("rating", "gradient"),
-    ("last word", "number"),
-    ("text", "number"),
-    ("rating", "another label"),
-    ("rating", "one run"),
-    ("text", "gradient"),
-    ("last word", "unused word"),
-    ("last word", "random word"),
-    ("rating", "unused word"),
-    ("text", "unused word"),
-    ("text", "random word"),
+    ("rating", "mislabeled", 1.0),
+    ("text", "number", 1.0),
+    ("last word", "number", 1.0),
+    ("rating", "gradient", 1.0),
+    ("rating", "another label", 1.0),
+    ("rating", "mislabeled", 0.1),
+    ("rating", "one run", 1.0),
+    ("last word", "unused word", 1.0),
+    ("last word", "random word", 1.0),
+    ("text", "unused word", 1.0),
+    ("text", "random word", 1.0),
+    ("rating", "unused word", 1.0),
+    ("rating", "gradient", 0.1),
 )
 
 
@@ -175,15 +176,16 @@ def pair_of(kind, canary, spec):
     return dpsub.CanaryPair((x, y), (x, 1 - y), 0, **about), [Along()]
 
 
-def spec_of(kind):
+def spec_of(kind, sample_rate=1.0):
+    training = {"sample_rate": sample_rate, "steps": STEPS[sample_rate]}
     noise = accounting.noise_multiplier(
         target_epsilon=EPSILON,
         delta=DELTA,
         adjacency="substitute",
-        **TRAINING,
+        **training,
     )
     clip = MAX_GRAD_NORM[kind]
-    return dpsub.DPSGD(noise, clip, learning_rate=RATE / clip, **TRAINING)
+    return dpsub.DPSGD(noise, clip, learning_rate=RATE / clip, **training)
 
 
 def separation(score, bit):
@@ -196,14 +198,14 @@ def separation(score, bit):
 def measured(cell):
     """What an audit shows: a row."""
     kind, canary = cell["task"], cell["canary"]
-    spec = spec_of(kind)
+    spec = spec_of(kind, cell["sample_rate"])
     if canary == "one run":
         return of_one_run(kind, spec)
     pair, metrics = pair_of(kind, canary, spec)
     metrics = [*metrics, "distance"]
     metrics += ["accuracy"] if kind == "rating" else []
     audited = dpsub.audit(
-        *setting(kind), pair, spec, runs=RUNS, observe_every=5,
+        *setting(kind), pair, spec, runs=RUNS, observe_every=spec.steps // 4,
         metrics=metrics, device="cpu", progress=False,
     )  # fmt: skip
     final, bit = audited.isel(step=[-1]), audited.bit.values
