@@ -205,8 +205,8 @@ def measured(cell):
     metrics = [*metrics, "distance"]
     metrics += ["accuracy"] if kind == "rating" else []
     audited = dpsub.audit(
-        *setting(kind), pair, spec, runs=RUNS, observe_every=spec.steps // 4,
-        metrics=metrics, device="cpu", progress=False,
+        *setting(kind), pair, spec, runs=RUNS, metrics=metrics,
+        observe_every=spec.steps // 4, device="cpu", progress=False,
     )  # fmt: skip
     final, bit = audited.isel(step=[-1]), audited.bit.values
     row = {
