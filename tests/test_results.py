@@ -12,6 +12,7 @@ from own_code import (
     cross_talk_figures,
     fault_power,
     kept_tables,
+    language_model_audits,
     learned_at_zero,
     seed_tables,
     step_seeds,
@@ -515,3 +516,14 @@ def test_bounds_of_cross_talk_are_below_the_stated_epsilon_and_dp_shows_less():
     assert growing[1] < growing[4] < growing[16]
     table = cross_talk_figures.bounds_table(found)
     assert table.loc[("mislabeled, 1,000 of 30,000", "whitened"), "right"] == "153 of 200"
+
+
+def test_audits_of_language_models_are_all_there_and_show_most_where_a_word_is_learned_alone():
+    about = language_model_audits
+    kept = kept_tables.read(RESULTS / "language_models.csv").set_index([*about.CELL])
+    assert set(kept.index) == set(about.CELLS)
+    bounds = kept[["score", "along"]].max(axis=1)
+    assert (bounds <= about.EPSILON).all()
+    alone, whole = (kept.xs((task, "number", 1.0)) for task in ("last word", "text"))
+    assert alone.distance > 3 * whole.distance
+    assert bounds["last word", "number", 1.0] > bounds["text", "number", 1.0]
