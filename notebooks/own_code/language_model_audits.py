@@ -223,8 +223,8 @@ def measured(cell):
             row[f"{name}_apart"] = separation(score.values[:, 0], bit)
     if "exposure" in audited:
         exposure = final.exposure.values[:, 0]
-        row["exposure"] = exposure[bit == 0].mean()
-        row["exposure_without"] = exposure[bit == 1].mean()
+        row["exposure"] = float(exposure[bit == 0].mean())
+        row["exposure_without"] = float(exposure[bit == 1].mean())
     if "accuracy" in audited:
         row["accuracy"] = float(final.accuracy.mean())
     return [rounded(row)]
@@ -245,17 +245,22 @@ def of_one_run(kind, spec):
         device="cpu",
         progress=False,
     )
+    final = seen.drop_vars("step_score")
+    one = final.isel(model=[0])
+    sure = one.score.copy(data=1.0 - 2.0 * one.bit.values)
+    bounds = {
+        "score": one,
+        "steps": seen.isel(model=[0]),
+        "pooled": final,
+        "pooled_steps": seen,
+        "ceiling": one.assign(score=sure),
+    }
     row = {"trained": len(task.y_train), "runs": 1}
-    bound = dpsub.bound(seen.isel(model=[0]), delta=DELTA)
-    row["score"] = bound.epsilon
     row["score_apart"] = separation(
-        seen.score.values.ravel(), seen.bit.values.ravel()
+        final.score.values.ravel(), final.bit.values.ravel()
     )
-    row["pooled"] = dpsub.bound(seen, delta=DELTA).epsilon
-    perfect = seen.isel(model=[0])
-    sure = 1.0 - 2.0 * perfect.bit.values
-    perfect = perfect.assign(score=perfect.score.copy(data=sure))
-    row["ceiling"] = dpsub.bound(perfect, delta=DELTA).epsilon
+    for name, scores in bounds.items():
+        row[name] = dpsub.bound(scores, delta=DELTA).epsilon
     return [rounded(row)]
 
 
@@ -269,7 +274,9 @@ def rounded(row):
 COLUMNS = (
     "trained", "runs", "score", "along", "ceiling", "score_apart",
     "along_apart", "distance", "exposure", "exposure_without", "accuracy",
+    "steps",
     "pooled",
+    "pooled_steps",
 )  # fmt: skip
 
 if __name__ == "__main__":
