@@ -13,6 +13,7 @@ from own_code import (
     fault_power,
     finished_models,
     kept_tables,
+    language_model_audits,
     learned_at_zero,
     libraries,
     seed_tables,
@@ -542,3 +543,14 @@ def test_the_table_of_libraries_has_a_row_for_each_recipe():
         assert (row.verdict == "refuted") == (row.bound > row.claimed or row.fault != ""), row.name
         assert row.clipping == "", row.name
         assert row.verdict == "refuted" or row.noise == pytest.approx(row.noise_multiplier, rel=0.01), row.name
+
+
+def test_audits_of_language_models_are_all_there_and_show_most_where_a_word_is_learned_alone():
+    about = language_model_audits
+    kept = kept_tables.read(RESULTS / "language_models.csv").set_index([*about.CELL])
+    assert set(kept.index) == set(about.CELLS)
+    bounds = kept[["score", "along"]].max(axis=1)
+    assert (bounds <= about.EPSILON).all()
+    alone, whole = (kept.xs((task, "number", 1.0)) for task in ("last word", "text"))
+    assert alone.distance > 3 * whole.distance
+    assert bounds["last word", "number", 1.0] > bounds["text", "number", 1.0]
