@@ -554,3 +554,11 @@ def test_audits_of_language_models_are_all_there_and_show_most_where_a_word_is_l
     alone, whole = (kept.xs((task, "number", 1.0)) for task in ("last word", "text"))
     assert alone.distance > 3 * whole.distance
     assert bounds["last word", "number", 1.0] > bounds["text", "number", 1.0]
+
+
+def test_correct_trainings_are_hardly_accused():
+    table = kept_tables.read(RESULTS / "correct_trainings.csv")
+    assert not table.duplicated(["kind", "adjacency"]).any()
+    assert len(table) > 20
+    assert (table.refuted <= 0.05 * table.trainings).all()
+    assert not table.clipping.any()
