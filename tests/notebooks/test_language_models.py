@@ -1,3 +1,4 @@
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -5,13 +6,16 @@ import pandas as pd
 import pytest
 import torch
 from own_code import kept_tables
+from own_code import language_model_kinds as kinds
 from own_code import language_models as lm
 
 from dpsub import DPSGD, CanaryPair, audit, data, models
 
-transformers = pytest.importorskip("transformers")
-kinds = pytest.importorskip("own_code.language_model_kinds")
-pytestmark = pytest.mark.filterwarnings("ignore:.*performance drop", "ignore:.*does not have any parameters")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore:.*performance drop", "ignore:.*does not have any parameters"),
+]
 ROOT = Path(__file__).parents[2]
 TEXTS = ["the film was good", "a bad one", "the film was bad", "good"]
 
@@ -59,7 +63,6 @@ def test_adapters_begin_as_nothing_and_alone_are_trained(words):
     assert trained == {f"transformer.h.0.attn.c_attn.{part}.weight" for part in ("down", "up")}
 
 
-@pytest.mark.slow
 def test_secrets_are_told_apart_and_move_in_rank_without_noise(words):
     """Enough steps on one secret make it the likeliest, and adapters go along its gradient."""
     module = lm.NextWord(lm.adapted(lm.gpt2(len(words), 6, width=16)), range(3, 7))
@@ -80,7 +83,6 @@ def test_secrets_are_told_apart_and_move_in_rank_without_noise(words):
     assert (seen.exposure.values[bit == 1, -1] < 2).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", kinds.KINDS)
 @pytest.mark.filterwarnings("ignore")
 def test_banks_of_transformers_equal_opacus_record_by_record(name):
@@ -91,7 +93,6 @@ def test_banks_of_transformers_equal_opacus_record_by_record(name):
     assert row.get("message", "").startswith("Opacus") == (name == "BERT, all trained")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", kinds.REFUSED)
 @pytest.mark.filterwarnings("ignore")
 def test_what_banks_cannot_do_is_refused_as_kept(name):
@@ -100,10 +101,10 @@ def test_what_banks_cannot_do_is_refused_as_kept(name):
     assert row["message"] == kept.message[name]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_csv_is_fine_tuned_from_a_folder_and_audited(tmp_path):
     pytest.importorskip("peft")
+    import transformers
     from own_code import fine_tune_csv
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers.models import WordLevel

@@ -27,6 +27,7 @@ def holds(name, steps):
         assert found["clipping"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Secure RNG")
 def test_opacus_adds_the_noise_that_it_claims():
     holds("opacus", 200)

@@ -25,6 +25,7 @@ def table(tmp_path_factory):
     return kept_tables.read(path)
 
 
+@pytest.mark.slow
 def test_a_table_is_continued_and_has_a_row_for_each_part(table):
     assert list(table.part) == 2 * list(step_seeds.PARTS)
     assert list(table.seed) == 4 * [0] + 4 * [1]
@@ -32,6 +33,7 @@ def test_a_table_is_continued_and_has_a_row_for_each_part(table):
     assert list(table.columns) == [*step_seeds.NAMES, "seed", *step_seeds.COLUMNS, *kept_tables.MADE]
 
 
+@pytest.mark.slow
 def test_rows_hold_the_bounds_of_the_audit_that_its_seed_makes_again(table):
     result = step_seeds.audited(SMALL, 1)
     bounds = step_tables.step_bounds(result, delta=step_seeds.DELTA)
@@ -44,6 +46,7 @@ def test_rows_hold_the_bounds_of_the_audit_that_its_seed_makes_again(table):
             assert row[f"training_{short}"] == pytest.approx(bounds.training[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_estimate_is_the_distance_over_all_the_noise(table):
     for row in table.itertuples():
         assert row.mu == pytest.approx(row.apart / (row.noise**2 + row.others**2) ** 0.5, rel=0.1)
