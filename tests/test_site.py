@@ -17,7 +17,7 @@ SITE = ROOT / "_build" / "html"
 PAGES = look.pages(SITE) if SITE.exists() else []
 MEGABYTE = 1e6
 WHOLE_SITE, FIRST_VISIT = 12.0, 1.0  # the most that they may weigh, uncompressed
-COMPOSES = "div:has(> .dpsub-explorer [data-input=sigma])"  # what holds the explorer of one's own training
+COMPOSES = ":has(> .dpsub-explorer [data-input=sigma])"  # what holds the explorer of one's own training
 MADE_BY_SPHINX = ["search.html"]
 
 pytestmark = [
