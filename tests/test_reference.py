@@ -170,6 +170,7 @@ def small_site(tmp_path_factory):
     }
 
 
+@pytest.mark.book
 def test_names_terms_and_works_in_prose_are_links(small_site):
     links = {link.get_text(): link["href"] for link in small_site["notebooks/page"].find(role="main").find_all("a")}
     at = "../book/api.html#dpsub.accounting."
@@ -184,6 +185,7 @@ def test_names_terms_and_works_in_prose_are_links(small_site):
     assert links["acc.gdp_delta"] == f"{at}gdp_delta"
 
 
+@pytest.mark.book
 def test_a_description_has_sections_file_and_the_pages_that_use_it(small_site):
     page = small_site["book/api"]
     (epsilon,) = page.select("dt[id='dpsub.accounting.epsilon']")
@@ -198,6 +200,7 @@ def test_a_description_has_sections_file_and_the_pages_that_use_it(small_site):
     assert not re.search(r":math:|\.\. math::|^ *Args:$", page.get_text(), re.MULTILINE)
 
 
+@pytest.mark.book
 def test_the_list_of_works_has_list_items(small_site):
     works = small_site["book/bibliography"]
     assert len(works.select("[role=list] [role=listitem]")) == 1

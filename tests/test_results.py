@@ -217,6 +217,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     assert apart[50_000].epsilon_high < apart[8_000].epsilon_low
 
 
+@pytest.mark.slow
 def test_audits_of_steps_over_seeds_are_whole_and_no_two_share_random_numbers():
     table = kept_tables.read(RESULTS / "steps_over_seeds.csv")
     assert list(table.columns) == [*step_seeds.NAMES, "seed", *step_seeds.COLUMNS, *kept_tables.MADE]

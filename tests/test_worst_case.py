@@ -184,6 +184,7 @@ def test_ratios_are_ratios_of_likelihoods(every_step):
         assert weights.mean() == pytest.approx(1, abs=5 * weights.std() / np.sqrt(len(weights)))
 
 
+@pytest.mark.slow
 def test_fixed_size_batches_show_nearly_what_is_attained_and_more_than_dp_accountings_rdp():
     mechanism = {"noise_multiplier": 1.0, "sample_rate": 512 / 60_000, "steps": 1_180}
     data = audit_worst_case(

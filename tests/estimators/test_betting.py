@@ -42,6 +42,7 @@ def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_few_audits():
     assert refuted(Drifting(1.0), 400, "bets", 30, 0.25) <= binom.ppf(0.98, 30, 0.25)
 
 
+@pytest.mark.slow
 def test_ranks_break_their_promise_where_bets_keep_it():
     assert refuted(SortedByLuck(0.1), 640, "ranks", 20, 0.05) > 10  # one of 20 is promised
     assert refuted(SortedByLuck(0.1), 640, "bets", 20, 0.05) <= 1

@@ -50,6 +50,7 @@ def test_the_page_says_how_often_the_best_threshold_lies(runs):
         assert abs(found - 3 * lies) <= 3 * (3 * lies + 3) ** 0.5 + 1.5
 
 
+@pytest.mark.slow
 def test_the_page_looks_up_what_the_library_computes():
     tables = game.tables()
     for table, runs in zip(tables["runs"], game.RUNS, strict=True):

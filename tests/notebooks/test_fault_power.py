@@ -24,6 +24,7 @@ def test_the_worlds_of_a_fault_are_as_far_apart_as_it_says(fault):
     assert len(np.unique(scores[bits == 1])) <= (100 if few else 40_000)
 
 
+@pytest.mark.slow
 def test_a_table_is_continued_and_counts_the_audits_that_exceed_the_claim(tmp_path, monkeypatch):
     path = tmp_path / "power.json"
     monkeypatch.setattr(fault_power, "AUDITS", 2)

@@ -164,6 +164,7 @@ def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
 
 # Few enough audits for every test run: at alpha = 0.25 they detect an alpha twice as large. The slow test has more, of
 # all methods and rules; those of the claims without a mechanism are also in estimators/test_lower_bounds.py.
+@pytest.mark.slow
 def test_what_claims_to_be_valid_is_wrong_in_at_most_alpha_of_audits():
     row = validity.measure(Cell("pld", "ranks", 500, SampledGaussian(2.5, 0.5, 10), audits=40, alpha=0.25))
     assert row["valid"]

@@ -161,6 +161,7 @@ def test_copies_come_from_the_banks_own_stream(task, bank):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_number_of_copies_is_part_of_the_name_by_which_stores_know_it(task, bank):
     network = bank.template.network
     others = [

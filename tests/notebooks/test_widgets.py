@@ -24,6 +24,7 @@ def test_explorer_answers_a_slider(monkeypatch):
     assert bytes(picture.value) != before
 
 
+@pytest.mark.slow
 def test_the_game_widget_deals_and_counts(monkeypatch):
     drawn = []
     original = game.draw
