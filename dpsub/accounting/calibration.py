@@ -22,6 +22,8 @@ from dpsub.accounting.phases import (
     worlds_of,
 )
 
+ANY_DELTA = 1e-2  # of a posterior that nobody asked for: the larger, the coarser a grid is enough
+
 
 @checks.checked(
     "sample_rate",
@@ -109,7 +111,7 @@ def _for_risk(
     @cache
     def excess(log_sigma: float) -> float:
         training = Training(((math.exp(log_sigma), q),), ((steps,),), worlds)
-        found = risks.of_training(training, prior, fpr, 1e-2 if delta is None else delta)
+        found = risks.of_training(training, prior, fpr, ANY_DELTA if delta is None else delta)
         return float(getattr(found, measure)) - target
 
     # Where the training is about 1-GDP, by the central limit theorem (Dong, Roth and Su, 2022, section 5).

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isclose
 from numbers import Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import xarray as xr
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
+from dpsub.estimators.claims import Assumption
 
 Array = NDArray[np.float64]
 ONE_TRAINING = (
@@ -87,7 +88,7 @@ def audits(argument: str, audited: Any, count: int, *, taken: Collection[str]) -
             for bound in repeat:
                 if numbers(of, bound.epsilon).ndim or bound.epsilon < 0:
                     raise ValueError(f"{of} must hold bounds with an epsilon >= 0, got {_told(bound.epsilon)}")
-                checks.choice(f"{of}: assumes", bound.assumes, ("none", "gdp", "mechanism", "product", "proxy"))
+                checks.choice(f"{of}: assumes", bound.assumes, get_args(Assumption))
             if len(repeat) != count:
                 raise ValueError(f"{of} must have {count} bounds in each repeat, one for each point, got {len(repeat)}")
         found[name] = [list(repeat) for repeat in repeats]

@@ -55,7 +55,9 @@ class Auditor:
         self._share = asked.alpha  # of the bets
         if asked.test_noise and audited.per_sample:
             self._share /= 2
-            self._noise = NoiseTest(self._share, [one.numel() for one in audited.parameters], asked.seed)
+            sizes = [one.numel() for one in audited.parameters]
+            self._noise = NoiseTest(self._share, sizes, asked.seed)
+            self._sampled = _by_parameter(self._noise.sample, sizes)
         self._bettor, self._weights = Bettor(self._share, self._expected), PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
@@ -99,7 +101,7 @@ class Auditor:
         score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
         self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
-            self._noise.observe(_left(*seen.left, sigma, self._noise.sample))
+            self._noise.observe(_left(*seen.left, sigma, self._sampled))
         self._scores.append(score)
         self._bits.append(bit)
         self._sigmas.append(sigma)
@@ -239,15 +241,19 @@ class Auditor:
         return rate
 
 
-def _left(residue: Sequence[Tensor], records: Sequence[Tensor], sigma: float, sample: NDArray[np.int64]) -> Left:
+def _by_parameter(sample: NDArray[np.int64], sizes: Sequence[int]) -> list[Tensor]:
+    """Coordinates of all parameters in a row, in increasing order, as those of each parameter."""
+    ends = np.cumsum(sizes)
+    parts = np.split(sample, np.searchsorted(sample, ends[:-1]))
+    return [torch.as_tensor(part - end + size) for part, end, size in zip(parts, ends, sizes, strict=True)]
+
+
+def _left(residue: Sequence[Tensor], records: Sequence[Tensor], sigma: float, sampled: Sequence[Tensor]) -> Left:
     """What the test of the noise looks at: of tensors in clipping bounds, one for each parameter."""
     flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
-    ends = np.cumsum([len(one) for one in flat])
-    which = np.searchsorted(ends, sample, side="right")
-    inside = [torch.as_tensor(sample[which == place] - ends[place] + len(one)) for place, one in enumerate(flat)]
     return Left(
         _numbers(torch.linalg.vector_norm(one) ** 2 for one in flat) / sigma**2,
-        _positive([one[places.to(one.device)] for one, places in zip(flat, inside, strict=True)]),
+        _positive([one[places.to(one.device)] for one, places in zip(flat, sampled, strict=True)]),
         _positive([one[:SAMPLE] for one in flat]),
         _numbers(one @ other for one, other in zip(flat, of_records, strict=True)).sum() / sigma**2,
         _numbers(one @ one for one in of_records).sum() / sigma**2,

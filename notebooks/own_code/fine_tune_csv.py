@@ -2,8 +2,8 @@
 
     python fine_tune_csv.py reviews.csv gpt2
 
-The CSV has the columns `text` and `label`. The model is a name on the
-Hugging Face hub, or a folder.
+The CSV has the columns `text` and `label`; labels are words or numbers. The
+model is a name on the Hugging Face hub, or a folder.
 """
 
 import sys
@@ -26,6 +26,7 @@ def fine_tune(csv, name, layers, *, noise_multiplier=1.0):
     tokenizer = AutoTokenizer.from_pretrained(name)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     table = pd.read_csv(csv)
+    labels, names = pd.factorize(table["label"], sort=True)
     read = tokenizer(
         list(table["text"]),
         padding="max_length",
@@ -36,11 +37,11 @@ def fine_tune(csv, name, layers, *, noise_multiplier=1.0):
     records = TensorDataset(
         read["input_ids"],
         read["attention_mask"],
-        torch.tensor(table["label"].to_numpy()),
+        torch.from_numpy(labels),
     )
     model = AutoModelForSequenceClassification.from_pretrained(
         name,
-        num_labels=int(table["label"].nunique()),
+        num_labels=len(names),
         pad_token_id=tokenizer.pad_token_id,
         attn_implementation="eager",
     )

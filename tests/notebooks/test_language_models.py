@@ -117,7 +117,7 @@ def test_a_csv_is_fine_tuned_from_a_folder_and_audited(tmp_path):
     shape = {"vocab_size": 8, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "num_labels": 2}
     config = transformers.GPT2Config(**shape, bos_token_id=1, eos_token_id=1)
     transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
-    table = pd.DataFrame({"text": ["the film was good", "a bad film"] * 20, "label": np.tile([1, 0], 20)})
+    table = pd.DataFrame({"text": ["the film was good", "a bad film"] * 20, "label": np.tile(["liked", "not"], 20)})
     table.to_csv(tmp_path / "reviews.csv", index=False)
     _, report, statement = fine_tune_csv.fine_tune(tmp_path / "reviews.csv", str(tmp_path), ["c_attn"])
     assert not report.refuted

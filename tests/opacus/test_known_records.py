@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from dpsub._core.noise_test import Left
 from dpsub.opacus import audit_optimizer
 from dpsub.opacus.audited_steps import clipped_sum
-from dpsub.opacus.auditors import _left
+from dpsub.opacus.auditors import _by_parameter, _left
 
 
 def test_tensors_are_looked_at_as_arrays_are():
@@ -19,7 +19,8 @@ def test_tensors_are_looked_at_as_arrays_are():
     residue, records = ([torch.tensor(rng.normal(size=shape)) for shape in shapes] for _ in range(2))
     sizes, sample = [one.numel() for one in residue], np.array([0, 11, 12, 100, 312, 314])
     flat = [np.concatenate([one.numpy().ravel() for one in each]) / 0.5 for each in (residue, records)]
-    for found, right in zip(_left(residue, records, 0.5, sample), Left.of(*flat, sizes, sample), strict=True):
+    seen = _left(residue, records, 0.5, _by_parameter(sample, sizes))
+    for found, right in zip(seen, Left.of(*flat, sizes, sample), strict=True):
         np.testing.assert_allclose(found, right)
 
 
