@@ -13,6 +13,7 @@ from typing import Any
 import claims
 import copies
 import gallery
+import joining
 import nbformat
 import slim
 import yaml
@@ -66,6 +67,7 @@ def stage() -> None:
         nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
     claims.stage(STAGED)
     gallery.stage(STAGED)
+    joining.stage(STAGED, site_config().get("repository", {}))
 
 
 def main() -> int:

@@ -155,13 +155,13 @@ def without_untitled_sections(app: Sphinx, document: nodes.document) -> None:
 
 
 def used_in(app: Sphinx, document: nodes.document, page: str) -> None:
-    """Say of each name which notebooks use it, where codeautolink would list every section of them."""
+    """Say of each name which pages use it, where codeautolink would list every section of them."""
     wanted = list(document.findall(DeferredExamples))
     users: dict[str, list[str]] = {}
     for other in app.env.collect_relations() if wanted else ():  # in the order of the contents
         blocks = app.env.sphinx_codeautolink_transforms.get(other, ())
         for name in {name.resolved_location for block in blocks for name in block.names}:
-            if other.startswith("notebooks/"):
+            if not other.startswith("book/api"):
                 users.setdefault(name, []).append(other)
     for deferred in wanted:
         found = users.get(deferred.ref, [])

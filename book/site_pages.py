@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import joining
 import pictures
 import yaml
 from build import repository_url
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = "notebooks/quickstart.ipynb"
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
-MOVED = {  # old pages, and those that replace them
+MOVED = {  # old pages, and the pages or sections that replace them
     "notebooks/the_paper_beside_us": "book/the_paper_beside_us",
     **dict.fromkeys(
         (f"notebooks/figA{old}" for old in ("1_accuracy", "2_clipping", "3_steps", "4_learning_rate")),
@@ -40,6 +41,7 @@ REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8" /><meta http-equiv="Refresh" content="0; url={url}" />
 <title>This page has moved</title></head><body><a href="{url}">This page has moved</a></body></html>
 """
+OF_NOTEBOOKS = ("download-buttons", "launch-buttons")
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
 
 
@@ -172,6 +174,8 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     if says:
         lines.append(f'<meta name="description" content="{escape(says)}" />')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
+    if page in joining.included(ROOT).values() and page.startswith("book/"):  # no notebook to download or to launch
+        context["header_buttons"] = [one for one in context["header_buttons"] if one.get("label") not in OF_NOTEBOOKS]
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
 
@@ -207,9 +211,13 @@ def number_exercises(app: Sphinx, env: BuildEnvironment) -> None:
 
 def redirect(app: Sphinx, exception: Exception | None) -> None:
     """Lead from the addresses of old pages to those that replace them."""
-    for old, new in MOVED.items() if app.builder.format == "html" and not exception else ():
-        page = Path(app.outdir) / f"{old}.html"
-        page.write_text(REDIRECT.format(url=app.builder.get_relative_uri(old, new)))
+    if app.builder.format != "html" or exception:
+        return
+    sections = {f"notebooks/{name}": page for name, page in joining.included(ROOT).items()}
+    for old, new in {**MOVED, **dict(zip(sections, sections, strict=True))}.items():
+        url = app.builder.get_relative_uri(old, sections.get(new, new))
+        place = f"#{joining.section_id(Path(new).name)}" if new in sections else ""
+        (Path(app.outdir) / f"{old}.html").write_text(REDIRECT.format(url=url + place))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -21,6 +21,7 @@ UNUSED_FILES = (
     "_static/vendor/fontawesome/*/webfonts/fa-v4compatibility.*",
     "_static/**/*.map",
     "_static/sphinx-thebe.*",
+    "_sources/book/*.ipynb",  # pages that show several notebooks
 )
 UNUSED_TAGS = re.compile(
     r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>"
@@ -33,6 +34,9 @@ SHORT_SVG = {"digits": 5, "cdigits": 5, "shorten_ids": True, "strip_ids": True, 
 GROUND = re.compile(  # of a figure of matplotlib's, and of its axes
     r'(<g id="(?:figure_1|axes_\d+)">\s*)<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 )
+FIGURE = re.compile(r'<img (?=[^>]*\bsrc="([^"]*_images/[^"]+\.svg)")(?![^>]*\b(?:width|loading)=)')
+POINTS = re.compile(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"')
+PIXELS = 4 / 3  # a point's, in CSS
 COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but for those that state a license
 RULE = re.compile(r"(?:^|(?<=[{};/]))[^{}@;/]+\{[^{}]*\}")
 CLASS = re.compile(r"\.(-?[A-Za-z_](?:[\w-]|\\.)*)")
@@ -69,8 +73,25 @@ def slim(site: Path, notebooks: Path) -> None:
     vars(options).update(SHORT_SVG)
     for path in site.glob("_images/*.svg"):
         path.write_text(scour.scourString(GROUND.sub(r"\1", path.read_text()), options))
-    for path in site.glob("_sources/notebooks/*.ipynb"):  # what is downloaded runs in JupyterLab
+    for path in site.rglob("*.html"):
+        path.write_text(with_figures_later(path.read_text(), path.parent))
+    offered = [*site.glob("_sources/notebooks/*.ipynb"), *site.glob("_downloads/*/*.ipynb")]
+    for path in offered:  # what is downloaded runs in JupyterLab
         nbformat.write(copies.for_readers(nbformat.read(notebooks / path.name, as_version=4)), path)
+
+
+def with_figures_later(page: str, folder: Path) -> str:
+    """A page whose figures load when they come into view, all but the first. Room is kept for each."""
+    first = FIGURE.search(page)
+
+    def later(figure: re.Match[str]) -> str:
+        size = POINTS.search((folder / figure[1]).read_text())
+        if size is None or figure.start() == first.start():
+            return figure[0]
+        width, height = (round(PIXELS * float(points)) for points in size.groups())
+        return f'<img loading="lazy" width="{width}" height="{height}" '
+
+    return FIGURE.sub(later, page)
 
 
 def used_rules(style: str, words: set[str]) -> str:

@@ -10,6 +10,7 @@ import build
 import claims
 import copies
 import gallery
+import joining
 import look
 import matplotlib.pyplot as plt
 import nbformat
@@ -247,9 +248,10 @@ def test_notebooks_that_are_not_there_are_named(monkeypatch):
 
 
 def pages_of(root):
-    """The pages and notebooks that there are, and those that the contents list."""
+    """The pages and notebooks that there are, and those that the contents list or a page includes."""
     there = [*root.glob("book/*.md"), *root.glob("book/api/*.md"), *root.glob("notebooks/*.ipynb")]
-    listed = look.listed(root / "book/_toc.yml")
+    sections = [f"notebooks/{name}" for name in joining.included(root)]
+    listed = [*look.listed(root / "book/_toc.yml"), *sections]
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in there), sorted(listed)
 
 
@@ -287,8 +289,8 @@ def test_a_new_notebook_needs_itself_and_a_line_in_the_contents(tmp_path, monkey
     for path in tmp_path.glob("notebooks/*.ipynb"):  # the others were not executed here
         if path.stem != "thrown_away":
             path.unlink()
-    for made in (claims, gallery):
-        monkeypatch.setattr(made, "stage", lambda staged: None)
+    for made in (claims, gallery, joining):
+        monkeypatch.setattr(made, "stage", lambda *staged: None)
     build.stage()
     assert (tmp_path / "_build/src/notebooks/thrown_away.ipynb").exists()
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import claims
 import gallery
+import joining
 import look
 import nbformat
 import pytest
@@ -220,7 +221,7 @@ def test_the_built_pages_describe_every_name_and_say_where_it_is_used():
 
 @pytest.mark.parametrize("paper", claims.papers(), ids=lambda paper: paper.key)
 def test_the_claims_figures_pages_and_names_exist(paper):
-    pages = look.listed(ROOT / "book/_toc.yml")
+    pages = [*look.listed(ROOT / "book/_toc.yml"), *(f"notebooks/{name}" for name in joining.included(ROOT))]
     assert paper.page in pages
     for item in paper.items:
         claimed = {"claims", "found", "scale"} if "claims" in item else {"states", "code", "differs"}

@@ -86,7 +86,7 @@ def test_the_search_finds_a_word_without_a_network(page):
     page.on("request", lambda request: asked.append(request.url))
     page.goto((SITE / "search.html").as_uri() + "?q=mislabeled")
     page.wait_for_selector("#search-results li a")
-    assert "S4_mislabeled.html" in "".join(
+    assert "record_adversaries.html" in "".join(
         page.eval_on_selector_all("#search-results li a", "links => links.map(link => link.href)")
     )
     assert all(url.startswith("file:") for url in asked)
@@ -138,12 +138,12 @@ def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
     grounds = "boxes => boxes.map(box => getComputedStyle(box).backgroundColor)"
     boxes = 0
     for name in PAGES:
-        if not name.startswith("notebooks/") or 'class="dpsub-explorer' not in (SITE / name).read_text():
+        if 'class="dpsub-explorer' not in (SITE / name).read_text():
             continue
         page.goto(f"{address}/{name}")
         page.evaluate(f"{look.MARKED}.theme = 'dark'")
         found = page.eval_on_selector_all(".cell_output div.text_html:has(.dpsub-explorer)", grounds)
-        assert set(found) == {"rgba(0, 0, 0, 0)"}
+        assert set(found) <= {"rgba(0, 0, 0, 0)"}
         boxes += len(found)
     assert boxes
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import joining
 import look
 import nbformat
 import pictures
@@ -93,14 +94,17 @@ def test_exercises_are_counted_on_each_page():
 
 def test_old_addresses_lead_to_pages_that_there_are(tmp_path):
     listed = look.listed(ROOT / "book/_toc.yml")
-    assert set(site_pages.MOVED.values()) <= set(listed)
-    assert not set(site_pages.MOVED) & set(listed)
+    sections = {f"notebooks/{name}": page for name, page in joining.included(ROOT).items()}
+    assert set(site_pages.MOVED.values()) <= {*listed, *sections}
+    assert set(sections.values()) <= set(listed)
+    assert not {*site_pages.MOVED, *sections} & set(listed)
 
     builder = SimpleNamespace(format="html", get_relative_uri=lambda old, new: f"../{new}.html")
     (tmp_path / "notebooks").mkdir()
     site_pages.redirect(SimpleNamespace(builder=builder, outdir=tmp_path), None)
-    for old, new in site_pages.MOVED.items():
-        assert f'url=../{new}.html"' in (tmp_path / f"{old}.html").read_text()
+    for old, new in [*site_pages.MOVED.items(), *((section, section) for section in sections)]:
+        place = f"{sections[new]}.html#{joining.section_id(new[10:])}" if new in sections else f"{new}.html"
+        assert f'url=../{place}"' in (tmp_path / f"{old}.html").read_text()
     assert look.pages(tmp_path) == []
 
 
