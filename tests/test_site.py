@@ -157,7 +157,7 @@ def test_the_site_is_light():
 
 
 def test_icons_and_formulas_are_drawn_in_their_fonts(page, address):
-    page.goto(f"{address}/book/what_does_my_epsilon_protect.html", wait_until="networkidle")
+    page.goto(f"{address}/book/theorems.html", wait_until="networkidle")
     for family in ("Font Awesome", "STIX Two Math"):
         loaded = f"one => one.status == 'loaded' && one.family.includes('{family}')"
         page.wait_for_function(f"() => [...document.fonts].some({loaded})")

@@ -100,7 +100,8 @@ def test_old_addresses_lead_to_pages_that_there_are(tmp_path):
     assert not {*site_pages.MOVED, *sections} & set(listed)
 
     builder = SimpleNamespace(format="html", get_relative_uri=lambda old, new: f"../{new}.html")
-    (tmp_path / "notebooks").mkdir()
+    for folder in ("book", "notebooks"):
+        (tmp_path / folder).mkdir()
     site_pages.redirect(SimpleNamespace(builder=builder, outdir=tmp_path), None)
     for old, new in [*site_pages.MOVED.items(), *((section, section) for section in sections)]:
         place = f"{sections[new]}.html#{joining.section_id(new[10:])}" if new in sections else f"{new}.html"
