@@ -12,7 +12,6 @@ from typing import Any
 
 import claims
 import copies
-import gallery
 import joining
 import nbformat
 import slim
@@ -66,7 +65,6 @@ def stage() -> None:
         copies.check(copy, nbformat.read(path, as_version=4), path.stem)
         nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
     claims.stage(STAGED)
-    gallery.stage(STAGED)
     joining.stage(STAGED, site_config().get("repository", {}))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import predicates
 import yaml
 from predicates import Interval, Value
+from thumbnails import picture
 
 import dpsub
 
@@ -43,7 +44,6 @@ VERDICTS = {
     "holds in part": ("◐", "some parts are true and others false"),
     "differs": ("○", "every part is false"),
     "not settled": ("◌", "what was run does not decide a part that matters"),
-    "implemented": ("▪", "nothing is claimed that could be true or false; dpsub has it"),
 }
 RULE = """
 Each part of a claim is a predicate over this book's numbers; they are in `book/claims/`. *Near* and *tight* mean at
@@ -186,9 +186,6 @@ class Paper:
                         f"the page what they show, and in book/claims/{self.key}.yaml what decides it"
                     )
 
-    def verdict(self, item: dict[str, Any], numbers: Glued) -> str:
-        return verdict(self.answers(item, numbers)) if "claims" in item else "implemented"
-
     @cached_property
     def decided(self) -> list[dict[str, Any]]:
         """The items that claim something."""
@@ -269,16 +266,18 @@ def mark(answer: bool | None) -> str:
 
 def rows(of: Paper, numbers: Glued) -> Iterator[str]:
     """The table of a paper's claims."""
-    yield ":::{list-table}\n:header-rows: 1\n:widths: 30 32 24 14\n\n* - The paper states\n  - Found here"
-    yield "  - Here, and in the paper\n  - Verdict"
+    yield ":::{list-table}\n:header-rows: 1\n:widths: 40 60\n:class: dpsub-claims\n"
+    yield "* - The paper states\n  - Found here"
+    before = ""
     for item in of.decided:
         answers = of.answers(item, numbers)
-        parts = stated(item, answers)
-        yield f"* - {{doc}}`{item['item']} </{page_of(item)}>`"
-        yield from (f"\n    {part}" for part in parts)
+        yield f"* - {{doc}}`{item['item']} </{page_of(item)}>` {shown(verdict(answers))}"
+        yield from (f"\n    {part}" for part in stated(item, answers))
         scale = {name: of.told(text, numbers) for name, text in item["scale"].items()}
-        yield f"\n  - {of.told(item['found'], numbers)}"
-        yield f"  - {scale['ours']}\n\n    *Paper*: {scale['paper']}\n\n  - {shown(verdict(answers))}"
+        ours = f"{picture(item, numbers.folder)}\n\n    " if "figure" in item and base(item) != before else ""
+        yield f"\n  - {ours}{of.told(item['found'], numbers)}"
+        yield f"\n    *Here*: {scale['ours']}\n\n    *Paper*: {scale['paper']}\n"
+        before = base(item)
     yield ":::"
 
 

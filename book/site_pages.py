@@ -32,6 +32,7 @@ CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show about 160
 MOVED = {  # old pages, and the pages or sections that replace them
     "book/what_does_my_epsilon_protect": "book/which_epsilon_to_state",
+    "book/gallery": "book/the_paper_beside_us",
     "notebooks/the_paper_beside_us": "book/the_paper_beside_us",
     **dict.fromkeys(
         (f"notebooks/figA{old}" for old in ("1_accuracy", "2_clipping", "3_steps", "4_learning_rate")),

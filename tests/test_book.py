@@ -9,7 +9,6 @@ from pathlib import Path
 import build
 import claims
 import copies
-import gallery
 import joining
 import look
 import matplotlib.pyplot as plt
@@ -289,7 +288,7 @@ def test_a_new_notebook_needs_itself_and_a_line_in_the_contents(tmp_path, monkey
     for path in tmp_path.glob("notebooks/*.ipynb"):  # the others were not executed here
         if path.stem != "thrown_away":
             path.unlink()
-    for made in (claims, gallery, joining):
+    for made in (claims, joining):
         monkeypatch.setattr(made, "stage", lambda *staged: None)
     build.stage()
     assert (tmp_path / "_build/src/notebooks/thrown_away.ipynb").exists()

@@ -1,4 +1,4 @@
-"""The reference pages: dpsub's public names, the gallery, the glossary, the bibliography, the installation."""
+"""The reference pages: dpsub's public names, the papers' figures, the glossary, the bibliography, the installation."""
 
 import inspect
 import re
@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import claims
-import gallery
 import joining
 import look
 import nbformat
 import pytest
 import reference
+import thumbnails
 from bs4 import BeautifulSoup
 from fuzz import faces
 from pybtex.database import parse_file
@@ -240,18 +240,17 @@ def figures_of(notebook):
     return [cell.metadata.mystnb.figure.name for cell in cells if "figure" in cell.metadata.get("mystnb", {})]
 
 
-def test_the_gallery_shows_the_files_that_the_site_keeps(tmp_path):
+def test_claims_show_the_files_that_the_site_keeps(tmp_path):
     drawn = '<svg viewBox="0 0 480.5 200">\n</svg>'
     figure = {"figure": {"name": "fig-a", "caption": "A."}, "image": {"alt": 'An "a" < b.'}}
     cell = nbformat.v4.new_code_cell("plot()", metadata={"mystnb": figure})
     cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": drawn})]
-    (tmp_path / "notebooks").mkdir()
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "notebooks/page.ipynb")
-    shown = gallery.picture({"figure": "fig-a", "notebook": "page"}, tmp_path)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "page.ipynb")
+    shown = thumbnails.picture({"figure": "fig-a", "notebook": "page"}, tmp_path)
     assert 'alt="An &quot;a&quot; &lt; b." width="480" height="200" loading="lazy"' in shown
     assert 'href="../notebooks/page.html#fig-a"' in shown
     with pytest.raises(ValueError, match=r"page.ipynb draws, got 'fig-b' for Figure 1: it draws fig-a"):
-        gallery.picture({"item": "Figure 1", "figure": "fig-b", "notebook": "page"}, tmp_path)
+        thumbnails.picture({"item": "Figure 1", "figure": "fig-b", "notebook": "page"}, tmp_path)
 
 
 def test_terms_are_defined_once_in_order_and_linked():
@@ -299,14 +298,12 @@ def test_the_installation_names_what_there_is():
 
 
 @pytest.mark.book
-@pytest.mark.skipif(not (SITE / "book/gallery.html").exists(), reason="the book is not built: make book")
-def test_the_built_gallery_shows_figures_that_are_there_and_leads_to_them():
-    html = (SITE / "book/gallery.html").read_text()
+@BUILT
+@pytest.mark.parametrize("paper", claims.papers(), ids=lambda paper: paper.key)
+def test_the_built_claims_show_figures_that_are_there_and_lead_to_them(paper):
+    html = (SITE / f"{paper.page}.html").read_text()
     shown = re.findall(r'<a class="dpsub-thumbnail" href="\.\./([^"#]+)#([^"]+)"><img src="\.\./([^"]+)"', html)
-    with_figure = {
-        (paper.key, claims.base(item)) for paper in claims.papers() for item in paper.items if "figure" in item
-    }
-    assert len(shown) == len(with_figure)
+    assert len(shown) == len({claims.base(item) for item in paper.items if "figure" in item})
     for page, figure, image in shown:
         assert (SITE / image).exists(), (page, figure)
         assert f'id="{figure}"' in (SITE / page).read_text(), (page, figure)

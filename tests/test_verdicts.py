@@ -220,7 +220,7 @@ def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
         (3.0, 1.0, "not settled"),
     ]:
         numbers = notebook_with(tmp_path, of_early=early, of_late=late)
-        assert paper.verdict(item, numbers) == verdict
+        assert claims.verdict(paper.answers(item, numbers)) == verdict
         table = "\n".join(claims.rows(paper, numbers))
         assert f"{np.mean(early):.2f} and {np.mean(late):.2f}." in table
         assert f"digits, {np.size(early)} seeds" in table

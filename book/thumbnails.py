@@ -1,0 +1,50 @@
+"""Small pictures of our figures, beside what the papers claim of theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+SVG = "image/svg+xml"
+
+
+def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
+    """The figures of an executed notebook: the file that the site keeps each in, its alternative text, its size.
+
+    myst-nb names an image's file by the hash of its contents. So claims show the files that are there already.
+    """
+    found = {}
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        about = cell.metadata.get("mystnb", {})
+        drawn = [output.data[SVG] for output in cell.get("outputs", []) if SVG in output.get("data", {})]
+        if "figure" in about and drawn:
+            contents = os.linesep.join(drawn[0].splitlines()).encode()
+            file = f"{hashlib.sha256(contents).hexdigest()}.svg"
+            found[about["figure"]["name"]] = (file, about["image"]["alt"], size(drawn[0]))
+    return found
+
+
+def size(drawn: str) -> str:
+    """The attributes that keep room for a picture before it is loaded."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+    return f' width="{float(found[1]):.0f}" height="{float(found[2]):.0f}"' if found else ""
+
+
+def picture(item: dict[str, Any], notebooks: Path) -> str:
+    """Our figure of a paper's item, small, as a link to itself; loaded when it comes into view."""
+    drawn = images(notebooks / f"{item['notebook']}.ipynb")
+    if item["figure"] not in drawn:
+        raise ValueError(
+            f"book/claims must name a figure that {item['notebook']}.ipynb draws, got {item['figure']!r} for "
+            f"{item['item']}: it draws {', '.join(drawn) or 'none'}"
+        )
+    file, alt, room = drawn[item["figure"]]
+    target = f"../notebooks/{item['notebook']}.html#{item['figure'].lower()}"
+    shown = f'<img src="../_images/{file}" alt="{html.escape(alt)}"{room} loading="lazy">'
+    return f'<a class="dpsub-thumbnail" href="{target}">{shown}</a>'
