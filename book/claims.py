@@ -265,19 +265,21 @@ def mark(answer: bool | None) -> str:
 
 
 def rows(of: Paper, numbers: Glued) -> Iterator[str]:
-    """The table of a paper's claims."""
+    """The table of a paper's claims; a figure or a scale that is also that of the row above is not repeated."""
     yield ":::{list-table}\n:header-rows: 1\n:widths: 40 60\n:class: dpsub-claims\n"
     yield "* - The paper states\n  - Found here"
-    before = ""
+    above: dict[str, Any] = {"item": ""}
     for item in of.decided:
         answers = of.answers(item, numbers)
         yield f"* - {{doc}}`{item['item']} </{page_of(item)}>` {shown(verdict(answers))}"
         yield from (f"\n    {part}" for part in stated(item, answers))
-        scale = {name: of.told(text, numbers) for name, text in item["scale"].items()}
-        ours = f"{picture(item, numbers.folder)}\n\n    " if "figure" in item and base(item) != before else ""
-        yield f"\n  - {ours}{of.told(item['found'], numbers)}"
-        yield f"\n    *Here*: {scale['ours']}\n\n    *Paper*: {scale['paper']}\n"
-        before = base(item)
+        draws = "figure" in item and item["figure"] != above.get("figure")
+        ours = f"{picture(item, numbers.folder)}\n\n    " if draws else ""
+        yield f"\n  - {ours}{of.told(item['found'], numbers)}\n"
+        if (base(item), item["scale"]) != (base(above), above.get("scale")):
+            scale = {name: of.told(text, numbers) for name, text in item["scale"].items()}
+            yield f"    *Here*: {scale['ours']}\n\n    *Paper*: {scale['paper']}\n"
+        above = item
     yield ":::"
 
 

@@ -227,6 +227,15 @@ def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
         assert claims.shown(verdict) in table
 
 
+def test_rows_of_one_figure_say_their_scale_once(one_paper, tmp_path):
+    numbers = notebook_with(tmp_path, of_early=3.0, of_late=1.0)
+    for other, times in [({}, 1), ({"scale": {"ours": "MNIST", "paper": "CIFAR-10"}}, 2)]:
+        paper = one_paper()
+        paper.items = [ROW | {"item": "Figure 1, early"}, ROW | {"item": "Figure 1, late"} | other]
+        table = "\n".join(claims.rows(paper, numbers))
+        assert table.count("*Here*") == table.count("*Paper*") == times
+
+
 def test_a_sentence_that_the_numbers_do_not_say_is_refused(one_paper, tmp_path):
     paper = one_paper()
     sentence = {"states": "Later is less.", "decides": "of.early > of.late"}
