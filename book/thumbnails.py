@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 
 SVG = "image/svg+xml"
+HIGHEST = 220  # pixels
 
 
 def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
@@ -31,9 +32,13 @@ def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
 
 
 def size(drawn: str) -> str:
-    """The attributes that keep room for a picture before it is loaded."""
+    """The attributes that make a picture small, and keep room for it before it is loaded."""
     found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
-    return f' width="{float(found[1]):.0f}" height="{float(found[2]):.0f}"' if found else ""
+    if not found:
+        return ""
+    width, height = float(found[1]), float(found[2])
+    scale = min(1, HIGHEST / height)
+    return f' width="{scale * width:.0f}" height="{scale * height:.0f}"'
 
 
 def picture(item: dict[str, Any], notebooks: Path) -> str:

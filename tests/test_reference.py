@@ -241,13 +241,13 @@ def figures_of(notebook):
 
 
 def test_claims_show_the_files_that_the_site_keeps(tmp_path):
-    drawn = '<svg viewBox="0 0 480.5 200">\n</svg>'
+    drawn = '<svg viewBox="0 0 480.5 440">\n</svg>'
     figure = {"figure": {"name": "fig-a", "caption": "A."}, "image": {"alt": 'An "a" < b.'}}
     cell = nbformat.v4.new_code_cell("plot()", metadata={"mystnb": figure})
     cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": drawn})]
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "page.ipynb")
     shown = thumbnails.picture({"figure": "fig-a", "notebook": "page"}, tmp_path)
-    assert 'alt="An &quot;a&quot; &lt; b." width="480" height="200" loading="lazy"' in shown
+    assert 'alt="An &quot;a&quot; &lt; b." width="240" height="220" loading="lazy"' in shown
     assert 'href="../notebooks/page.html#fig-a"' in shown
     with pytest.raises(ValueError, match=r"page.ipynb draws, got 'fig-b' for Figure 1: it draws fig-a"):
         thumbnails.picture({"item": "Figure 1", "figure": "fig-b", "notebook": "page"}, tmp_path)
