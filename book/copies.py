@@ -59,6 +59,7 @@ FOLDED = "hide-input"
 SEEN = {"text/plain", "text/html", "text/markdown", "image/svg+xml", "image/png"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 GLUES = "from own_code.glue import"
+HERO = "hero"
 READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
 
 
@@ -321,7 +322,7 @@ def as_page(executed: NotebookNode, name: str) -> NotebookNode:
             f"{name}: {{eval}}`{missing.args[0]}` has no executed value: execute it with book/run.py (`make notebooks`)"
         ) from None
     executed.cells[0].source = executed.cells[0].source.removesuffix(READS_BEST).rstrip()
-    return without_idle_bars(with_captions(executed, name))
+    return with_hero_on_top(without_idle_bars(with_captions(executed, name)))
 
 
 def with_captions(notebook: NotebookNode, name: str) -> NotebookNode:
@@ -360,6 +361,15 @@ def without_idle_bars(notebook: NotebookNode) -> NotebookNode:
             silent = []
         cells.append(cell)
     notebook.cells = cells + out_of_sight(silent)
+    return notebook
+
+
+def with_hero_on_top(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with what is tagged `hero` beneath its title: what the page found, where a reader begins."""
+    title, *others = notebook.cells
+    hero = [cell for cell in others if HERO in cell.metadata.get("tags", [])]
+    below = [cell for cell in others if cell not in hero]
+    notebook.cells = [title, *hero, *below]
     return notebook
 
 

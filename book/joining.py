@@ -98,7 +98,7 @@ def as_section(notebook: NotebookNode, name: str, repository: dict[str, str]) ->
     """
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = HEADING.sub(lambda found: found[1] or "#", cell.source)
+            cell.source = HEADING.sub(lambda found: found[1] or "#", BEFORE.sub("", cell.source).rstrip())
             cell.source = LINK.sub("](../notebooks/", cell.source)
         for record in (output.metadata.get("scrapbook") for output in cell.get("outputs", []) if "metadata" in output):
             if record:
@@ -106,8 +106,8 @@ def as_section(notebook: NotebookNode, name: str, repository: dict[str, str]) ->
     first = notebook.cells[0]
     offered = [f"{{download}}`{name}.ipynb <../notebooks/{name}.ipynb>`"]
     offered += [f"[{where}]({address})" for where, address in launches(name, repository).items()]
-    first.source = f"({name})=\n{BEFORE.sub('', first.source).rstrip()}\n\n**Notebook**: {', '.join(offered)}"
-    return notebook.cells
+    first.source = f"({name})=\n{first.source}\n\n**Notebook**: {', '.join(offered)}"
+    return [cell for cell in notebook.cells if cell.source]
 
 
 def launches(name: str, repository: dict[str, str]) -> dict[str, str]:

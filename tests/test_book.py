@@ -208,6 +208,15 @@ def test_the_site_shows_texts_for_expressions_and_captions_with_their_figures():
     assert page.cells[1].metadata.mystnb.figure == {"name": "fig-page", "caption": "Of 2,500 runs."}
 
 
+def test_what_a_page_found_stands_beneath_its_title():
+    notebook = with_prose()
+    notebook.cells.insert(2, nbformat.v4.new_markdown_cell("Before it was found."))
+    notebook.cells[3].metadata["tags"] = [copies.HERO]
+    page = copies.as_page(notebook, "page")
+    assert [cell.source for cell in page.cells] == [ON_THE_SITE, "plot()", "Before it was found."]
+    assert page.cells[1].metadata.mystnb.figure.caption == "Of 2,500 runs."
+
+
 def test_an_expression_that_was_not_evaluated_is_refused():
     for found, missing in ((1, "found"), (4, "runs")):
         notebook = with_prose()

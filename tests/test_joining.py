@@ -6,11 +6,8 @@ import joining
 import nbformat
 import pytest
 
-SECTION = """# A notebook
-
-It counts.
-
-:::{admonition} Before you start
+TITLE = "# A notebook\n\nIt counts."
+BEFORE = """:::{admonition} Before you start
 :class: note
 Nothing.
 :::"""
@@ -29,7 +26,7 @@ def with_sections(tmp_path):
     code.outputs = [nbformat.v4.new_output("stream", text="1")]
     for name in ("one", "two", "three"):
         cells = [
-            nbformat.v4.new_markdown_cell(SECTION),
+            *map(nbformat.v4.new_markdown_cell, [f"{TITLE}\n\n{BEFORE}"] if name == "one" else [TITLE, BEFORE]),
             deepcopy(code),
             nbformat.v4.new_markdown_cell(f"## More\n{LINKS}"),
         ]

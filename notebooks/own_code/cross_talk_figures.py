@@ -72,7 +72,8 @@ def by_score(ax, found, limit):
             )
         label = {"label": None} if row else {}
         ax.plot(alone, row, **ALONE | label)
-        names.append(f"{KINDS[kind]}, m = {pairs:,}, n = {records:,}")
+        of_run = f"m = {pairs:,}, n = {records:,}"
+        names.append(f"{KINDS[kind]},\n{of_run}")
     at_most(ax, limit)
     ax.axvline(0, color="0.8", lw=0.7, zorder=0)
     ax.set_yticks(np.arange(len(names)), names)

@@ -9,6 +9,7 @@ HTML that needs no kernel and loads nothing.
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,12 @@ MOST_STEPS = 40  # of an animation; of more, as many at even distances
 # Quantiles of the scores that the histograms hold. The others go into the
 # outer bars.
 NEAR, FAR = 0.0005, 0.9995
+# Trainings such as a reader has; presets.html says of what.
+TRAININGS = {
+    "mnist": {"sigma": 1.1, "q": 0.00427, "steps": 14_063, "delta": 1e-5},
+    "census": {"sigma": 2, "q": 0.0157, "steps": 1_272, "delta": 1e-5},
+    "texts": {"sigma": 0.8, "q": 0.025, "steps": 400, "delta": 1e-5},
+}
 # The training that is audited from outside, and step by step.
 TRAINING = "digits-linear-blank-substitute"
 PAIRS = 200
@@ -45,13 +52,15 @@ class Page:
 def filled(template, **values):
     """A template of the assets.
 
-    {{style}} stands for the style sheet, {{its name}} for each value, as
-    JSON, and any other {{name}} for the script or the piece of HTML of that
-    name.
+    {{style}} stands for the style sheet, {{its name}} for each value, which
+    is a page or becomes JSON, and any other {{name}} for the script or the
+    piece of HTML of that name.
     """
 
     def text(found):
         name = found[1]
+        if isinstance(values.get(name), Page):
+            return values[name].data
         if name in values:
             told = json.dumps(
                 values[name], separators=(",", ":"), allow_nan=False
@@ -77,6 +86,27 @@ def within(name, value, low, high):
     return told.replace("e-0", "e-")
 
 
+@cache
+def substitute_epsilons():
+    """The ε and δ of the trainings of the presets."""
+    return {
+        name: {
+            "epsilon": round(
+                accounting.epsilon(
+                    noise_multiplier=one["sigma"],
+                    sample_rate=one["q"],
+                    steps=one["steps"],
+                    delta=one["delta"],
+                    adjacency="substitute",
+                ),
+                2,
+            ),
+            "delta": one["delta"],
+        }
+        for name, one in TRAININGS.items()
+    }
+
+
 def training_page(
     *, noise_multiplier=1.0, sample_rate=0.01, steps=1_000, delta=1e-5
 ):
@@ -100,9 +130,9 @@ def training_page(
         "steps": within("steps", steps, 1, 100_000),
         "delta": within("delta", delta, 1e-10, 0.01),
     }
-    return filled(
-        "explorer.html", starts=starts, checked=CHECKED, within=WITHIN
-    )
+    presets = filled("presets.html", **TRAININGS)
+    about = {"checked": CHECKED, "within": WITHIN}
+    return filled("explorer.html", starts=starts, presets=presets, **about)
 
 
 def attacker_page(*, epsilon=1.0, delta=1e-5):
@@ -121,7 +151,8 @@ def attacker_page(*, epsilon=1.0, delta=1e-5):
         "epsilon": within("epsilon", epsilon, 0.01, 100),
         "delta": within("delta", delta, 1e-12, 0.1),
     }
-    return filled("attacker.html", starts=starts)
+    presets = filled("presets.html", **substitute_epsilons())
+    return filled("attacker.html", starts=starts, presets=presets)
 
 
 def runs_page(*, epsilon=10.0, delta=1e-5, runs=2_500):
@@ -145,7 +176,10 @@ def runs_page(*, epsilon=10.0, delta=1e-5, runs=2_500):
         "runs": within("runs", runs, 50, 500_000),
     }
     tables = json.loads((ASSETS / "run_planning.json").read_text())
-    return filled("runs.html", starts=starts, tables=tables)
+    presets = filled("presets.html", **substitute_epsilons())
+    return filled(
+        "runs.html", starts=starts, tables=tables, presets=presets
+    )
 
 
 def drifting_scores(result, *, delta, bins=40, alpha=0.05):

@@ -208,7 +208,7 @@ def draw_cells(wrong, tight, rows, *, rules=()):
     """The same of many cells, as two grids of numbers.
 
     Args:
-        wrong, tight: axes, as for `draw`.
+        wrong, tight: axes, for the first and the second.
         rows: a data frame with columns (share, …) and (mean, …): the share
             of bounds that exceed the truth, and the mean bound over it.
         rules: rows above which a line separates groups.
@@ -227,46 +227,36 @@ def draw_cells(wrong, tight, rows, *, rules=()):
     tight.set_title("mean bound / truth")
 
 
-def draw(wrong, tight, runs, measured, *, alpha):
-    """How often bounds exceed the truth, and how near they come to it.
+def draw(ax, runs, measured, *, alpha):
+    """How often bounds exceed the truth.
 
     Args:
-        wrong, tight: axes, for the first and the second.
+        ax: where.
         runs: (k,) runs of both worlds together.
         measured: for each estimator, by its name in the legend: (k,) the
-            share of bounds that exceed the truth, (k,) the mean bound over
-            the truth, and whether it claims to be valid. Estimators that do
-            not are drawn hollow and dashed.
+            share of bounds that exceed the truth, and whether it claims to
+            be valid. Estimators that do not are drawn hollow and dashed.
         alpha: the share of bounds that may exceed the truth.
     """
-    artists = {}
     colors = {
         valid: cycle(PALETTES["valid" if valid else "not valid"])
         for valid in (True, False)
     }
-    for (name, (share, mean, valid)), marker in zip(
+    for (name, (share, valid)), marker in zip(
         measured.items(), cycle("osD^vP"), strict=False
     ):
-        color = next(colors[valid])
-        look = {"color": color, "marker": marker, "markersize": 4}
+        look = {"color": next(colors[valid]), "marker": marker}
         if not valid:
             look |= {"linestyle": "--", "mfc": "white"}
         label = name if valid else f"{name} (not valid)"
-        shares = 100 * np.asarray(share)
-        (artists[name],) = wrong.plot(runs, shares, label=label, **look)
-        tight.plot(runs, mean, **look)
-    allowed = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-    artists["alpha"] = wrong.axhline(100 * alpha, **allowed)
-    tight.axhline(1.0, **allowed)
-    wrong.set_ylabel("bounds above the truth (%)")
-    tight.set_ylabel("mean bound / truth")
-    for ax in (wrong, tight):
-        ax.set_xscale("log")
-        ax.set_xticks(runs, [number(count) for count in runs])
-        ax.minorticks_off()
-        ax.set_ylim(bottom=0)
-        ax.set_xlabel("runs, both worlds")
-    return artists
+        ax.plot(runs, 100 * np.asarray(share), label=label, **look)
+    ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
+    ax.set_ylabel("bounds above the truth (%)")
+    ax.set_xscale("log")
+    ax.set_xticks(runs, [number(count) for count in runs])
+    ax.minorticks_off()
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("runs, both worlds")
 
 
 def run(path, every=cells_of_runs):
