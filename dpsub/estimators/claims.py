@@ -192,7 +192,7 @@ class Product(GDP):
         return pairs
 
     def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
-        pairs, fewest = seen[0][2], min(guesses for _, guesses, _ in seen)
+        pairs, fewest = seen[0].pairs, min(each.guesses for each in seen)
         if fewest == pairs:
             return ""
         return (
@@ -248,9 +248,9 @@ class ApproximateDP(Claim):
         return parameter
 
     def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
-        if min(taken_by_delta(self.delta, guesses, pairs, alpha) for _, guesses, pairs in seen) < 1:
+        if min(self._taken(each, alpha) for each in seen) < 1:
             return ""
-        _, guesses, pairs = seen[0]
+        guesses, pairs = seen[0].guesses, seen[0].pairs
         return (
             f"delta must be far smaller for method 'dp' with {guesses} guesses of {pairs} pairs, got {self.delta:g}, "
             f"so 2 * pairs * delta = {2 * pairs * self.delta:.2g}: even if all guesses are right, they refute "
@@ -261,11 +261,13 @@ class ApproximateDP(Claim):
         return of_odds(self.delta, seen, alpha)
 
     def note_of_guesses(self, seen: Seen, alpha: float) -> str:
-        _, guesses, pairs = seen
-        taken = taken_by_delta(self.delta, guesses, pairs, alpha)
+        taken = self._taken(seen, alpha)
         if taken <= MUCH:
             return ""
         return (
-            f"delta takes {taken:.0%} of what {guesses} guesses could show, since 2 * pairs * delta = "
-            f"{2 * pairs * self.delta:.2g}: methods 'gdp' and 'pld' do not lose this"
+            f"delta takes {taken:.0%} of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
+            f"{2 * seen.pairs * self.delta:.2g}: methods 'gdp' and 'pld' do not lose this"
         )
+
+    def _taken(self, seen: Seen, alpha: float) -> float:
+        return taken_by_delta(self.delta, seen._replace(correct=seen.guesses), alpha)

@@ -21,7 +21,7 @@ from dpsub.estimators.threshold_rules import ThresholdRule
 MOST_RUNS = 10**18  # counts are 64-bit integers
 DETAILS = (
     "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "correct",
-    "pairs", "centre", "scored", "proxy", "tolerance", "allowed", "step",
+    "pairs", "candidates", "centre", "scored", "proxy", "tolerance", "allowed", "step",
 )  # fmt: skip
 ASSUMED = {
     "none": "nothing",
@@ -62,7 +62,7 @@ class LowerBound:
             - `observations`: how many rows there were, for bets.
             - `reached`: after how many of them the bound was reached, for bets that refuted a claim.
             - `guesses`, `correct`, `pairs`: how many guesses decided, how many of them are right, and how many pairs
-              there were, for a bound from one run.
+              there were, for a bound from one run. `candidates`: of how many each secret was, if of more than two.
             - `centre`, `scored`: what the scores were compared with, as in `one_run_guesses`, and which scores these
               are, for a bound from one run that `bound` made.
             - `proxy`, `tolerance`, `allowed`: the proxy that drew labels, how far it may be from the truth, and how
@@ -102,7 +102,8 @@ class LowerBound:
         whose = {"step": ", of one step", "training": ", of a training", None: ""}[self.of]
         by = f" by {self.rule}" if self.rule else ""
         if self.guesses is not None:
-            by += f", {self.correct} of {self.guesses} right, of {self.pairs} pairs"
+            by += f", {self.correct} of {self.guesses} right, of {self.pairs} "
+            by += f"secrets of {self.candidates} candidates" if self.candidates else "pairs"
         if self.scored is not None:
             by += f", by the {self.scored} around {'the median' if self.centre == 'median' else f'{self.centre:g}'}"
         held = "valid" if self.valid else "not valid"

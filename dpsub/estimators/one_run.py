@@ -18,6 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.lower_bounds import LowerBound
 from dpsub.estimators.scores_and_marks import real_array
 
+MOST_CANDIDATES = 10**9
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
 UNLIKELY = 1e-9  # fair coins fall so rarely
 CENTRES = ("median", "sides")
@@ -148,7 +149,12 @@ def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], N
     return table.reshape(of_models.shape).astype(np.float64), of_models
 
 
-@checks.checked("delta", "alpha", pairs=partial(checks.whole, at_most=MOST_PAIRS))
+@checks.checked(
+    "delta",
+    "alpha",
+    pairs=partial(checks.whole, at_most=MOST_PAIRS),
+    candidates=partial(checks.whole, at_least=2, at_most=MOST_CANDIDATES),
+)
 def one_run_epsilon_lower_bound(
     correct: ArrayLike,
     guesses: ArrayLike,
@@ -158,6 +164,7 @@ def one_run_epsilon_lower_bound(
     method: str = "gdp",
     alpha: float = 0.05,
     claim: ClaimLike | None = None,
+    candidates: int = 2,
     **mechanism: Unpack[Sampling],
 ) -> LowerBound:
     r"""A lower bound on ε from a single run, with confidence 1 − alpha, from guesses of many pairs' coins.
@@ -189,6 +196,9 @@ def one_run_epsilon_lower_bound(
               every pair.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
         claim: in place of `method`: its name, or a `Claim` at this delta.
+        candidates: how many records each slot is filled from, each with the same probability and independently of the
+            other slots: 2 for pairs. Of a secret that was drawn from more of them a guess is right more rarely by
+            chance, so that as many right guesses show more.
         mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
 
     `correct` and `guesses` may be sequences of one length, for several numbers of guesses in the same run. Each is
@@ -201,8 +211,8 @@ def one_run_epsilon_lower_bound(
         ValueError: if there are more right guesses than guesses, or more guesses than pairs; if method is "dp" and
             delta so large that nothing shows even if all guesses are right; if an argument is out of range.
 
-    Source: Mahloujifar et al. (2025) for "gdp" and "pld"; Steinke et al. (2023), section 5 and appendix D, for "dp";
-    Xiang et al. (2025) for "product"; Keinan et al. (2025) for pairs.
+    Source: Mahloujifar et al. (2025) for "gdp" and "pld"; Steinke et al. (2023), section 5 and appendix D, for "dp"
+    with two candidates; Xiang et al. (2025) for "product"; Keinan et al. (2025) for pairs.
 
     >>> round(one_run_epsilon_lower_bound(95, 100, 1_000, delta=1e-5).epsilon, 3)
     3.323
@@ -210,8 +220,10 @@ def one_run_epsilon_lower_bound(
     0.673
     >>> round(one_run_epsilon_lower_bound(100, 100, 1_000, delta=1e-5).epsilon, 3)  # the ceiling
     5.549
+    >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, method="dp", candidates=10).epsilon, 3)
+    1.848
     """
-    seen = _counts(correct, guesses, pairs)
+    seen = _counts(correct, guesses, pairs, candidates)
     level = alpha / len(seen)
     [tested] = claims_of(method, claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
@@ -233,11 +245,17 @@ def one_run_epsilon_lower_bound(
         rule="guesses",
         delta=delta,
         alpha=alpha,
-        details={**tested.details(parameter), "guesses": decided[1], "correct": decided[0], "pairs": pairs},
+        details={
+            **tested.details(parameter),
+            "guesses": decided.guesses,
+            "correct": decided.correct,
+            "pairs": pairs,
+            **({"candidates": candidates} if candidates > 2 else {}),
+        },
     )
 
 
-def _counts(correct: Any, guesses: Any, pairs: Any) -> list[Seen]:
+def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[Seen]:
     """The checked counts, one entry for each number of guesses."""
     made, right = _several("guesses", guesses), _several("correct", correct)
     if len(right) != len(made):
@@ -253,7 +271,7 @@ def _counts(correct: Any, guesses: Any, pairs: Any) -> list[Seen]:
         of = checks.whole("correct", of, at_least=0)
         if of > number:
             raise ValueError(f"correct must be <= guesses = {number}, got {of}: count the right ones among the guesses")
-        found.append((of, number, pairs))
+        found.append(Seen(of, number, pairs, candidates))
     return found
 
 
@@ -275,10 +293,10 @@ def _why(claim: Claim, parameter: float, epsilon: float, seen: Seen, alpha: floa
         return ""
     if parameter > 0:
         return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
-    correct, guesses, pairs = seen
-    if claim.epsilon(claim.refuted_by_guesses((guesses, guesses, pairs), alpha)) == 0:
-        return f"{guesses} guesses cannot show an epsilon at delta = {claim.delta:g}, however many are right"
-    if claim.refuted_by_guesses((guesses - correct, guesses, pairs), alpha) > 0:
+    if claim.epsilon(claim.refuted_by_guesses(seen._replace(correct=seen.guesses), alpha)) == 0:
+        return f"{seen.guesses} guesses cannot show an epsilon at delta = {claim.delta:g}, however many are right"
+    turned = seen._replace(correct=seen.guesses - seen.correct)
+    if seen.candidates == 2 and claim.refuted_by_guesses(turned, alpha) > 0:
         return (
             "fewer guesses are right than chance allows: bit 0 is z, and scores above 0 must speak for z; if theory "
             "says that yours do not, negate them"

@@ -210,11 +210,13 @@ MECHANISMS = {
 }
 
 
-def fewest_wrong(method, truth, guesses, pairs, alpha):
+def fewest_wrong(method, truth, guesses, pairs, alpha, candidates=2):
     """The fewest right guesses whose bound exceeds the truth; more than all guesses if none does."""
 
     def wrong(correct):
-        bound = one_run_epsilon_lower_bound(correct, guesses, pairs, delta=DELTA, method=method, alpha=alpha)
+        bound = one_run_epsilon_lower_bound(
+            correct, guesses, pairs, delta=DELTA, method=method, alpha=alpha, candidates=candidates
+        )
         return bound.epsilon > truth["epsilon"] if method == "dp" else bound.mu > truth["mu"]
 
     low, high = 0, guesses + 1
@@ -252,6 +254,99 @@ VALID = [
 def test_the_truth_is_exceeded_in_at_most_alpha_of_audits(mechanism, method, fraction, pairs, audits):
     alpha = 0.1
     assert share_wrong(mechanism, method, pairs, fraction, alpha, audits) <= binom.ppf(0.9999, audits, alpha)
+
+
+def guessed_of_many(kind, rng, secrets, candidates, guesses, audits):
+    """Right guesses of secrets of several candidates: the clearest are guessed, by the likeliest candidate."""
+    if kind == "randomised response":  # at 2
+        rate = np.exp(2) / (np.exp(2) + candidates - 1)
+        return rng.binomial(guesses, rate, audits)
+    if kind == "randomised response, or nothing":
+        rate = np.where(rng.random(audits) < 0.5, np.exp(2) / (np.exp(2) + candidates - 1), 1 / candidates)
+        return rng.binomial(guesses, rate)
+    found = []
+    for _ in range(audits):  # a Gaussian, the means of two candidates 2 apart
+        scores = rng.normal(size=(secrets, candidates))
+        scores[:, 0] += np.sqrt(2)
+        second, best = np.sort(scores, axis=1)[:, -2:].T
+        clearest = np.argsort(second - best)[:guesses]
+        found.append(int((scores[clearest].argmax(axis=1) == 0).sum()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("candidates", [2, 3, 10, 100])
+@pytest.mark.parametrize("fraction", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("randomised response", "dp"),
+        ("randomised response", "gdp"),
+        ("randomised response, or nothing", "dp"),
+        ("randomised response, or nothing", "gdp"),
+        ("Gaussian", "gdp"),
+        ("Gaussian", "dp"),
+    ],
+)
+@pytest.mark.parametrize("audits", [200, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_secrets_of_many_candidates_are_overestimated_in_at_most_alpha_of_audits(
+    kind, method, fraction, candidates, audits
+):
+    secrets, alpha = 100, 0.1
+    guesses = round(fraction * secrets)
+    mu = 2.0
+    if kind != "Gaussian":  # of two candidates of randomised response, the larger of what its two kinks say
+        high, low = np.exp([2, 0]) / (np.exp(2) + candidates - 1)
+        mu = NORMAL.inv_cdf(high) - NORMAL.inv_cdf(low)
+        mu = max(mu, -2 * NORMAL.inv_cdf(low)) if candidates == 2 else max(mu, NORMAL.inv_cdf(1 - low) * 2)
+    epsilon = accounting.gdp_epsilon(mu, DELTA) if kind == "Gaussian" else 2.0
+    truth = {"mu": mu, "epsilon": epsilon}
+    right = guessed_of_many(kind, np.random.default_rng(7), secrets, candidates, guesses, audits)
+    limit = fewest_wrong(method, truth, guesses, secrets, alpha, candidates)
+    assert (right >= limit).sum() <= binom.ppf(0.9999, audits, alpha)
+
+
+def test_secrets_that_leak_now_and_then_are_allowed_for():
+    """With probability δ each a secret is told: the bound of (ε, δ)-DP may still be wrong in α of audits only."""
+    rng, delta, audits, alpha, pairs, candidates = np.random.default_rng(3), 5e-3, 2_000, 0.1, 100, 10
+    rate = np.e / (np.e + candidates - 1)
+    right = rng.binomial(pairs, delta + (1 - delta) * rate, audits)
+    bounds = {
+        correct: one_run_epsilon_lower_bound(
+            correct, pairs, pairs, delta=delta, method="dp", alpha=alpha, candidates=candidates
+        ).epsilon
+        for correct in set(right.tolist())
+    }
+    wrong = sum(bounds[correct] > 1 for correct in right.tolist())
+    assert wrong <= binom.ppf(0.9999, audits, alpha)
+
+
+@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
+def test_two_candidates_are_a_pair_and_more_show_more(method):
+    for correct in (150, 190, 200):
+        counts = (correct, 200, 200)
+        pair = one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method)
+        assert one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method, candidates=2) == pair
+        found = [
+            one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method, candidates=k).epsilon
+            for k in (2, 3, 10, 100)
+        ]
+        assert (np.diff(found) > 0).all()
+
+
+@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
+def test_chance_among_many_candidates_shows_nothing(method):
+    bound = one_run_epsilon_lower_bound(20, 200, 200, delta=DELTA, method=method, candidates=10)
+    assert bound.epsilon == 0
+    assert "fewer guesses" not in bound.note
+    assert bound.candidates == 10
+    assert "20 of 200 right, of 200 secrets of 10 candidates" in str(bound)
+    none = one_run_epsilon_lower_bound(0, 200, 200, delta=DELTA, method=method, candidates=10)
+    assert none.epsilon == 0
+
+
+def test_all_right_of_many_candidates_is_what_a_binomial_says():
+    bound = one_run_epsilon_lower_bound(60, 60, 60, delta=1e-12, method="dp", candidates=10)
+    assert np.exp(bound.epsilon) / (np.exp(bound.epsilon) + 9) == pytest.approx(0.05 ** (1 / 60), rel=1e-6)
 
 
 def test_the_recursion_comes_near_alpha_where_one_coin_decides_for_all():
@@ -406,6 +501,8 @@ def test_a_bound_of_0_says_why(counts, options, message):
         ((9, 101, 100), {}, "guesses must be <= pairs = 100, got 101: guess each pair at most once"),
         (([], [], 100), {}, "guesses must be a whole number, or a sequence of them, one or more"),
         (([9, 9], [10], 100), {}, "correct must be as many numbers as guesses.*got 2 and 1"),
+        ((9, 10, 100), {"candidates": 1}, "candidates must be >= 2 and <= 1000000000, got 1"),
+        ((9, 10, 100), {"candidates": 2.5}, "candidates must be a whole number"),
         ((9, 10, 10**7), {}, "pairs must be >= 1 and <= 1000000"),
         ((9, 10, 100), {"method": "katz"}, "method must be one of 'gdp', 'pld', 'dp', 'product', got 'katz'"),
         ((9, 10, 100), {"method": "product"}, "guesses must be as many as pairs, 100, for method 'product', got 10"),

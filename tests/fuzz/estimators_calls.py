@@ -181,6 +181,7 @@ CALLS = [
             "guesses": [100, 100.0, np.int16(100), [100], (60, 100), np.array([100, 100])],
             "pairs": [100, 1_000, np.int32(100), 10**6],
             "method": [OMIT, "gdp", "dp", "product"],
+            "candidates": [OMIT, 2, 10, np.int64(10**6)],
             "delta": DELTAS,
             "alpha": ALPHAS,
         },
