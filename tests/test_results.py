@@ -14,6 +14,7 @@ from own_code import (
     finished_models,
     kept_tables,
     language_model_audits,
+    language_secrets,
     learned_at_zero,
     libraries,
     seed_tables,
@@ -26,6 +27,7 @@ from scipy.stats import binom
 
 from dpsub import audits, crafters, findings
 from dpsub.accounting import worst_case_epsilon
+from dpsub.estimators import one_run_epsilon_lower_bound
 
 RESULTS = Path(__file__).parent.parent / "results"
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
@@ -550,11 +552,20 @@ def test_audits_of_language_models_are_all_there_and_show_most_where_a_word_is_l
     about = language_model_audits
     kept = kept_tables.read(RESULTS / "language_models.csv").set_index([*about.CELL])
     assert set(kept.index) == set(about.CELLS)
-    bounds = kept[["score", "along"]].max(axis=1)
-    assert (bounds <= about.EPSILON).all()
-    alone, whole = (kept.xs((task, "number", 1.0)) for task in ("last word", "text"))
+    assert (kept[["score", "along", "steps"]].fillna(0) <= about.EPSILON).all(axis=None)
+    alone, whole = (kept.loc[(task, "number", 1.0, about.SMALL, 0)] for task in ("last word", "text"))
     assert alone.distance > 3 * whole.distance
-    assert bounds["last word", "number", 1.0] > bounds["text", "number", 1.0]
+    assert alone.score > whole.score
+
+
+def test_trainings_with_secrets_are_all_there_and_show_less_than_their_epsilon():
+    about = language_secrets
+    kept = kept_tables.read(RESULTS / "language_secrets.csv").set_index([*about.CELL])
+    assert set(kept.index) == set(about.CELLS)
+    for (k, _), row in kept.iterrows():
+        for right in (row.final, row.steps):
+            bound = one_run_epsilon_lower_bound(right, row.secrets, row.secrets, delta=1e-5, candidates=k)
+            assert bound.epsilon < language_model_audits.EPSILON
 
 
 def test_correct_trainings_are_hardly_accused():

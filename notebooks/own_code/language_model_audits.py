@@ -4,7 +4,7 @@
 
 A small GPT-2 is trained on public reviews, and fine-tuned with DP-SGD on
 private ones: their ratings, their whole texts, or their last words. One
-record is a canary. A table that exists is continued.
+record is a canary, or many in one run. A table that exists is continued.
 """
 
 import sys
@@ -25,15 +25,23 @@ from own_code.language_models import (
     adapted,
     gpt2,
     minus_log_p,
-    trained,
+)
+from own_code.language_models import (
+    trained as pretrained,
 )
 
 DELTA, EPSILON = 1e-5, 8.0  # under substitution
-RUNS, N_TRAIN, LENGTH, VOCABULARY = 200, 100, 16, 2_000
+RUNS, LENGTH, VOCABULARY = 200, 16, 2_000
+SMALL, LARGE, ONE_RUN = 100, 200, 1_000  # private reviews
+SEEDS = (0, 1, 2)  # of large audits: each has reviews of its own
+CUTS = {SMALL: [SMALL]}  # where the private reviews of each seed end
+CUTS[LARGE] = CUTS[ONE_RUN] = [ONE_RUN * (seed + 1) for seed in SEEDS]
+PAIRS, WHITEN = 200, 10  # of one run: pairs, iterations
+TESTED = {SMALL: 872, LARGE: 200, ONE_RUN: 872}  # public reviews
+OBSERVED = {SMALL: 4, LARGE: 1}  # how often, in a training
 STEPS = {1.0: 4, 0.1: 40}  # by sample rate
 RATE, RANK = 1.0, 4
 MAX_GRAD_NORM = {"rating": 0.2, "text": 0.1, "last word": 0.3}
-PAIRS, MODELS = 60, 8  # of audits by one run
 RATINGS = ("bad", "good")
 DIGITS = [
     *("zero", "one", "two", "three", "four"),
@@ -41,21 +49,24 @@ DIGITS = [
 ]
 UNUSED = [f"<unused{i}>" for i in range(10)]
 SECRET, OTHER = 7, 3  # of ten candidates
-CELL = ("task", "canary", "sample_rate")
+CELL = ("task", "canary", "sample_rate", "trained", "seed")
 CELLS = (
-    ("rating", "mislabeled", 1.0),
-    ("text", "number", 1.0),
-    ("last word", "number", 1.0),
-    ("rating", "gradient", 1.0),
-    ("rating", "another label", 1.0),
-    ("rating", "mislabeled", 0.1),
-    ("rating", "one run", 1.0),
-    ("last word", "unused word", 1.0),
-    ("last word", "random word", 1.0),
-    ("text", "unused word", 1.0),
-    ("text", "random word", 1.0),
-    ("rating", "unused word", 1.0),
-    ("rating", "gradient", 0.1),
+    ("rating", "mislabeled", 1.0, SMALL, 0),
+    ("text", "number", 1.0, SMALL, 0),
+    ("last word", "number", 1.0, SMALL, 0),
+    ("rating", "gradient", 1.0, SMALL, 0),
+    ("rating", "another label", 1.0, SMALL, 0),
+    ("rating", "mislabeled", 0.1, SMALL, 0),
+    ("last word", "unused word", 1.0, SMALL, 0),
+    ("last word", "random word", 1.0, SMALL, 0),
+    ("text", "unused word", 1.0, SMALL, 0),
+    ("text", "random word", 1.0, SMALL, 0),
+    ("rating", "unused word", 1.0, SMALL, 0),
+    ("rating", "gradient", 0.1, SMALL, 0),
+    *(("rating", "another label", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("last word", "number", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("rating", "gradient", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("rating", "one run", 1.0, ONE_RUN, seed) for seed in SEEDS),
 )
 
 
@@ -65,49 +76,53 @@ def asked(text):
 
 
 @cache
-def reviews():
-    """The vocabulary, and (texts, labels): private, public, for testing."""
+def reviews(trained):
+    """The vocabulary, and (texts, labels): by seed, public, to test."""
     texts, labels = files.sentences("train")
     order = np.random.default_rng(0).permutation(len(texts))
-    private, public = order[:N_TRAIN], order[N_TRAIN:]
-    parts = [
-        ([texts[i] for i in own], labels[own]) for own in (private, public)
-    ]
+    *private, public = (
+        ([texts[i] for i in own], labels[own])
+        for own in np.split(order, CUTS[trained])
+    )
     also = (
         *RATINGS,
         *("it", "was", "the", "code", "of", "door", "is"),
         *DIGITS,
         *UNUSED,
     )
-    words = Words(parts[1][0], VOCABULARY, also)
-    return words, *parts, files.sentences("dev")
+    words = Words(public[0], VOCABULARY, also)
+    return words, private, public, files.sentences("dev")
 
 
 @cache
-def start(rates):
+def start(trained, rates):
     """GPT-2 after the public texts and, if it rates, their ratings."""
-    words, _, (texts, labels), _ = reviews()
+    words, _, (texts, labels), _ = reviews(trained)
     model = gpt2(len(words), LENGTH)
     rows = words.rows(texts, LENGTH)
-    trained(WholeText(model), rows, np.zeros_like(labels), epochs=4)
+    pretrained(WholeText(model), rows, np.zeros_like(labels), epochs=4)
     if rates:
         rows = words.rows([asked(text) for text in texts], LENGTH)
-        trained(rating(model), rows, labels, epochs=4, rate=2e-3)
+        module = rating(model, words)
+        pretrained(module, rows, labels, epochs=4, rate=2e-3)
     return model.state_dict()
 
 
-def rating(model):
-    words = reviews()[0]
+def rating(model, words):
     candidates = [words.number[name] for name in RATINGS]
     return NextWord(model, candidates, logits_to_keep=1)
 
 
 @cache
-def setting(kind):
+def setting(kind, trained, seed):
     """The task, and the bank: rank-4 LoRA on the attention."""
-    words, private, _, test = reviews()
+    words, private, _, test = reviews(trained)
     rows, classes = [], 2
-    for texts, labels in (private, test):
+    for (texts, labels), most in (
+        (private[seed], trained),
+        (test, TESTED[trained]),
+    ):
+        texts, labels = texts[:most], labels[:most]
         if kind == "rating":
             x = words.rows([asked(text) for text in texts], LENGTH)
             rows += [x, labels]
@@ -116,10 +131,10 @@ def setting(kind):
             whole = kind == "text"
             rows += [x, 0 * labels] if whole else [x[:, :-1], x[:, -1]]
     model = gpt2(len(words), LENGTH)
-    model.load_state_dict(start(kind == "rating"))
+    model.load_state_dict(start(trained, kind == "rating"))
     adapted(model, rank=RANK)
     if kind == "rating":
-        module = rating(model)
+        module = rating(model, words)
     elif kind == "text":
         module = WholeText(model)
     else:
@@ -133,11 +148,11 @@ def setting(kind):
     return task, models.from_module(module, task, loss=minus_log_p)
 
 
-def secret_of(kind, canary):
+def secret_of(kind, canary, trained, seed):
     """A pair of worlds that differ in one word, and the observer."""
-    words, (texts, _), _, _ = reviews()
-    task = setting(kind)[0]
-    draws = np.random.default_rng(1)
+    words, private, _, _ = reviews(trained)
+    texts, task = private[seed][0], setting(kind, trained, seed)[0]
+    draws = np.random.default_rng(1 + seed)
     text, candidates = {
         "number": ("the code of the door is", DIGITS),
         "unused word": (texts[0].rpartition(" ")[0], UNUSED),
@@ -158,20 +173,20 @@ def secret_of(kind, canary):
     return pair, Exposure(*seen)
 
 
-def pair_of(kind, canary, spec):
+def pair_of(kind, canary, trained, seed, spec):
     """The two worlds, and what is observed beside the score."""
-    task, model = setting(kind)
-    words = reviews()[0]
+    task, model = setting(kind, trained, seed)
+    words = reviews(trained)[0]
     if canary == "gradient":
-        return crafters.gradient(task, model, spec, seed=0), []
+        return crafters.gradient(task, model, spec, seed=seed), []
     if canary == "mislabeled":
-        return crafters.mislabeled(task, model, spec, seed=0), [Along()]
+        return crafters.mislabeled(task, model, spec, seed=seed), [Along()]
     if kind != "rating":
-        pair, exposure = secret_of(kind, canary)
+        pair, exposure = secret_of(kind, canary, trained, seed)
         return pair, [Along(), exposure]
     x, y = task.x_train[0], int(task.y_train[0])
     if canary == "unused word":
-        x = words.rows([asked(UNUSED[0])], LENGTH)[0]
+        x = words.rows([asked(UNUSED[seed])], LENGTH)[0]
     about = {"scenario": canary, "task": task.fingerprint}
     return dpsub.CanaryPair((x, y), (x, 1 - y), 0, **about), [Along()]
 
@@ -197,20 +212,21 @@ def separation(score, bit):
 
 def measured(cell):
     """What an audit shows: a row."""
-    kind, canary = cell["task"], cell["canary"]
-    spec = spec_of(kind, cell["sample_rate"])
+    kind, canary, sample_rate, trained, seed = (cell[name] for name in CELL)
+    spec = spec_of(kind, sample_rate)
     if canary == "one run":
-        return of_one_run(kind, spec)
-    pair, metrics = pair_of(kind, canary, spec)
+        return of_one_run(kind, trained, seed, spec)
+    task, model = setting(kind, trained, seed)
+    pair, metrics = pair_of(kind, canary, trained, seed, spec)
     metrics = [*metrics, "distance"]
     metrics += ["accuracy"] if kind == "rating" else []
     audited = dpsub.audit(
-        *setting(kind), pair, spec, runs=RUNS, metrics=metrics,
-        observe_every=spec.steps // 4, device="cpu", progress=False,
+        task, model, pair, spec, runs=RUNS, metrics=metrics, seed=seed,
+        observe_every=spec.steps // OBSERVED[trained], device="cpu",
+        progress=False,
     )  # fmt: skip
     final, bit = audited.isel(step=[-1]), audited.bit.values
     row = {
-        "trained": len(setting(kind)[0].y_train),
         "runs": RUNS,
         "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA),
         "distance": float(audited.distance.mean()),
@@ -230,36 +246,27 @@ def measured(cell):
     return [rounded(row)]
 
 
-def of_one_run(kind, spec):
-    """Many mislabeled pairs in one training, and in several."""
-    task, model = setting(kind)
+def of_one_run(kind, trained, seed, spec):
+    """Many mislabeled pairs in one training."""
+    task, model = setting(kind, trained, seed)
     pairs = crafters.mislabeled_pairs(
-        task, model, spec, pairs=PAIRS, seed=0
+        task, model, spec, pairs=PAIRS, seed=seed
     )
     seen = dpsub.audit_one_run(
-        task,
-        model,
-        pairs,
-        spec,
-        models=MODELS,
-        device="cpu",
-        progress=False,
-    )
+        task, model, pairs, spec, seed=seed, whiten=WHITEN,
+        metrics=["accuracy"], device="cpu", progress=False,
+    )  # fmt: skip
     final = seen.drop_vars("step_score")
-    one = final.isel(model=[0])
-    sure = one.score.copy(data=1.0 - 2.0 * one.bit.values)
-    bounds = {
-        "score": one,
-        "steps": seen.isel(model=[0]),
-        "pooled": final,
-        "pooled_steps": seen,
-        "ceiling": one.assign(score=sure),
-    }
-    row = {"trained": len(task.y_train), "runs": 1}
+    sure = final.score.copy(data=1.0 - 2.0 * final.bit.values)
+    row = {"runs": 1, "accuracy": float(final.accuracy.mean())}
     row["score_apart"] = separation(
         final.score.values.ravel(), final.bit.values.ravel()
     )
-    for name, scores in bounds.items():
+    for name, scores in (
+        ("score", final),
+        ("steps", seen),
+        ("ceiling", final.assign(score=sure)),
+    ):
         row[name] = dpsub.bound(scores, delta=DELTA).epsilon
     return [rounded(row)]
 
@@ -272,11 +279,9 @@ def rounded(row):
 
 
 COLUMNS = (
-    "trained", "runs", "score", "along", "ceiling", "score_apart",
+    "runs", "score", "along", "ceiling", "score_apart",
     "along_apart", "distance", "exposure", "exposure_without", "accuracy",
     "steps",
-    "pooled",
-    "pooled_steps",
 )  # fmt: skip
 
 if __name__ == "__main__":
@@ -287,7 +292,6 @@ if __name__ == "__main__":
         CELLS,
         measured,
         columns=COLUMNS,
-        about=f"{N_TRAIN} private reviews of SST-2, GPT-2 with LoRA, "
-        f"substitute {EPSILON:g}; one core of a shared machine, processor "
-        "seconds",
+        about="private reviews of SST-2, GPT-2 with LoRA, substitute "
+        f"{EPSILON:g}; one core of a shared machine, processor seconds",
     )

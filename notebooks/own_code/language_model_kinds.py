@@ -9,6 +9,7 @@ gradients, and timed beside an Opacus loop over the models.
 import sys
 import time
 import warnings
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -30,8 +31,11 @@ LAST = [5, 6, 7, 8]
 TIMES = 3
 
 
-def llama():
-    """A Llama with two layers and tied embeddings."""
+def llama(*, keys=2):
+    """A Llama with two layers and tied embeddings.
+
+    With one head for keys and values, both heads for queries share it.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -42,11 +46,23 @@ def llama():
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=2,
+            num_key_value_heads=keys,
             pad_token_id=0,
             tie_word_embeddings=True,
             attn_implementation="eager",
         )
     )
+
+
+def from_folder(model):
+    """The same weights, saved and read as those of a checkpoint are."""
+    from transformers import AutoModelForCausalLM
+
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager"
+        )
 
 
 def bert():
@@ -109,6 +125,7 @@ def next_word(model, **options):
 KINDS = {
     "GPT-2, all trained, tied": lambda: next_word(small_gpt2()),
     "GPT-2, all trained, untied": lambda: next_word(untied(small_gpt2())),
+    "GPT-2, from a folder": lambda: next_word(from_folder(small_gpt2())),
     "GPT-2, own LoRA": lambda: next_word(adapted(small_gpt2())),
     "GPT-2, own LoRA, whole text": lambda: WholeText(adapted(small_gpt2())),
     "GPT-2, peft": lambda: next_word(by_peft(small_gpt2(), ["c_attn"])),
@@ -120,6 +137,10 @@ KINDS = {
         by_peft(bert(), ["query", "value"]), both_ways=True
     ),
     "Llama, all trained, tied": lambda: next_word(llama()),
+    "Llama, shared keys": lambda: next_word(llama(keys=1)),
+    "Llama, shared keys, peft": lambda: next_word(
+        by_peft(from_folder(llama(keys=1)), ["q_proj", "v_proj"])
+    ),
     "Llama, own LoRA": lambda: next_word(
         adapted(llama(), layers=("q_proj", "v_proj"))
     ),

@@ -305,6 +305,13 @@ def test_secrets_of_many_candidates_are_overestimated_in_at_most_alpha_of_audits
     assert (right >= limit).sum() <= binom.ppf(0.9999, audits, alpha)
 
 
+@pytest.mark.parametrize("candidates", [3, 10])
+def test_independent_guesses_of_many_candidates_keep_the_promise(candidates):
+    right = guessed_of_many("Gaussian", np.random.default_rng(5), 100, candidates, 100, 400)
+    limit = fewest_wrong("product", {"mu": 2.0}, 100, 100, 0.1, candidates)
+    assert (right >= limit).sum() <= binom.ppf(0.9999, 400, 0.1)
+
+
 def test_secrets_that_leak_now_and_then_are_allowed_for():
     """With probability δ each a secret is told: the bound of (ε, δ)-DP may still be wrong in α of audits only."""
     rng, delta, audits, alpha, pairs, candidates = np.random.default_rng(3), 5e-3, 2_000, 0.1, 100, 10

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -5,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from own_code import kept_tables
+from own_code import kept_tables, language_secrets
 from own_code import language_model_kinds as kinds
 from own_code import language_models as lm
 
-from dpsub import DPSGD, CanaryPair, audit, data, models
+from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, data, models
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,6 +82,45 @@ def test_secrets_are_told_apart_and_move_in_rank_without_noise(words):
         assert values[bit == 0].min() > values[bit == 1].max()
     assert (seen.exposure.values[bit == 0, -1] == 2).all()
     assert (seen.exposure.values[bit == 1, -1] < 2).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_from_a_folder_are_banked_and_audited_like_those_they_were_saved_from():
+    task = kinds.task_of("GPT-2")
+    x = task.x_train[0]
+    pair, spec = CanaryPair((x, 1), (x, 2), 0, "secret"), DPSGD(1.0, 0.2, 1.0, 3, 1.0)
+    seen = []
+    for own in (kinds.small_gpt2(), kinds.from_folder(kinds.small_gpt2())):
+        bank = models.from_module(kinds.next_word(own), task, loss=lm.minus_log_p)
+        seen.append(audit(task, bank, pair, spec, runs=4, device="cpu", progress=False).score.values)
+    assert np.abs(seen[0]).min() > 0
+    assert np.array_equal(*seen)
+
+
+def test_secrets_in_one_run_are_all_found_without_noise_from_all_steps(words, monkeypatch):
+    module = lm.NextWord(lm.gpt2(len(words), 6, width=16), range(3, 7))
+    x = words.rows([*TEXTS, "was good", "the film", "bad film"], 6)
+    task = data.from_arrays(x, [0, 1, 2, 3, 0, 1, 2], num_classes=4)
+    bank = models.from_module(module, task, loss=lm.minus_log_p)
+    monkeypatch.setattr(language_secrets, "setting", lambda: (task, bank))
+    monkeypatch.setattr(language_secrets, "SECRETS", 5)
+    candidates, spec = np.arange(4), DPSGD(1e-3, 1.0, 1.0, 3, 1.0)
+    for seed in range(2):
+        ends = language_secrets.drawn(4, seed)
+        assert (ends[:, 0] != ends[:, 1]).all()
+        secrets, path = language_secrets.trained(candidates, ends, spec, seed)
+        assert len(path) == 4
+        found = language_secrets.ranks(language_secrets.of_steps(path, candidates, spec), secrets)
+        assert (found == 1).all()
+    y, y_prime = candidates[ends].T
+    pairs = Pairs(range(5), x[:5], x[:5], y, y_prime)
+    seen = audit_one_run(
+        task, bank, pairs, replace(spec, steps=40), seed=seed, metrics=["weights"], device="cpu", progress=False
+    )
+    secrets = ends[np.arange(5), seen.bit.values[0]]
+    path[-1] = torch.tensor(seen.weights.values[0])
+    final = language_secrets.ranks(language_secrets.of_final_model(path, candidates), secrets)
+    assert final.mean() < 1.5
 
 
 @pytest.mark.parametrize("name", kinds.KINDS)
