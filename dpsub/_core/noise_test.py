@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ class NoiseTest:
         self._scales = np.full((1 + len(sizes), len(SCALES)), -np.inf)  # log-wealth: of all parameters, and of each
         rng, total = stream(seed, "audit", 1), sum(sizes)
         self.sample: NDArray[np.int64] = np.sort(rng.choice(total, min(SAMPLE, total), replace=False))
-        self._remembered = np.zeros((0, len(self.sample)), dtype=bool)
+        self._remembered = np.zeros((0, len(self.sample)), dtype=np.float32)  # ±1
         self._again = self._shared = -math.inf
         self._shifts = np.full(len(SHIFTS), -np.inf)
         self._products = self._squares = self._energy = 0.0
@@ -113,18 +114,20 @@ class NoiseTest:
         return np.logaddexp(wealth, -math.log(self._steps * (self._steps + 1))) + ratios
 
     def _bet_on_repeats(self, now: Signs) -> None:
+        signs = np.where(now, np.float32(1), np.float32(-1))
         if len(self._remembered):
-            ratios = _ratios((self._remembered == now).sum(axis=1), now.size)
-            self._again = self._grown(self._again, _seldom(ratios))
-            self._repeated = self._steps - len(self._remembered) + int(ratios.max(axis=1).argmax())
-        self._remembered = np.vstack([self._remembered, now])[-REMEMBERED:]
+            agreeing = (self._remembered @ signs + now.size).astype(int) // 2
+            ratios = _by_count(now.size)[agreeing]
+            self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(len(ratios))))
+            self._repeated = self._steps - len(self._remembered) + int(agreeing.argmax())
+        self._remembered = np.vstack([self._remembered, signs])[-REMEMBERED:]
 
     def _bet_on_sharing(self, starts: Sequence[Signs]) -> None:
         # Given the parameters before it, the signs of one are fair coins, so these ratios may be multiplied.
         longest, best, grown = 0, 0.0, 0.0
         for place, signs in enumerate(starts[1:], start=1):
             same = min(starts[longest].size, signs.size)
-            growth = _seldom(_ratios(np.array([(starts[longest][:same] == signs[:same]).sum()]), same))
+            growth = _seldom(_by_count(same)[np.count_nonzero(starts[longest][:same] == signs[:same])])
             grown += growth
             if growth > best:
                 best, self._shares = growth, (place, longest)
@@ -167,14 +170,15 @@ class NoiseTest:
             self.fault = f"it has about {scale:.0%} of the standard deviation that is claimed, in {where}"
 
 
-def _ratios(agreeing: NDArray[Any], of: int) -> Array:
-    """(counts, shares) log-ratios of so many agreeing signs, for a share that is bet on against ½."""
-    count = np.asarray(agreeing, dtype=float)[:, None]
-    ratios: Array = count * np.log(2 * AGREEING) + (of - count) * np.log(2 * (1 - AGREEING))
-    return ratios
+@lru_cache
+def _by_count(of: int) -> Array:
+    """The log-ratio of 0, 1, ..., `of` agreeing signs: the mean over the shares that are bet on, against ½."""
+    count = np.arange(of + 1)[:, None]
+    ratios = count * np.log(2 * AGREEING) + (of - count) * np.log(2 * (1 - AGREEING))
+    means: Array = np.logaddexp.reduce(ratios, axis=1) - math.log(len(AGREEING))
+    return means
 
 
-def _seldom(ratios: Array) -> float:
-    """The growth of a wealth of which a small share is bet on the mean of these ratios."""
-    mean = float(np.logaddexp.reduce(ratios, axis=None)) - math.log(ratios.size)
-    return float(np.logaddexp(math.log1p(-SELDOM), math.log(SELDOM) + mean))
+def _seldom(ratio: float) -> float:
+    """The growth of a wealth of which a small share is bet on this log-ratio."""
+    return float(np.logaddexp(math.log1p(-SELDOM), math.log(SELDOM) + ratio))

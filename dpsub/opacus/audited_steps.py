@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple
@@ -144,7 +144,7 @@ class Observation(NamedTuple):
         products: of the privatised sum, less the records' clipped gradients, with the pieces' directions, in units of
             the canary's clipping bound. With ghost clipping the records are in it.
         left: the privatised sum less the records and the canary, as correct clipping leaves them, and the sum of the
-            records' clipped gradients: a tensor of each parameter, in the same units. None if the noise is not tested.
+            records' clipped gradients: all parameters in a row, in the same units. None if the noise is not tested.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
         batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
         batches: how many were accumulated in the step.
@@ -152,7 +152,7 @@ class Observation(NamedTuple):
 
     entered: Entered
     products: NDArray[np.float64]
-    left: tuple[list[Tensor], list[Tensor]] | None
+    left: tuple[Tensor, Tensor] | None
     noise_multiplier: float
     batch_rate: float | None
     batches: int
@@ -178,11 +178,12 @@ class AuditedSteps:
         self._parameters, self._bounds = audited.parameters, audited.bounds
         self._ghost = not audited.per_sample
         self._entered: Entered | None = None
-        self._extended: list[tuple[Tensor, Tensor]] = []
-        self._awaiting: list[Tensor] | None = None  # the records' clipped sum of the batch that is about to be clipped
-        self._known: list[Tensor] | None = None  # that of the earlier batches of this step
+        self._extended: list[tuple[Tensor, Tensor, Tensor]] = []  # a parameter, with the canary's row, and without
+        self._room: dict[int, Tensor] = {}
+        self._awaiting: Tensor | None = None  # the records' clipped sum of the batch that is about to be clipped
+        self._known: Tensor | None = None  # that of the earlier batches of this step
         self._read: Tensor | None = None
-        self._left: tuple[list[Tensor], list[Tensor]] | None = None
+        self._left: tuple[Tensor, Tensor] | None = None
         self._noise_multiplier = 0.0  # that what was read has
         self._inside = self._removed = False
         self._iterations, self._taken = 1, 0
@@ -250,11 +251,11 @@ class AuditedSteps:
         self._observed(Observation(entered, products, self._left, self._noise_multiplier, rate, self._iterations))
         return result
 
-    def _with_awaiting(self) -> list[Tensor] | None:
+    def _with_awaiting(self) -> Tensor | None:
         """The records' clipped sum of this step's batches, the one that is being clipped among them."""
         if self._known is None or self._awaiting is None:
             return self._awaiting if self._known is None else self._known
-        return [one + more for one, more in zip(self._known, self._awaiting, strict=True)]
+        return self._known + self._awaiting
 
     def _enter(self) -> None:
         """Put the canary into the gradients that await the step, if it is not in this logical step already."""
@@ -307,28 +308,40 @@ class AuditedSteps:
         for place, parameter in enumerate(self._parameters):
             held: Any = parameter.grad_sample  # type: ignore[attr-defined]
             old = held[0] if isinstance(held, list) else held
-            new = old.new_empty((len(old) + 1, *parameter.shape))
+            new, back = self._longer(place, old)
             new[:-1], new[-1] = old, 0
             new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
-            new.canary_rows = 1
+            new.canary_rows = 1  # type: ignore[attr-defined]
             if place in pieces:
                 pieces[place].add_to(new[-1], norm * pieces[place].share)
             if isinstance(held, list):
                 held[0] = new
             else:
                 parameter.grad_sample = new  # type: ignore[attr-defined]
-            self._extended.append((parameter, new))
+            self._extended.append((parameter, new, back))
+
+    def _longer(self, place: int, old: Tensor) -> tuple[Tensor, Tensor]:
+        """Room for one more row, and what stays when that row goes.
+
+        On a CPU new pages of memory cost more than what is copied into them, so the room is kept between steps.
+        """
+        if old.device.type != "cpu":
+            new = old.new_empty((len(old) + 1, *old.shape[1:]))
+            return new, new[:-1]
+        room = self._room.get(place)
+        if room is None or len(room) <= len(old) or room.dtype != old.dtype:
+            room = self._room[place] = old.new_empty((len(old) + 1, *old.shape[1:]))
+        return room[: len(old) + 1], old
 
     def _cut_off(self) -> None:
         """Take the canary's rows off the gradients that Opacus has used."""
-        for parameter, extended in self._extended:
+        for parameter, extended, back in self._extended:
             held = getattr(parameter, "grad_sample", None)
-            whole = extended[:-1]
-            whole.__dict__.update({name: value for name, value in vars(extended).items() if name != "canary_rows"})
+            back.__dict__.update({name: value for name, value in vars(extended).items() if name != "canary_rows"})
             if held is extended:
-                parameter.grad_sample = whole  # type: ignore[attr-defined]
+                parameter.grad_sample = back  # type: ignore[attr-defined]
             elif isinstance(held, list) and held and held[0] is extended:
-                held[0] = whole
+                held[0] = back
         self._extended = []
 
     def _reads(self, *_: Any) -> None:
@@ -342,15 +355,17 @@ class AuditedSteps:
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
         with torch.no_grad():
+            gradients = [one.grad for one in self._parameters]
+            released = _in_a_row(
+                torch.zeros_like(one) if grad is None else grad
+                for one, grad in zip(self._parameters, gradients, strict=True)
+            ).mul_(scale)
             known = self._with_awaiting() if self._read is None else None
-            tested = self._asked.test_noise and known is not None
-            released = {}  # in units of the bound, less what is known
-            for place in range(len(self._parameters)) if tested else self._entered.pieces:
-                grad = self._parameters[place].grad
-                whole = _precise(torch.zeros_like(self._parameters[place]) if grad is None else grad) * scale
-                released[place] = (whole if known is None else whole - known[place]) / bound
-            products = [piece.product(released[place]).double() for place, piece in self._entered.pieces.items()]
-            read = torch.stack(products)
+            if known is not None:
+                released -= known
+            released /= bound  # and so in units of the bound, less what is known
+            parts = torch.split(released, [one.numel() for one in self._parameters])
+            read = torch.stack([one.product(parts[place]).double() for place, one in self._entered.pieces.items()])
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
@@ -359,18 +374,20 @@ class AuditedSteps:
         if sign and self._read is None:
             with torch.no_grad():
                 for place, piece in self._entered.pieces.items():
-                    grad = self._parameters[place].grad
-                    piece.add_to(released[place], -sign * piece.clipped)
+                    grad = gradients[place]
+                    piece.add_to(parts[place].view(self._parameters[place].shape), -sign * piece.clipped)
                     if grad is not None:
                         piece.add_to(grad, -sign * piece.clipped * bound / scale)
-        if tested and known is not None:
-            self._left = list(released.values()), [one / bound for one in known]
+        if self._asked.test_noise and known is not None:
+            self._left = released, known / bound
         self._read = read if self._read is None else self._read + read
         self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
 
 
-def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> list[Tensor]:
+def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> Tensor:
     """The sum of the records' clipped gradients: what clipping should leave of a batch, before noise.
+
+    All parameters in a row.
 
     Args:
         gradients: of each parameter (records, *shape), or a list of such, of batches that are accumulated.
@@ -385,7 +402,12 @@ def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) 
         factors = (bound / norms.norm(dim=0)).clamp(max=1).expand(len(rows), -1)
     else:
         factors = (bound * norms.new_tensor(bounds)[:, None] / norms).clamp(max=1)
-    return [torch.tensordot(factor.to(one.dtype), one, dims=1) for factor, one in zip(factors, rows, strict=True)]
+    sums = (torch.tensordot(factor.to(one.dtype), one, dims=1) for factor, one in zip(factors, rows, strict=True))
+    return _in_a_row(sums)
+
+
+def _in_a_row(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([_precise(one).reshape(-1) for one in parts])
 
 
 def _precise(one: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -57,7 +57,7 @@ class Auditor:
             self._share /= 2
             sizes = [one.numel() for one in audited.parameters]
             self._noise = NoiseTest(self._share, sizes, asked.seed)
-            self._sampled = _by_parameter(self._noise.sample, sizes)
+            self._looks_at = LooksAt(sizes, self._noise.sample)
         self._bettor, self._weights = Bettor(self._share, self._expected), PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
@@ -101,7 +101,7 @@ class Auditor:
         score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
         self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
-            self._noise.observe(_left(*seen.left, sigma, self._sampled))
+            self._noise.observe(self._looks_at.left(*seen.left, sigma))
         self._scores.append(score)
         self._bits.append(bit)
         self._sigmas.append(sigma)
@@ -241,32 +241,25 @@ class Auditor:
         return rate
 
 
-def _by_parameter(sample: NDArray[np.int64], sizes: Sequence[int]) -> list[Tensor]:
-    """Coordinates of all parameters in a row, in increasing order, as those of each parameter."""
-    ends = np.cumsum(sizes)
-    parts = np.split(sample, np.searchsorted(sample, ends[:-1]))
-    return [torch.as_tensor(part - end + size) for part, end, size in zip(parts, ends, sizes, strict=True)]
+class LooksAt:
+    """What the test of the noise looks at, of parameters of these sizes and at these sampled coordinates."""
 
+    def __init__(self, sizes: Sequence[int], sample: NDArray[np.int64]) -> None:
+        starts = np.cumsum([0, *sizes[:-1]])
+        firsts = [np.arange(start, start + min(size, SAMPLE)) for start, size in zip(starts, sizes, strict=True)]
+        self._sizes = list(sizes)
+        self._places = torch.as_tensor(np.concatenate([sample, *firsts]))
+        self._sampled = len(sample)
 
-def _left(residue: Sequence[Tensor], records: Sequence[Tensor], sigma: float, sampled: Sequence[Tensor]) -> Left:
-    """What the test of the noise looks at: of tensors in clipping bounds, one for each parameter."""
-    flat, of_records = ([one.detach().reshape(-1) for one in each] for each in (residue, records))
-    return Left(
-        _numbers(torch.linalg.vector_norm(one) ** 2 for one in flat) / sigma**2,
-        _positive([one[places.to(one.device)] for one, places in zip(flat, sampled, strict=True)]),
-        _positive([one[:SAMPLE] for one in flat]),
-        _numbers(one @ other for one, other in zip(flat, of_records, strict=True)).sum() / sigma**2,
-        _numbers(one @ one for one in of_records).sum() / sigma**2,
-    )
-
-
-def _positive(parts: Sequence[Tensor]) -> NDArray[np.bool_]:
-    return torch.cat(list(parts)).cpu().numpy() > 0
-
-
-def _numbers(each: Iterable[Tensor]) -> Array:
-    """Tensors of one number each, fetched at once."""
-    return torch.stack(list(each)).double().cpu().numpy()
+    def left(self, residue: Tensor, records: Tensor, sigma: float) -> Left:
+        """Of tensors in clipping bounds, all parameters in a row."""
+        self._places = self._places.to(residue.device)
+        positive = (residue[self._places] > 0).cpu().numpy()
+        norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, self._sizes)]
+        numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
+        product, square = numbers[-2:] / sigma**2
+        squares = (numbers[:-2] / sigma) ** 2
+        return Left(squares, positive[: self._sampled], positive[self._sampled :], product, square)
 
 
 class PieceWeights:

@@ -129,6 +129,22 @@ def test_rows_of_canaries_do_not_stay_in_grad_sample(private):
         trained.optimizer.step()
 
 
+def test_grad_sample_is_that_of_the_batch_after_the_step_and_stays_so(private):
+    plain, trained = private(), private()
+    audited(trained)
+    kept = []
+    for size in (8, 3, 12, 5):
+        plain.step(size), trained.step(size)
+        kept += [
+            (mine, theirs.grad_sample)
+            for mine, theirs in zip(
+                [one.grad_sample.clone() for one in trained.parameters], trained.parameters, strict=True
+            )
+        ]
+        same([one.grad_sample for one in plain.parameters], [one.grad_sample for one in trained.parameters])
+    assert all(torch.equal(before, now) for before, now in kept)
+
+
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
 def test_an_empty_batch_is_a_step(private, adjacency):
     trained = private()
