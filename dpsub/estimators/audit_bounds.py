@@ -130,7 +130,7 @@ def _of_steps(result: Any, *, delta: float, claim: Any, rule: Any, alpha: float)
         return _noted(step, f"of one step: claim {step.method!r} says nothing of its noise, and so of the training")
     if "sample_rate" not in about:
         return _noted(step, NO_RATE)
-    steps = about.get("steps", result.sizes["observation"])
+    steps = about.get("steps", result.sizes["observation"] // int(about.get("canaries", 1)))
     training = step_to_training(step, sample_rate=about["sample_rate"], steps=steps, delta=delta, adjacency=adjacency)
     if "noise_multiplier" in result.data_vars and len(np.unique(result.noise_multiplier)) > 1:
         return _noted(replace(training, valid=False), CHANGED)

@@ -15,6 +15,12 @@ The bettor here bets on nine pairs of scores at once: that z is above one quanti
 mirror image. Its slopes ε are those at which the past's rates contradict the claim most, and its weights are those that
 would have made most of the past.
 
+A step may hold k canaries, each of a record and with a coin of its own. The claim is made of each record, given all
+others. So each of the k bets has an expectation of at most 1 given the past and the other canaries' coins, and so has
+their mean given the past, whatever the canaries of a step share: noise, for example. The mean multiplies the wealth.
+The product would need more, that their noise is independent. Means of many bets hardly vary, so their bettor chooses
+slopes at which the largest λ wins most, and learns fast.
+
 Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights; Ville (1939).
 """
 
@@ -22,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -39,6 +45,7 @@ GROWTH = 1.15  # the bettor learns anew when the past has grown by this factor
 QUANTILES = np.array([0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99])  # of the past's scores, symmetric
 SLOPES = 21  # per claim
 STEEPEST = 1e-4  # slopes reach to the ε at which the claim's δ is this
+DRAWN = 200  # steps of several observations each, from which the weights of their bets are learnt
 CASH = 0.5  # the share that does not bet, before learning
 SINGLE = 0.01  # the share that bets on one world only, before learning
 STAKE = 0.99  # of the largest λ: a loss leaves something
@@ -79,7 +86,11 @@ class Past(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Observations between which the bettor does not learn: their worlds, cells, number before, and what was known."""
+    """Steps between which the bettor does not learn: what was known, and the number of steps before.
+
+    Attributes:
+        worlds, cells: (steps, observations of a step).
+    """
 
     past: Past
     worlds: NDArray[np.int64]
@@ -88,17 +99,25 @@ class Stretch(NamedTuple):
 
 
 def until(start: int) -> int:
-    """The number of observations at which the bettor learns anew."""
-    return math.ceil(start * GROWTH)
+    """The number of steps at which the bettor learns anew."""
+    return max(math.ceil(start * GROWTH), start + 1)
+
+
+def steps_before(together: int) -> int:
+    """The number of steps with `FIRST` observations, so many together, which are learnt from before the first bet."""
+    return math.ceil(FIRST / together)
 
 
 def stretches(scores: Array, in_z: NDArray[np.bool_]) -> Iterator[Stretch]:
-    """The observations after the first `FIRST`, with what was known before each stretch of them."""
-    worlds = np.where(in_z, 0, 1)
-    start = FIRST
+    """The steps after the first `FIRST` observations, with what was known before each stretch of them.
+
+    `scores` and `in_z` are (steps, observations of a step), or (steps,).
+    """
+    scores, worlds = scores.reshape(len(scores), -1), np.where(in_z, 0, 1).reshape(len(scores), -1)
+    start = steps_before(scores.shape[1])
     while start < len(scores):
         end = min(len(scores), until(start))
-        past = Past.of(scores[:start], worlds[:start])
+        past = Past.of(scores[:start].ravel(), worlds[:start].ravel())
         yield Stretch(past, worlds[start:end], past.cells(scores[start:end]), start)
         start = end
 
@@ -110,18 +129,25 @@ class Manner(NamedTuple):
         restraint: the number of observations that speak for cash.
         rounds: of the multiplicative update. Few of them keep the weights near the first ones.
         haste: the exponent of the update; 1 is Cover's. With another one, restraint must be 0.
+        together: the number of observations of a step, whose bets' mean multiplies the wealth.
     """
 
     restraint: float
     rounds: int
     haste: float
+    together: int = 1
 
 
 CAUTIOUS = Manner(5.0, 60, 1.0)
 
 
+def manner_of(together: int) -> Manner:
+    """How who counts learns from steps with so many observations."""
+    return CAUTIOUS if together == 1 else Manner(0.0, 40, 8.0, together)
+
+
 class Portfolio(NamedTuple):
-    """The bets of a stretch against some claims. An observation multiplies the wealth by `gross` - `charge` @ deltas.
+    """The bets of a stretch against some claims. A step multiplies wealth by its mean of `gross` - `charge` @ deltas.
 
     Attributes:
         gross: (claims, 2, cells) by the observation's world and cell.
@@ -151,8 +177,9 @@ class Side(NamedTuple):
 def portfolio(past: Past, slopes: Array, deltas: Array, manner: Manner = CAUTIOUS) -> Portfolio:
     """The bets that follow from the past. Slopes and their δ are (claims, slopes)."""
     of_z, of_z_prime = past.counts
-    high = _side(past.above, of_z, of_z_prime, slopes, deltas)
-    low = _side(past.below[::-1], of_z_prime, of_z, slopes, deltas)
+    several = manner.together > 1
+    high = _side(past.above, of_z, of_z_prime, slopes, deltas, several)
+    low = _side(past.below[::-1], of_z_prime, of_z, slopes, deltas, several)
     on_z, on_z_prime = np.stack((high.win, high.lose), axis=2), np.stack((low.lose, low.win), axis=2)
     payoff = np.concatenate((on_z + on_z_prime, on_z, on_z_prime), axis=1)
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
@@ -166,11 +193,11 @@ def portfolio(past: Past, slopes: Array, deltas: Array, manner: Manner = CAUTIOU
     return Portfolio(1 + np.einsum("ca,cawk->cwk", staked, payoff), charge)
 
 
-def _side(inside: Array, backed: Array, other: Array, slopes: Array, deltas: Array) -> Side:
+def _side(inside: Array, backed: Array, other: Array, slopes: Array, deltas: Array, several: bool) -> Side:
     """Bets that the events `inside`, (thresholds, cells), happen in one world, at the slopes that the past suggests."""
     hits, misses = ((inside @ counts + 0.5) / (counts.sum() + 1) for counts in (backed, other))
     edge = hits[:, None] - np.exp(slopes)[:, None] * misses[:, None] - deltas[:, None]
-    place = edge.argmax(axis=2)
+    place = (edge / (2 * np.exp(slopes) + deltas)[:, None] if several else edge).argmax(axis=2)
     odds, delta = np.exp(np.take_along_axis(slopes, place, axis=1)), np.take_along_axis(deltas, place, axis=1)
     stake = 1 / (2 * odds + delta)
     return Side(2 * stake[:, :, None] * inside, -2 * (odds * stake)[:, :, None] * inside, stake, stake * delta, place)
@@ -182,8 +209,12 @@ def _weights(growth: Array, counts: Array, manner: Manner) -> Array:
     Source: Cover (1984), the multiplicative update.
     """
     claims, assets = growth.shape[:2]
-    seen = counts > 0
-    rates, growth = counts[seen] / counts.sum(), growth[:, :, seen]
+    if manner.together == 1:
+        seen = counts > 0
+        rates, growth = counts[seen] / counts.sum(), growth[:, :, seen]
+    else:
+        drawn = np.random.default_rng(0).multinomial(manner.together, counts.ravel() / counts.sum(), size=DRAWN)
+        rates, growth = np.full(DRAWN, 1 / DRAWN), growth.reshape(claims, assets, -1) @ (drawn.T / manner.together)
     weights = np.full((claims, assets), SINGLE / (2 * len(QUANTILES)))
     weights[:, : len(QUANTILES)] = (1 - CASH - SINGLE) / len(QUANTILES)
     cash = np.full((claims, 1), CASH)
@@ -197,9 +228,10 @@ def _weights(growth: Array, counts: Array, manner: Manner) -> Array:
 
 
 def log_wealth(stretch: Stretch, bets: Portfolio, deltas: Array, before: Array) -> Array:
-    """The logarithm of the wealth (claims, observations) after each observation of a stretch."""
+    """The logarithm of the wealth (claims, steps) after each step of a stretch."""
     growth = bets.gross - np.einsum("cs,cs->c", bets.charge, deltas)[:, None, None]
-    return np.asarray(before[:, None] + np.cumsum(np.log(growth)[:, stretch.worlds, stretch.cells], axis=1))
+    steps = growth[:, stretch.worlds, stretch.cells].mean(axis=2)
+    return np.asarray(before[:, None] + np.cumsum(np.log(steps), axis=1))
 
 
 def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -> Array:
@@ -213,7 +245,10 @@ def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -
 
 
 def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> tuple[float, int | None]:
-    """The largest parameter such that it and all smaller ones are refuted, and after how many observations they were.
+    """The largest parameter such that it and all smaller ones are refuted, and after how many steps they were.
+
+    `scores` and `in_z` are (steps, observations of a step), or (steps,).
+
 
     The claims of a geometric sequence, fixed in advance, have bets of their own. A claim between two of them uses the
     bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given true claim is
@@ -241,13 +276,13 @@ def _curves(claim: Claim, first: int) -> tuple[list[float], Array, Array]:
 
 
 def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: float) -> NDArray[np.int64]:
-    """After how many observations the wealth first reached its goal, for each claim; 0 if it did not."""
+    """After how many steps the wealth first reached its goal, for each claim; 0 if it did not."""
     reached, wealth = np.zeros(len(slopes), dtype=np.int64), np.zeros(len(slopes))
     for stretch in learnt:
         [left] = np.nonzero(reached == 0)
         if not len(left):
             break
-        bets = portfolio(stretch.past, slopes[left], deltas[left])
+        bets = portfolio(stretch.past, slopes[left], deltas[left], manner_of(stretch.cells.shape[1]))
         path = log_wealth(stretch, bets, deltas[left], wealth[left])
         wealth[left], there = path[:, -1], path >= goal
         reached[left] = np.where(there.any(axis=1), stretch.start + there.argmax(axis=1) + 1, 0)
@@ -259,7 +294,7 @@ def _between(
 ) -> tuple[float, int | None]:
     """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more."""
     slopes, own = curve
-    bets = [portfolio(stretch.past, slopes[None], own[None]) for stretch in learnt]
+    bets = [portfolio(stretch.past, slopes[None], own[None], manner_of(stretch.cells.shape[1])) for stretch in learnt]
     used = sum(portfolios.charge[0] for portfolios in bets) > 0
 
     def reached(parameter: float) -> int:
@@ -287,7 +322,13 @@ def _between(
 
 @dataclass(frozen=True)
 class Bets(ThresholdRule):
-    """Bets against each claim, in the order of the observations."""
+    """Bets against each claim, in the order of the observations.
+
+    Attributes:
+        together: the number of observations of a step, which are bet on together: their rows follow each other.
+    """
+
+    together: int = 1
 
     name: ClassVar[str] = "bets"
     valid: ClassVar[bool] = True
@@ -314,7 +355,10 @@ class Bets(ThresholdRule):
                 f"{count:,} observations: give them in the order in which they were made, or give 'ranks' if the "
                 "observations are independent"
             )
-        parameter, reached = largest_refuted(scores, in_z, claim, alpha)
+        if count % self.together:
+            raise ValueError(f"scores must be {self.together} for each step, got {count}: select whole steps")
+        shape = (-1, self.together)
+        parameter, reached = largest_refuted(scores.reshape(shape), in_z.reshape(shape), claim, alpha)
         return Decision(parameter, {"observations": count, **({"reached": reached} if reached else {})})
 
     def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
@@ -323,12 +367,12 @@ class Bets(ThresholdRule):
             raise ValueError(
                 f"runs must be at most {MOST_OBSERVATIONS:g} for threshold 'bets', got {runs}: give 'ranks'"
             )
-        in_z = np.arange(runs) // 2 % 2 == 0
+        in_z = np.arange(runs - runs % self.together) // 2 % 2 == 0
         return self.decide(in_z.astype(np.float64), in_z, claim, alpha).parameter
 
     def too_few(self, positives: int, negatives: int) -> str:
-        count = positives + negatives
-        return "" if count > FIRST else f"bets need more than {FIRST} observations, which they learn from, got {count}"
+        count, first = positives + negatives, steps_before(self.together) * self.together
+        return "" if count > first else f"bets need more than {first} observations, which they learn from, got {count}"
 
     def fitted(self, marks: Marks) -> Bets:
         if marks.same_world:
@@ -336,4 +380,4 @@ class Bets(ThresholdRule):
                 "scores must be of worlds tossed anew at each step for threshold 'bets', got those of trainings with "
                 "one world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"
             )
-        return self
+        return self if marks.together is None else replace(self, together=marks.together)

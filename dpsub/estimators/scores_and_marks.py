@@ -29,12 +29,14 @@ class Marks:
         in_sample: whether the judged models were learned from.
         same_world: whether the world is the same at all steps of a training, and not tossed anew.
         folds: (runs,) each run's fold, if each fold has a scorer of its own.
+        together: the number of observations of each step; None if nothing says it.
     """
 
     of: Of | None
     in_sample: bool
     same_world: bool
     folds: NDArray[np.int64] | None
+    together: int | None
 
 
 def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Marks:
@@ -45,6 +47,7 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
         in_sample=_any(along, "in_sample"),
         same_world=_any(along, "same_world"),
         folds=_folds(along["fold"].values if folds is None and "fold" in along else folds, runs),
+        together=_together(along["step"].values) if "observation" in names and "step" in along else None,
     )
 
 
@@ -68,6 +71,18 @@ def _named(scores: Any, bits: Any) -> tuple[list[str], dict[str, Any]]:
 def _any(along: dict[str, Any], name: str) -> bool:
     """Whether some row has the mark. A mark that was lost, NaN, counts as one."""
     return name in along and bool((along[name] != 0).any())
+
+
+def _together(steps: NDArray[Any]) -> int:
+    """How many observations each step has, by the steps of all observations."""
+    [starts] = np.nonzero(np.append(True, steps[1:] != steps[:-1]))
+    sizes = np.diff(np.append(starts, len(steps)))
+    if len(set(sizes.tolist())) > 1 or len(np.unique(steps[starts])) < len(starts):
+        raise ValueError(
+            f"scores must hold all observations of each step, one after the other, got steps with {sizes.min()} to "
+            f"{sizes.max()} of them: select whole steps"
+        )
+    return int(sizes[0])
 
 
 def _folds(folds: ArrayLike | None, runs: int) -> NDArray[np.int64] | None:

@@ -13,7 +13,18 @@ from scipy.special import ndtr, ndtri
 
 from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.estimators.betting import CAUTIOUS, FIRST, SLOPES, STEEPEST, Manner, Past, path, portfolio, until
+from dpsub.estimators.betting import (
+    FIRST,
+    SLOPES,
+    STEEPEST,
+    Manner,
+    Past,
+    manner_of,
+    path,
+    portfolio,
+    steps_before,
+    until,
+)
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.scores_and_marks import scores_and_bits
@@ -91,7 +102,7 @@ class Expected(NamedTuple):
 
 
 class Bettor:
-    """Follows the wealth of bettors, who bet against what is claimed of each observation.
+    """Follows the wealth of bettors, who bet against what is claimed of each observation of a step.
 
     Their wealth together ever reaches 1/α with probability at most α if every claim holds, however the observations
     depend on the past, and whenever one stops. Three share the first wealth. One bets as `betting` does. One fits
@@ -102,28 +113,29 @@ class Bettor:
     Args:
         alpha: the probability with which true claims may be refuted.
         expected: where the scores lie; what it says costs power if it is wrong, and never validity.
+        together: the number of observations of a step. The mean of their bets multiplies the wealth: see `betting`.
 
     Attributes:
         log_wealth: the logarithm of their wealth now.
-        refuted_at: the number of observations after which it first reached its goal; None if it has not.
+        refuted_at: the number of steps after which it first reached its goal; None if it has not.
     """
 
-    def __init__(self, alpha: float, expected: Expected) -> None:
+    def __init__(self, alpha: float, expected: Expected, together: int = 1) -> None:
         self.log_wealth = 0.0
         self.refuted_at: int | None = None
         self._goal, self._expected = -math.log(alpha), expected
         self._scores, self._worlds = array("d"), array("q")
-        self._learns_at = FIRST
+        self._together, self._learns_at = together, steps_before(together)
         self._past: Past | None = None
         self._claim: tuple[Claim, float] | None = None
         self._wealths = np.zeros(len(SHARES))
         self._bets: list[tuple[Past, Array] | None] = [None] * len(SHARES)
 
     def __len__(self) -> int:
-        return len(self._scores)
+        return len(self._scores) // self._together
 
-    def observe(self, score: float, in_z: bool, claim: Claim, parameter: float) -> None:
-        """Take one more observation, of which the claim with this parameter is made."""
+    def observe(self, scores: ArrayLike, in_z: ArrayLike, claim: Claim, parameter: float) -> None:
+        """Take one more step, of whose observations the claim with this parameter is made."""
         if len(self) == self._learns_at:
             self._past = Past.of(np.array(self._scores), np.array(self._worlds))
             self._learns_at, self._bets[:2] = until(len(self)), [None, None]
@@ -131,14 +143,14 @@ class Bettor:
             self._claim, self._bets = (claim, parameter), [None] * len(SHARES)
         if self._bets[2] is None or (self._past is not None and self._bets[0] is None):
             self._learn(claim, parameter)
-        world = 0 if in_z else 1
+        scores, worlds = np.atleast_1d(scores), np.where(np.atleast_1d(in_z), 0, 1)
         for place, bets in enumerate(self._bets):
             if bets is not None:
                 learnt, growth = bets
-                self._wealths[place] += math.log(growth[world, int(learnt.cells(score))])
+                self._wealths[place] += math.log(growth[worlds, learnt.cells(scores)].mean())
         self.log_wealth = float(np.logaddexp.reduce(self._wealths + np.log(SHARES)))
-        self._scores.append(score)
-        self._worlds.append(world)
+        self._scores.extend(scores)
+        self._worlds.extend(worlds)
         if self.refuted_at is None and self.log_wealth >= self._goal:
             self.refuted_at = len(self)
 
@@ -146,14 +158,14 @@ class Bettor:
         slopes, deltas = _curve(claim, parameter)
 
         def growth(learnt: Past, manner: Manner) -> tuple[Past, Array]:
-            bets = portfolio(learnt, slopes[None], deltas[None], manner)
+            bets = portfolio(learnt, slopes[None], deltas[None], manner._replace(together=self._together))
             return learnt, np.asarray(bets.gross[0] - bets.charge[0] @ deltas)
 
         if self._bets[2] is None:
             self._bets[2] = growth(_expected(self._expected, parameter), BOLD)
         if self._past is not None and self._bets[0] is None:
             fitted = self._fitted(self._past, LARGER * parameter * self._expected.rate)
-            self._bets[:2] = growth(self._past, CAUTIOUS), growth(fitted, BOLD)
+            self._bets[:2] = growth(self._past, manner_of(self._together)), growth(fitted, BOLD)
 
     def _fitted(self, past: Past, farthest: float) -> Past:
         """What Gaussians with the past's means and spread show, at least so far apart, in units of the spread."""
@@ -163,7 +175,7 @@ class Bettor:
         apart = max(float(means[0] - means[1]) / spread, farthest)
         centred = (past.cuts - means.mean()) / spread
         fitted = Expected(apart / 2, -apart / 2, 1.0)
-        return past._replace(counts=fitted.counts(centred, past.counts.shape[1], len(self) / 2))
+        return past._replace(counts=fitted.counts(centred, past.counts.shape[1], len(scores) / 2))
 
 
 @lru_cache(maxsize=128)
@@ -174,15 +186,15 @@ def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=128)
-def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected) -> int | None:
-    """After how many observations a perfect attack refutes a claim, if the coin falls on z, z, z′, z′, and so on.
+def fewest(claim: Claim, parameter: float, alpha: float, expected: Expected, together: int = 1) -> int | None:
+    """After how many steps a perfect attack refutes a claim, if the coin falls on z, z, z′, z′, and so on.
 
     None if it takes more than `MOST_TRIED`.
     """
-    bettor = Bettor(alpha, expected)
+    bettor, coins = Bettor(alpha, expected, together), np.arange(together)
     while bettor.refuted_at is None and len(bettor) < MOST_TRIED:
-        in_z = len(bettor) // 2 % 2 == 0
-        bettor.observe(expected.z if in_z else expected.z_prime, in_z, claim, parameter)
+        in_z = (len(bettor) * together + coins) // 2 % 2 == 0
+        bettor.observe(np.where(in_z, expected.z, expected.z_prime), in_z, claim, parameter)
     return bettor.refuted_at
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from opacus.optimizers import (
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.opacus.accountant import accounted
-from dpsub.opacus.canary_gradients import Canaries, Pieces, Tensor
+from dpsub.opacus.canary_gradients import Canaries, Piece, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
 DISTRIBUTED = (
@@ -67,6 +67,7 @@ class Asked:
     alpha: float
     canary_rate: float
     canary_norm: float
+    canaries: int
     sample_rate: float | None
     noise_multiplier: float | None
     anew: bool
@@ -121,29 +122,35 @@ def _notes(optimizer: DPOptimizer) -> list[str]:
 
 
 class Entered(NamedTuple):
-    """How the canary entered a step, whose first batch was just clipped or is about to be.
+    """How the canaries entered a step, whose first batch was just clipped or is about to be.
 
     Attributes:
-        bit: 0 for z, 1 for z′.
-        sign: 1, -1 or 0: how the canary is in the sum.
-        pieces: the canary.
-        max_grad_norm: what it is clipped to.
+        bits: of each, 0 for z, 1 for z′.
+        signs: of each, 1, -1 or 0: how it is in the sum.
+        canaries: their pieces.
+        max_grad_norm: what they are clipped to.
     """
 
-    bit: int
-    sign: int
-    pieces: Pieces
+    bits: list[int]
+    signs: list[int]
+    canaries: list[Pieces]
     max_grad_norm: float
+
+    @property
+    def pieces(self) -> Iterator[tuple[int, Piece, int]]:
+        """Of all canaries in a row: the parameter's place, the piece, and the canary's sign."""
+        for pieces, sign in zip(self.canaries, self.signs, strict=True):
+            yield from ((place, piece, sign) for place, piece in pieces.items())
 
 
 class Observation(NamedTuple):
     """One step of the optimizer: which world it was in, and what came out.
 
     Attributes:
-        entered: the canary.
-        products: of the privatised sum, less the records' clipped gradients, with the pieces' directions, in units of
-            the canary's clipping bound. With ghost clipping the records are in it.
-        left: the privatised sum less the records and the canary, as correct clipping leaves them, and the sum of the
+        entered: the canaries.
+        products: (canaries, pieces) of the privatised sum, less the records' clipped gradients, with the pieces'
+            directions, in units of the canary's clipping bound. With ghost clipping the records are in it.
+        left: the privatised sum less the records and the canaries, as correct clipping leaves them, and the sum of the
             records' clipped gradients: all parameters in a row, in the same units. None if the noise is not tested.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
         batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
@@ -247,7 +254,7 @@ class AuditedSteps:
         assert entered is not None
         self._taken += 1
         rate = accounted(self._optimizer).get("sample_rate")
-        products = self._read.double().cpu().numpy()
+        products = self._read.double().cpu().numpy().reshape(len(entered.canaries), -1)
         self._observed(Observation(entered, products, self._left, self._noise_multiplier, rate, self._iterations))
         return result
 
@@ -268,20 +275,21 @@ class AuditedSteps:
                 return
             if self._canaries.needs_energies:
                 self._canaries.learn([_energy(one, self._ghost) for one in gradients])
-            toss, draw = self._coins.random(2)
-            bit = int(toss < 0.5)
-            sign, present = 0, draw < self._asked.canary_rate
-            if present:
-                of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
-                sign = of_z_prime if bit else 1
-            pieces = self._canaries.draw(self._parameters)
-            self._entered = Entered(bit, sign, pieces, bound)
+            tosses, draws = self._coins.random((self._asked.canaries, 2)).T
+            bits, present = (tosses < 0.5).astype(int), draws < self._asked.canary_rate
+            of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
+            signs = np.where(present, np.where(bits == 1, of_z_prime, 1), 0)
+            canaries = self._canaries.draw(self._parameters)
+            self._entered = Entered(bits.tolist(), signs.tolist(), canaries, bound)
             if self._ghost:
-                for place, piece in pieces.items():
+                for place, piece, sign in self._entered.pieces:
                     if sign:
                         piece.add_to(gradients[place], sign * piece.clipped * bound)
-            elif sign or (present and self._asked.adjacency == "zero_out"):
-                self._extend(pieces, sign * self._asked.canary_norm * bound)
+                return
+            rows = present if self._asked.adjacency == "zero_out" else signs != 0
+            if rows.any():
+                scale = self._asked.canary_norm * bound
+                self._extend([(canaries[row], float(signs[row]) * scale) for row in np.flatnonzero(rows)])
 
     def _gradients(self) -> list[Any]:
         """The gradients that await the step: per-sample ones, or the sums of clipped ones."""
@@ -303,35 +311,37 @@ class AuditedSteps:
         self._iterations = len(gradients[0]) if isinstance(gradients[0], list) else 1
         return gradients
 
-    def _extend(self, pieces: Pieces, norm: float) -> None:
-        """One more row for each parameter, with this norm in all."""
+    def _extend(self, rows: Sequence[tuple[Pieces, float]]) -> None:
+        """One more row of each parameter for each canary, with this norm in all."""
         for place, parameter in enumerate(self._parameters):
             held: Any = parameter.grad_sample  # type: ignore[attr-defined]
             old = held[0] if isinstance(held, list) else held
-            new, back = self._longer(place, old)
-            new[:-1], new[-1] = old, 0
+            new, back = self._longer(place, old, len(rows))
+            new[: len(old)], new[len(old) :] = old, 0
             new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
-            new.canary_rows = 1  # type: ignore[attr-defined]
-            if place in pieces:
-                pieces[place].add_to(new[-1], norm * pieces[place].share)
+            new.canary_rows = len(rows)  # type: ignore[attr-defined]
+            for row, (pieces, norm) in zip(new[len(old) :], rows, strict=True):
+                if place in pieces:
+                    pieces[place].add_to(row, norm * pieces[place].share)
             if isinstance(held, list):
                 held[0] = new
             else:
                 parameter.grad_sample = new  # type: ignore[attr-defined]
             self._extended.append((parameter, new, back))
 
-    def _longer(self, place: int, old: Tensor) -> tuple[Tensor, Tensor]:
-        """Room for one more row, and what stays when that row goes.
+    def _longer(self, place: int, old: Tensor, more: int) -> tuple[Tensor, Tensor]:
+        """Room for so many more rows, and what stays when they go.
 
         On a CPU new pages of memory cost more than what is copied into them, so the room is kept between steps.
         """
+        rows = len(old) + more
         if old.device.type != "cpu":
-            new = old.new_empty((len(old) + 1, *old.shape[1:]))
-            return new, new[:-1]
+            new = old.new_empty((rows, *old.shape[1:]))
+            return new, new[: len(old)]
         room = self._room.get(place)
-        if room is None or len(room) <= len(old) or room.dtype != old.dtype:
-            room = self._room[place] = old.new_empty((len(old) + 1, *old.shape[1:]))
-        return room[: len(old) + 1], old
+        if room is None or len(room) < rows or room.dtype != old.dtype:
+            room = self._room[place] = old.new_empty((rows, *old.shape[1:]))
+        return room[:rows], old
 
     def _cut_off(self) -> None:
         """Take the canary's rows off the gradients that Opacus has used."""
@@ -347,11 +357,11 @@ class AuditedSteps:
     def _reads(self, *_: Any) -> None:
         """Before the underlying optimizer steps: read the privatised gradients that it is about to use.
 
-        Then take out of them what a canary adds if it is clipped correctly.
+        Then take out of them what canaries add if they are clipped correctly.
         """
         if not self._inside or self._entered is None:
             return
-        sign, bound, scale = self._entered.sign, self._entered.max_grad_norm, 1.0
+        bound, scale = self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self._iterations
         with torch.no_grad():
@@ -365,15 +375,17 @@ class AuditedSteps:
                 released -= known
             released /= bound  # and so in units of the bound, less what is known
             parts = torch.split(released, [one.numel() for one in self._parameters])
-            read = torch.stack([one.product(parts[place]).double() for place, one in self._entered.pieces.items()])
+            read = torch.stack([piece.product(parts[place]).double() for place, piece, _ in self._entered.pieces])
         if not bool(torch.isfinite(read).all()):
             raise ValueError(
                 f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
                 f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
             )
-        if sign and self._read is None:
+        if self._read is None:
             with torch.no_grad():
-                for place, piece in self._entered.pieces.items():
+                for place, piece, sign in self._entered.pieces:
+                    if not sign:
+                        continue
                     grad = gradients[place]
                     piece.add_to(parts[place].view(self._parameters[place].shape), -sign * piece.clipped)
                     if grad is not None:

@@ -21,7 +21,7 @@ from dpsub._core.noise_test import SAMPLE, Left, NoiseTest
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
-from dpsub.estimators.betting import FIRST
+from dpsub.estimators.betting import FIRST, Bets, steps_before
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import Bettor, Expected, fewest
@@ -58,16 +58,24 @@ class Auditor:
             sizes = [one.numel() for one in audited.parameters]
             self._noise = NoiseTest(self._share, sizes, asked.seed)
             self._looks_at = LooksAt(sizes, self._noise.sample)
-        self._bettor, self._weights = Bettor(self._share, self._expected), PieceWeights(len(audited.parameters))
+        self._bettor = Bettor(self._share, self._expected, asked.canaries)
+        self._weights = PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
         self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
         self._reported: Report | None = None
-        self._reported_for = (0, "")  # so many observations and this sampling
+        self._reported_for = (0, "")  # so many steps and this sampling
         self._steps = AuditedSteps(
             audited,
-            Canaries(kind, norm=asked.canary_norm, bounds=audited.bounds, seed=asked.seed, anew=asked.anew),
+            Canaries(
+                kind,
+                norm=asked.canary_norm,
+                bounds=audited.bounds,
+                seed=asked.seed,
+                anew=asked.anew,
+                number=asked.canaries,
+            ),
             asked,
             self._judge,
         )
@@ -84,7 +92,7 @@ class Auditor:
 
     @property
     def steps(self) -> int:
-        return len(self._scores)
+        return len(self._sigmas)
 
     def remove(self) -> None:
         """End the audit: the optimizer is as it was before. Reports remain."""
@@ -95,15 +103,16 @@ class Auditor:
         sigma = self._asked.noise_multiplier
         if sigma is None:
             sigma = checks.real("optimizer.noise_multiplier", seen.noise_multiplier, above=0)
-        bit, sign, pieces, _ = seen.entered
-        places = np.array(list(pieces))
-        norms = np.array([piece.clipped for piece in pieces.values()])
-        score = float(np.float32(self._weights.score(seen.products, norms, places, sign)))
-        self._bettor.observe(score, bit == 0, self._claim, distance(self._asked.adjacency) / sigma)
+        bits, signs, canaries, _ = seen.entered
+        scores = []
+        for products, pieces, sign in zip(seen.products, canaries, signs, strict=True):
+            norms = np.array([piece.clipped for piece in pieces.values()])
+            scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
+        self._bettor.observe(scores, np.array(bits) == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
             self._noise.observe(self._looks_at.left(*seen.left, sigma))
-        self._scores.append(score)
-        self._bits.append(bit)
+        self._scores += scores
+        self._bits += bits
         self._sigmas.append(sigma)
         self._batches.append((seen.batch_rate, seen.batches))
         if self._asked.callback is not None:
@@ -112,12 +121,19 @@ class Auditor:
     def observations(self) -> xr.Dataset:
         """The observations so far: `score` and `bit`, and the noise multiplier that was claimed of each step.
 
-        The attributes hold what is needed to audit again.
+        A step has an observation of each of its canaries: `step` is the number of the step. The attributes hold what is
+        needed to audit again.
         """
+        each = self._asked.canaries
+        steps = np.repeat(np.arange(1, self.steps + 1), each)
         data = {
             "score": ("observation", np.array(self._scores, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
             "bit": ("observation", np.array(self._bits, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
-            "noise_multiplier": ("observation", np.array(self._sigmas), {"long_name": "claimed noise multiplier"}),
+            "noise_multiplier": (
+                "observation",
+                np.repeat(self._sigmas, each),
+                {"long_name": "claimed noise multiplier"},
+            ),
         }
         made = {f"version_{name}": version for name, version in versions("opacus", "torch").items()}
         optimizer = self._audited.optimizer
@@ -129,7 +145,7 @@ class Auditor:
             "optimizer": type(optimizer).__name__,
             "max_grad_norm": float(optimizer.max_grad_norm),
         }
-        return xr.Dataset(data, attrs={**about, **made})
+        return xr.Dataset(data, coords={"step": ("observation", steps)}, attrs={**about, **made})
 
     def report(self) -> Report:
         """What the observations so far say.
@@ -145,8 +161,8 @@ class Auditor:
                 "where it is not skipped"
             )
         sampling = self._sampling()
-        if self._reported is None or self._reported_for != (len(self._scores), sampling):
-            self._reported, self._reported_for = self._report(sampling), (len(self._scores), sampling)
+        if self._reported is None or self._reported_for != (self.steps, sampling):
+            self._reported, self._reported_for = self._report(sampling), (self.steps, sampling)
         return self._reported
 
     def _sampling(self) -> str:
@@ -164,7 +180,8 @@ class Auditor:
         claimed_step = distance(self._asked.adjacency) / sigma
         step = self._step_bound(claimed_step)
         return Report(
-            observations=len(self._scores),
+            observations=self.steps,
+            canaries=self._asked.canaries,
             step=step,
             training=None if rate is None else self._training_bound(step, rate),
             claimed=None if rate is None else self._claimed(known, sampling),
@@ -176,7 +193,7 @@ class Auditor:
             alpha=self._asked.alpha,
             sample_rate=rate,
             noise_multiplier=sigma,
-            fewest=fewest(self._claim, claimed_step, self._share, self._expected),
+            fewest=fewest(self._claim, claimed_step, self._share, self._expected, self._asked.canaries),
             notes=self._audited.notes,
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
@@ -202,7 +219,7 @@ class Auditor:
             np.array(self._bits),
             delta=self._asked.delta,
             method="pld" if sampling else "gdp",
-            threshold="bets",
+            rule=Bets(self._asked.canaries),
             alpha=self._asked.alpha,
             **sampling,
         )
@@ -219,7 +236,7 @@ class Auditor:
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(
-            step, sample_rate=rate, steps=len(self._scores), delta=self._asked.delta, adjacency=self._asked.adjacency
+            step, sample_rate=rate, steps=self.steps, delta=self._asked.delta, adjacency=self._asked.adjacency
         )
         if len(set(self._sigmas)) > 1:
             note = "the claimed noise changed between the steps, and the bound takes all of them for equal"
@@ -307,6 +324,7 @@ class Report:
 
     Attributes:
         observations: the number of steps that were observed.
+        canaries: of each step.
         step: the bound on the ε of one step with the canary at its rate.
         training: the bound on the ε of the observed steps, as a training at `sample_rate`; None if nobody said which.
         claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
@@ -325,6 +343,7 @@ class Report:
     """
 
     observations: int
+    canaries: int
     step: LowerBound
     training: LowerBound | None
     claimed: float | None
@@ -372,8 +391,9 @@ class Report:
             )
         if self.clipping is not None:
             found.append(f"Clipping is not what is claimed: {self.clipping}.")
-        if self.observations <= FIRST:
-            more = FIRST + 1 - self.observations
+        first = steps_before(self.canaries)
+        if self.observations <= first:
+            more = first + 1 - self.observations
             found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
             if not self.refuted:
                 found.append(self._needed())

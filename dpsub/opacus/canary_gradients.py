@@ -58,15 +58,23 @@ class Canaries:
         bounds: the clipping bound of each parameter, in units of that of all; None for flat clipping.
         seed: of the draws.
         anew: whether to draw for each step.
+        number: of the canaries of a step. More than one are Diracs, each of another coordinate, without `bounds`.
     """
 
     def __init__(
-        self, kind: str | Sequence[Tensor], *, norm: float, bounds: Sequence[float] | None, seed: int, anew: bool
+        self,
+        kind: str | Sequence[Tensor],
+        *,
+        norm: float,
+        bounds: Sequence[float] | None,
+        seed: int,
+        anew: bool,
+        number: int = 1,
     ) -> None:
-        self._kind, self._norm, self._bounds, self._anew = kind, norm, bounds, anew
+        self._kind, self._norm, self._bounds, self._anew, self._number = kind, norm, bounds, anew, number
         self._rng = stream(seed, "crafter")
         self._quiet: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-        self._drawn: Pieces | None = None
+        self._drawn: list[Pieces] | None = None
 
     @property
     def needs_energies(self) -> bool:
@@ -80,20 +88,26 @@ class Canaries:
             flat = [np.concatenate(flat)]
         for energy in flat:
             order = np.lexsort((self._rng.random(len(energy)), energy))  # ties in a random order
-            self._quiet.append(order[: math.ceil(TRAVELLED_LEAST * len(energy))])
+            self._quiet.append(order[: max(math.ceil(TRAVELLED_LEAST * len(energy)), self._number)])
 
-    def draw(self, parameters: Sequence[Tensor]) -> Pieces:
-        """The canary of the next step."""
+    def draw(self, parameters: Sequence[Tensor]) -> list[Pieces]:
+        """The canaries of the next step."""
         if self._drawn is None or self._anew:
-            self._drawn = self._pieces(parameters)
+            self._drawn = self._diracs(parameters) if self._number > 1 else [self._pieces(parameters)]
         return self._drawn
+
+    def _diracs(self, parameters: Sequence[Tensor]) -> list[Pieces]:
+        sizes = [one.numel() for one in parameters]
+        return [self._dirac(place, sizes) for place in self._rng.choice(self._quiet[0], self._number, replace=False)]
+
+    def _dirac(self, place: int, sizes: Sequence[int]) -> Pieces:
+        ends = np.cumsum(sizes)
+        which = int(np.searchsorted(ends, place, side="right"))
+        return {which: Piece(1.0, min(self._norm, 1.0), int(place - ends[which]) + sizes[which], None)}
 
     def _pieces(self, parameters: Sequence[Tensor]) -> Pieces:
         if self._kind == "dirac" and self._bounds is None:
-            place, sizes = int(self._rng.choice(self._quiet[0])), [one.numel() for one in parameters]
-            ends = np.cumsum(sizes)
-            which = int(np.searchsorted(ends, place, side="right"))
-            return {which: Piece(1.0, min(self._norm, 1.0), place - int(ends[which]) + sizes[which], None)}
+            return self._dirac(int(self._rng.choice(self._quiet[0])), [one.numel() for one in parameters])
         if self._kind in ("dirac", "diracs"):
             shares = self._bounds or [1 / math.sqrt(len(parameters))] * len(parameters)
             indices = [int(self._rng.choice(quiet)) for quiet in self._quiet]

@@ -23,6 +23,7 @@ from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
     "seed",
     canary_rate=partial(checks.real, above=0, at_most=1),
     canary_norm=partial(checks.real, above=0),
+    canaries=checks.whole,
     anew=checks.flag,
     test_noise=checks.flag,
 )
@@ -34,6 +35,7 @@ def audit_optimizer(
     canary: str | Sequence[Tensor] | Mapping[Tensor, Tensor] = "dirac",
     canary_rate: float = 1.0,
     canary_norm: float = 10.0,
+    canaries: int = 1,
     alpha: float = 0.05,
     sample_rate: float | None = None,
     noise_multiplier: float | None = None,
@@ -81,6 +83,11 @@ def audit_optimizer(
         canary_rate: in (0, 1]; the probability with which the canary is in a step at all. Below 1 the claim of a step
             is that of the subsampled Gaussian mechanism.
         canary_norm: > 0; the norm of the canary before clipping, in units of C.
+        canaries: ≥ 1; so many in each step, each a row and a coordinate of its own, with a coin of its own. More than
+            one must be "dirac", without clipping by layer. Ten of them show in a hundred steps what one shows in a
+            thousand, and a hundred little more than ten. The bets on a step are one bet, their mean, which holds
+            whatever noise the canaries share: each claims that the step is private for its own record, given all
+            others.
         alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
         sample_rate: of a batch, for the ε of the training; accumulated batches add up. None: that of the attached
             accountant. If there is none, the report is of steps alone.
@@ -128,12 +135,18 @@ def audit_optimizer(
     kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, audited.parameters)
     if anew and not isinstance(kind, str):
         raise ValueError(f"anew must be False for a canary of your own, which is not drawn, got {anew}")
+    if canaries > 1 and (kind != "dirac" or audited.bounds is not None):
+        clipped = "" if audited.bounds is None else " with clipping by layer"
+        raise ValueError(f"canaries must be 1 for any canary but 'dirac' with flat clipping, got {canaries}{clipped}")
+    if canaries > (size := sum(one.numel() for one in audited.parameters)):
+        raise ValueError(f"canaries must be at most {size}, one for each coordinate, got {canaries}")
     asked = Asked(
         delta,
         adjacency,
         alpha,
         canary_rate,
         canary_norm,
+        canaries,
         sample_rate,
         noise_multiplier,
         anew,

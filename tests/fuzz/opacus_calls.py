@@ -197,6 +197,7 @@ CALLS = [
             "canary": [OMIT, "dirac", "diracs", "constant", "random", [torch.ones(5)]],
             "canary_rate": [OMIT, 1.0, 1],
             "canary_norm": [OMIT, 0.5, 100.0],
+            "canaries": [OMIT, 1],
             "alpha": [OMIT, 0.05, 0.2],
             "sample_rate": [0.1, 1.0],
             "noise_multiplier": [OMIT, None, 0.5, 2.0],

@@ -29,7 +29,7 @@ def whole(pieces, norm, clipped=False):
 @pytest.mark.parametrize("kind", ["dirac", "diracs", "constant", "random"])
 @pytest.mark.parametrize("norm", [0.3, 10.0])
 def test_canaries_have_their_norm_and_are_clipped_to_the_bound(kind, norm):
-    pieces = drawn(kind, norm=norm).draw(PARAMETERS)
+    pieces = drawn(kind, norm=norm).draw(PARAMETERS)[0]
     raw, clipped = whole(pieces, norm), whole(pieces, 1, clipped=True)
     assert np.linalg.norm(raw) == pytest.approx(norm)
     np.testing.assert_allclose(clipped, raw * min(1, 1 / norm), rtol=1e-5)
@@ -38,7 +38,7 @@ def test_canaries_have_their_norm_and_are_clipped_to_the_bound(kind, norm):
 @pytest.mark.parametrize("kind", ["dirac", "diracs", "constant", "random"])
 @pytest.mark.parametrize("norm", [0.3, 10.0])
 def test_clipping_by_layer_is_clipping_by_layer(kind, norm):
-    pieces = drawn(kind, BOUNDS, norm=norm).draw(PARAMETERS)
+    pieces = drawn(kind, BOUNDS, norm=norm).draw(PARAMETERS)[0]
     raw, clipped = whole(pieces, norm), whole(pieces, 1, clipped=True)
     ends = np.cumsum([0, *(one.numel() for one in PARAMETERS)])
     for start, end, bound in zip(ends, ends[1:], BOUNDS, strict=False):
@@ -49,17 +49,17 @@ def test_clipping_by_layer_is_clipping_by_layer(kind, norm):
 
 
 def test_diracs_are_of_one_coordinate_each():
-    assert np.count_nonzero(whole(drawn("dirac").draw(PARAMETERS), 1)) == 1
-    assert np.count_nonzero(whole(drawn("diracs").draw(PARAMETERS), 1)) == 3
-    assert np.count_nonzero(whole(drawn("dirac", BOUNDS).draw(PARAMETERS), 1)) == 3
-    assert len(np.unique(whole(drawn("constant").draw(PARAMETERS), 1).round(6))) == 1
+    assert np.count_nonzero(whole(drawn("dirac").draw(PARAMETERS)[0], 1)) == 1
+    assert np.count_nonzero(whole(drawn("diracs").draw(PARAMETERS)[0], 1)) == 3
+    assert np.count_nonzero(whole(drawn("dirac", BOUNDS).draw(PARAMETERS)[0], 1)) == 3
+    assert len(np.unique(whole(drawn("constant").draw(PARAMETERS)[0], 1).round(6))) == 1
 
 
 def test_diracs_are_where_the_first_batch_moves_least():
     energies = [torch.ones(4, 5), torch.ones(4), torch.ones(3, 4)]
     energies[2][1, 2] = 0.1
-    assert whole(drawn("dirac", energies=energies).draw(PARAMETERS), 1)[20 + 4 + 6] == 1
-    [*_, last] = drawn("diracs", energies=energies).draw(PARAMETERS).values()
+    assert whole(drawn("dirac", energies=energies).draw(PARAMETERS)[0], 1)[20 + 4 + 6] == 1
+    [*_, last] = drawn("diracs", energies=energies).draw(PARAMETERS)[0].values()
     assert last.place == 6
 
 
@@ -70,7 +70,7 @@ def test_canaries_are_drawn_anew_if_asked_and_again_from_a_seed(kind):
 
     def three(anew, seed):
         canaries = drawn(kind, anew=anew, seed=seed, energies=energies)
-        return [hash(str(canaries.draw(large)[0])) for _ in range(3)]
+        return [hash(str(canaries.draw(large)[0][0])) for _ in range(3)]
 
     assert len(set(three(False, 0))) == 1
     assert len(set(three(True, 0))) == 3
@@ -80,7 +80,7 @@ def test_canaries_are_drawn_anew_if_asked_and_again_from_a_seed(kind):
 
 def test_gradients_of_ones_own_give_the_direction():
     given = [torch.arange(20.0).view(4, 5), torch.zeros(4), -torch.ones(3, 4)]
-    pieces = drawn(own_gradients(given, PARAMETERS)).draw(PARAMETERS)
+    pieces = drawn(own_gradients(given, PARAMETERS)).draw(PARAMETERS)[0]
     vector = torch.cat([one.flatten() for one in given]).double().numpy()
     np.testing.assert_allclose(whole(pieces, 1), vector / np.linalg.norm(vector), atol=1e-6)
     assert set(pieces) == {0, 2}
