@@ -17,6 +17,7 @@ from own_code import (
     language_secrets,
     learned_at_zero,
     libraries,
+    many_canaries,
     seed_tables,
     step_seeds,
     step_tables,
@@ -574,3 +575,15 @@ def test_correct_trainings_are_hardly_accused():
     assert len(table) > 20
     assert (table.refuted <= 0.05 * table.trainings).all()
     assert not table.clipping.any()
+
+
+def test_several_canaries_bound_a_correct_step_by_more_and_never_by_too_much():
+    table = kept_tables.read(RESULTS / "many_canaries.csv")
+    assert set(zip(table.noise, table.canaries, strict=True)) == {
+        *itertools.product(many_canaries.NOISES, many_canaries.CANARIES)
+    }
+    right = table[table.noise == 1].set_index("canaries")
+    assert (right[["mu_100", "mu_400"]] < many_canaries.CLAIMED).all(axis=None)
+    assert (right.refuted == many_canaries.MOST).all()
+    assert right.mu_100[10] > 2 * right.mu_100[1]
+    assert (table[table.noise < 1].refuted < 10).all()

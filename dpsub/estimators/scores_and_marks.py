@@ -77,7 +77,7 @@ def _together(steps: NDArray[Any]) -> int:
     """How many observations each step has, by the steps of all observations."""
     [starts] = np.nonzero(np.append(True, steps[1:] != steps[:-1]))
     sizes = np.diff(np.append(starts, len(steps)))
-    if len(set(sizes.tolist())) > 1 or len(np.unique(steps[starts])) < len(starts):
+    if len(set(sizes.tolist())) > 1:
         raise ValueError(
             f"scores must hold all observations of each step, one after the other, got steps with {sizes.min()} to "
             f"{sizes.max()} of them: select whole steps"

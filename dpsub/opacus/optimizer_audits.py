@@ -66,8 +66,9 @@ def audit_optimizer(
     max_grad_norm shrinks between them, the noise covers less than what earlier records were clipped to: a fault.
 
     After it has been observed, the canary is taken out of the gradients again, as correct clipping leaves it. So a
-    correct optimizer takes the steps that it would have taken without an audit, up to rounding. Only the bound of
-    adaptive clipping remembers that there was one more record.
+    correct optimizer takes the steps that it would have taken without an audit, up to rounding: a canary must go
+    through the optimizer's own sum, where faults are, and to subtract it again rounds once more. With a Dirac this is
+    one coordinate. Only the bound of adaptive clipping remembers that there was one more record.
 
     Args:
         optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or

@@ -1,13 +1,15 @@
 import numpy as np
 import pytest
+import xarray as xr
 from own_code.known_truths import Drifting, Gaussian, SortedByLuck
 from own_code.validity_study import Cell, measure
 from scipy.stats import binom, norm
 
 from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.betting import FIRST, QUANTILES, portfolio, stretches
+from dpsub.estimators.betting import FIRST, QUANTILES, Bets, portfolio, stretches
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
+from dpsub.estimators.wealth import Bettor, Expected
 
 DELTA = 1e-5
 SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")
@@ -40,6 +42,46 @@ def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_audits(truth, o
 # Few enough audits for every test run: with probability 0.7 they detect bets that are wrong twice as often as promised.
 def test_true_claims_are_refuted_at_any_time_in_at_most_alpha_of_few_audits():
     assert refuted(Drifting(1.0), 400, "bets", 30, 0.25) <= binom.ppf(0.98, 30, 0.25)
+
+
+def guesses_of_one_luck(rng, steps, together, mu):
+    """Observations of a step that are right with the same probability: each keeps the claim, all others given."""
+    spread = 2 / mu
+    luck = np.abs(1 + spread * rng.normal(size=(steps, 1)))
+    in_z = rng.random((steps, together)) < 0.5
+    right = rng.random((steps, together)) < 1 / (1 + np.exp(-2 * luck / spread**2))
+    return np.where(in_z == right, luck, -luck), in_z
+
+
+def test_bets_on_a_step_hold_whatever_its_observations_share():
+    claim, together, one_by_one = GDP(DELTA), 0, 0
+    for seed in range(12):
+        seen = guesses_of_one_luck(np.random.default_rng(seed), 40, 20, 1.0)
+        bettors = Bettor(0.1, Expected(1.0, -1.0, 1.0), 20), Bettor(0.1, Expected(1.0, -1.0, 1.0))
+        for step in zip(*seen, strict=True):
+            bettors[0].observe(*step, claim, 1.0)
+            for score, world in zip(*step, strict=True):
+                bettors[1].observe(score, world, claim, 1.0)
+        together += bettors[0].refuted_at is not None
+        one_by_one += bettors[1].refuted_at is not None
+    assert together <= 1
+    assert one_by_one >= 3
+
+
+def test_more_observations_of_a_step_show_more():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, 1_000)
+    scores = rng.normal(size=1_000) + 2 * (bits == 0)
+    ten = epsilon_lower_bound(scores, bits, delta=DELTA, rule=Bets(10))
+    one = epsilon_lower_bound(scores[::10], bits[::10], delta=DELTA, rule=Bets())
+    assert one.mu < 1.2 < 1.5 < ten.mu < 2
+    named = xr.Dataset({"score": ("observation", scores), "bit": ("observation", bits)})
+    named = named.assign_coords(step=("observation", np.repeat(np.arange(100), 10)))
+    assert epsilon_lower_bound(named.score, named.bit, delta=DELTA).epsilon == ten.epsilon
+    with pytest.raises(ValueError, match="all observations of each step, one after the other, got steps with 5 to 10"):
+        epsilon_lower_bound(named.score[5:], named.bit[5:], delta=DELTA)
+    with pytest.raises(ValueError, match="scores must be 10 for each step, got 995: select whole steps"):
+        epsilon_lower_bound(scores[5:], bits[5:], delta=DELTA, rule=Bets(10))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import kstest
 
+from dpsub.estimators import epsilon_lower_bound
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning")
@@ -127,6 +128,46 @@ def test_rows_of_canaries_do_not_stay_in_grad_sample(private):
     assert {len(parameter.grad_sample) for parameter in trained.parameters} == {8}
     with pytest.raises(ValueError, match="haven't been cleared"):
         trained.optimizer.step()
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+@pytest.mark.parametrize("kind", ["flat", "ghost"])
+def test_canaries_of_a_step_enter_with_coins_of_their_own_and_leave(private, kind, adjacency):
+    plain, trained = private(kind, noise_multiplier=0.05), private(kind, noise_multiplier=0.05)
+    auditor = audited(trained, adjacency=adjacency, canaries=6, anew=True)
+    for _ in range(15):
+        same(plain.step(), trained.step())
+    seen = auditor.observations()
+    assert seen.step.values.tolist() == [step for step in range(1, 16) for _ in range(6)]
+    assert len(np.unique(seen.bit.values.reshape(15, 6), axis=0)) > 8
+    means = np.where(seen.bit == 0, 1.0, -1.0 if adjacency == "substitute" else 0.0)
+    left = 0.3 if kind == "flat" else 2.0  # with ghost clipping the records are in it
+    assert np.abs(seen.score - means).max() < left
+    if adjacency == "substitute":
+        report = auditor.report()
+        assert (report.observations, report.canaries) == (15, 6)
+        assert report.step.epsilon == pytest.approx(epsilon_lower_bound(seen.score, seen.bit, delta=1e-5).epsilon)
+
+
+def test_canaries_of_a_step_must_have_coordinates_of_their_own(private):
+    for options in ({"canary": "random"}, {"canary": "constant"}):
+        with pytest.raises(ValueError, match="canaries must be 1 for any canary but 'dirac' with flat clipping, got 2"):
+            audited(private(), canaries=2, **options)
+    with pytest.raises(ValueError, match="got 2 with clipping by layer"):
+        audited(private("per_layer"), canaries=2)
+    with pytest.raises(ValueError, match="canaries must be at most 83, one for each coordinate, got 84"):
+        audited(private(), canaries=84)
+    audited(private(), canaries=83)
+
+
+@pytest.mark.parametrize("canary", ["dirac", "random"])
+@pytest.mark.parametrize("kind", ["flat", "per_layer"])
+def test_what_taking_a_canary_out_leaves_is_rounding(private, kind, canary):
+    plain, trained = private(kind, reduction="sum"), private(kind, reduction="sum")
+    audited(trained, canary=canary)
+    largest = 1.5 + max(float(one.abs().max()) for one in plain.step())
+    for one, parameter in zip(trained.step(), plain.parameters, strict=True):
+        assert (one - parameter.grad).abs().max() <= 4 * torch.finfo(one.dtype).eps * largest
 
 
 def test_grad_sample_is_that_of_the_batch_after_the_step_and_stays_so(private):
