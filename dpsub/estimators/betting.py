@@ -17,9 +17,9 @@ would have made most of the past.
 
 A step may hold k canaries, each of a record and with a coin of its own. The claim is made of each record, given all
 others. So each of the k bets has an expectation of at most 1 given the past and the other canaries' coins, and so has
-their mean given the past, whatever the canaries of a step share: noise, for example. The mean multiplies the wealth.
-The product would need more, that their noise is independent. Means of many bets hardly vary, so their bettor chooses
-slopes at which the largest λ wins most, and learns fast.
+their mean given the past, however the bets of a step depend on each other. The mean multiplies the wealth. The product
+could grow although the claim holds: all k events may happen, or none, by the same luck. Means of many bets hardly vary,
+so their bettor chooses slopes at which the largest λ wins most, and learns fast.
 
 Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights; Ville (1939).
 """

@@ -45,6 +45,7 @@ KINDS = {
     "two groups": {"groups": True},
     "bfloat16": {"dtype": torch.bfloat16},
     "noise not tested": {"test_noise": False},
+    "ten canaries": {"canaries": 10},
 }
 
 
@@ -62,6 +63,7 @@ def training(
     groups=False,
     dtype=torch.float32,
     test_noise=True,
+    canaries=1,
 ):
     """A correct training under audit, until it is refuted or ends."""
     torch.manual_seed(seed)
@@ -100,6 +102,7 @@ def training(
             adjacency=adjacency,
             alpha=ALPHA,
             test_noise=test_noise,
+            canaries=canaries,
             seed=seed,
         )
         changing = [scheduler(private)] if scheduler else []

@@ -8,7 +8,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import kstest
 
-from dpsub.estimators import epsilon_lower_bound
+from dpsub.estimators import bound, epsilon_lower_bound
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning")
@@ -147,6 +147,7 @@ def test_canaries_of_a_step_enter_with_coins_of_their_own_and_leave(private, kin
         report = auditor.report()
         assert (report.observations, report.canaries) == (15, 6)
         assert report.step.epsilon == pytest.approx(epsilon_lower_bound(seen.score, seen.bit, delta=1e-5).epsilon)
+        assert bound(seen, delta=1e-5).epsilon == pytest.approx(report.epsilon)
 
 
 def test_canaries_of_a_step_must_have_coordinates_of_their_own(private):
