@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 MARKUP = re.compile(
     r"""(?P<code>(`+).+?\2)|(?P<value>(?<![\w`=])(\w+=)?"[\w.+-]*")|\*(?=\.\w|\w[\w ']*[),])""", re.DOTALL
 )
+FOLDED = "dpsub-in-full"
 MOST_PAGES = 6  # so many pages that use a name are named
 
 
@@ -173,6 +174,15 @@ def used_in(app: Sphinx, document: nodes.document, page: str) -> None:
         deferred.parent.replace_self(nodes.paragraph("", "", *parts) if parts else [])
 
 
+def fold(app: Sphinx, document: nodes.document) -> None:
+    """Show of each function and class its first sentence, and the rest when it is unfolded."""
+    for content in document.findall(addnodes.desc_content):
+        if len(content) > 1 and around(content.parent, addnodes.desc) is None:
+            summary = nodes.raw("", f"<details class='{FOLDED}'><summary>In full</summary>", format="html")
+            content.insert(1, summary)
+            content += nodes.raw("", "</details>", format="html")
+
+
 def note_entries(app: Sphinx, document: nodes.document) -> None:
     """Let links to `glossary.md#term-auc` and `bibliography.md#curie1900` lead there, as links to headings do."""
     entries = {
@@ -188,6 +198,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", complete, priority=400)  # before napoleon
     app.connect("doctree-read", without_untitled_sections, priority=400)
     app.connect("doctree-read", note_entries)
+    app.connect("doctree-read", fold, priority=900)
     app.connect("doctree-resolved", used_in, priority=400)
     app.connect("missing-reference", of_a_type)
     app.add_post_transform(LinksOfNames)

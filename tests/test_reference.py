@@ -193,6 +193,9 @@ def test_a_description_has_sections_file_and_the_pages_that_use_it(small_site):
     said = epsilon.parent.get_text()
     for part in ("Parameters", "Returns", "Raises", "Source: ", "File: dpsub/accounting/"):
         assert part in said, part
+    (folded,) = epsilon.parent.select(f"dd > details.{reference.FOLDED}")
+    assert folded.find_previous_sibling().get_text() in inspect.getdoc(dpsub.accounting.epsilon).replace("`", "")
+    assert "Returns" in folded.get_text()
     assert "Used in: A page" in page.select("dt[id='dpsub.accounting.gdp_delta']")[0].parent.get_text()
     (history,) = page.select("dt[id='dpsub.accounting.History']")
     assert reference.texts_below_constants(dpsub.accounting)["History"][:20] in history.parent.get_text()

@@ -6,7 +6,7 @@ pair
 .. math:: (1-q)\,N(0,\sigma^2) + q\,N(1,\sigma^2) \quad\text{against}\quad (1-q)\,N(0,\sigma^2) + q\,N(-1,\sigma^2),
 
 in units of the clipping bound. For its addition or removal, the pair is N(0, σ²) and one of these mixtures. The book
-proves both (*What does my ε protect?*, "Opposite gradients are the worst case"). Compositions of dominating pairs
+proves both (*The theorems behind an ε*, "Opposite gradients are the worst case"). Compositions of dominating pairs
 dominate (Zhu, Dong and Wang, 2022, Theorem 10).
 """
 
