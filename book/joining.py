@@ -17,6 +17,7 @@ from nbformat import NotebookNode
 MARK = re.compile(r"(<!-- (?:notebook|figure): [\w-]+ -->)")
 BEFORE = re.compile(r"^:::\{admonition\} Before you start\n.*?^:::\n*", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"(^```.*?^```)|^(?=#+ )", re.MULTILINE | re.DOTALL)  # outside code
+PAGE = re.compile(r"\b([Tt])his page\b")
 LINK = re.compile(r"\]\((?=\w+\.ipynb)")  # to a notebook in the same folder
 VISIBLE = {copies.FOLDED, "hide-cell", "remove-input", "remove-cell", "no-bar"}.isdisjoint
 
@@ -99,7 +100,7 @@ def as_section(notebook: NotebookNode, name: str, repository: dict[str, str]) ->
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = HEADING.sub(lambda found: found[1] or "#", BEFORE.sub("", cell.source).rstrip())
-            cell.source = LINK.sub("](../notebooks/", cell.source)
+            cell.source = PAGE.sub(r"\1his section", LINK.sub("](../notebooks/", cell.source))
         for record in (output.metadata.get("scrapbook") for output in cell.get("outputs", []) if "metadata" in output):
             if record:
                 record.name = f"{name}.{record.name}"

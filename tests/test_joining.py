@@ -6,7 +6,7 @@ import joining
 import nbformat
 import pytest
 
-TITLE = "# A notebook\n\nIt counts."
+TITLE = "# A notebook\n\nThis page counts."
 BEFORE = """:::{admonition} Before you start
 :class: note
 Nothing.
@@ -52,7 +52,7 @@ def test_pages_include_notebooks_as_sections(with_sections):
     page = nbformat.read(with_sections / "book/page.ipynb", as_version=4)
     texts = [cell.source for cell in page.cells if cell.cell_type == "markdown"]
     assert texts[0] == "# A page"
-    assert texts[1].startswith("(one)=\n## A notebook\n\nIt counts.\n\n**Notebook**: {download}`one.ipynb <../")
+    assert texts[1].startswith("(one)=\n## A notebook\n\nThis section counts.\n\n**Notebook**: {download}`one.ipynb <")
     assert texts[2].startswith(
         "### More\nSee\n[it](#one), {ref}`one` and {ref}`that <one>`: {glue:text}`../book/page.ipynb::one.n`."
     )
