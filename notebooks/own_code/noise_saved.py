@@ -20,6 +20,12 @@ TRAININGS = {
 MEASURES = ("accuracy", "tpr")
 
 
+def at_most(share, digits=1):
+    """A share in percent, rounded up, as text."""
+    scale = 100 * 10**digits
+    return f"{math.ceil(scale * share) / scale:.{digits}%}"
+
+
 def implying(measure, target, *, delta, fpr):
     """The largest ε at which (ε, δ)-DP alone bounds a risk by the target.
 
