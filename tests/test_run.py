@@ -63,6 +63,7 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.book
 @pytest.mark.filterwarnings("default")
 def test_a_rerun_goes_on_after_a_failure_and_sums_up(run, tmp_path, capsys):
     results = tmp_path / "results"

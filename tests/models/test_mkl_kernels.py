@@ -55,6 +55,7 @@ assert threads <= {"MainThread", "tqdm_monitor"}, threads
 """
 
 
+@pytest.mark.slow
 def test_importing_dpsub_computes_nothing_and_an_audit_calls_each_function_before_it_starts_threads():
     subprocess.run([sys.executable, "-c", FRESH_PROCESS], check=True)
 

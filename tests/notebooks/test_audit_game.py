@@ -66,6 +66,7 @@ def test_the_page_looks_up_what_the_library_computes():
         assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound("ranks").epsilon, rel=5e-3)
 
 
+@pytest.mark.book
 def test_the_page_asks_for_nothing_from_elsewhere():
     html = game.page().data
     assert "{{" not in html
