@@ -64,6 +64,7 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
     assert 600 < found["enough"] <= 6_000
 
 
+@pytest.mark.book
 @pytest.mark.filterwarnings("default")
 def test_quickstart_finds_more_than_add_remove_and_less_than_substitute(tmp_path):
     glued = execute(

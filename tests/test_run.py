@@ -434,6 +434,7 @@ def test_the_kept_results_of_the_book_are_watched():
             assert any(place in ((root / name), *(root / name).parents) for place in watched), (path.stem, name)
 
 
+@pytest.mark.book
 @pytest.mark.filterwarnings("default")
 def test_notebooks_run_side_by_side_and_one_that_fails_stops_no_other(run, tmp_path, capsys, monkeypatch):
     meet = """import os, time

@@ -5,6 +5,8 @@ from own_code import step_tables
 from dpsub import DPSGD, accounting, audit_steps, crafters, data, models
 from dpsub.estimators import epsilon_lower_bound, step_to_training
 
+pytestmark = pytest.mark.slow
+
 DELTA = 1e-5
 LAW = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 500, "delta": DELTA}
 
