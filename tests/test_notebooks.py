@@ -332,7 +332,7 @@ def test_a_right_step_passes_and_three_mistakes_are_found(tmp_path):
 
 @pytest.mark.slow  # the book executes it too
 @pytest.mark.filterwarnings("default")
-def test_half_the_noise_is_found_and_a_killed_training_resumes(tmp_path):
+def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
     glued = execute("own_training", tmp_path, runs=6000, opacus_runs=30, epochs=2, seed=1)
     stated, share = glued["own_training_stated"], glued["own_training_share"]
     assert glued["own_training_proved_limit"] == pytest.approx(share * stated)
