@@ -72,21 +72,27 @@ def joined(host: NotebookNode, notebooks: Path, repository: dict[str, str]) -> N
     for cell in host.cells:
         kind, name = named(cell.source) if MARK.fullmatch(cell.source) else ("", "")
         if kind == "notebook":
-            notebook = nbformat.read(notebooks / f"{name}.ipynb", as_version=4)
+            path = notebooks / f"{name}.ipynb"
+            if not path.exists():
+                raise ValueError(f"a page must include a notebook that there is, got {cell.source}")
+            notebook = nbformat.read(path, as_version=4)
             host.metadata = {**notebook.metadata, **host.metadata}
             cells += as_section(notebook, name, repository)
         else:
             cells.append(cell)
+    drawn = {cell.metadata.get("mystnb", {}).get("figure", {}).get("name"): cell for cell in cells}
     for place, name in [(cell, named(cell.source)[1]) for cell in cells if MARK.fullmatch(cell.source)]:
-        (figure,) = (cell for cell in cells if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == name)
-        cells.remove(figure)
-        cells[cells.index(place)] = figure
+        if name not in drawn:
+            raise ValueError(f"a page must ask for a figure of a notebook that it includes, got {place.source}")
+        cells.remove(drawn[name])
+        cells[cells.index(place)] = drawn[name]
     seen: set[str] = set()
     for i, cell in enumerate(cells):
         cell.id = f"cell-{i}"
-        if cell.cell_type == "code" and VISIBLE(cell.metadata.get("tags", [])):
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and VISIBLE(tags):
             if cell.source in seen:
-                cell.metadata.tags = [copies.FOLDED if copies.shows(cell) else "no-bar"]
+                cell.metadata.tags = [*tags, copies.FOLDED if copies.shows(cell) else "no-bar"]
             seen.add(cell.source)
     host.cells = cells
     return host
@@ -95,7 +101,7 @@ def joined(host: NotebookNode, notebooks: Path, repository: dict[str, str]) -> N
 def as_section(notebook: NotebookNode, name: str, repository: dict[str, str]) -> list[NotebookNode]:
     """The cells of a notebook a level down, without what the page says for all of them.
 
-    The numbers that it leaves for other pages get its name before theirs.
+    "This page" becomes "this section". The numbers that it leaves for other pages get its name before theirs.
     """
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

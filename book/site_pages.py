@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,12 @@ REDIRECT = """<!DOCTYPE html>
 """
 OF_NOTEBOOKS = ("download-buttons", "launch-buttons")
 THEBE = ("sphinx-thebe.", "THEBE_JS_URL")  # live code by a kernel elsewhere: this book has none
+
+
+@cache
+def sections() -> dict[str, str]:
+    """The notebooks that are sections, and the page that each is on."""
+    return {f"notebooks/{name}": page for name, page in joining.included(ROOT).items()}
 
 
 def example() -> str:
@@ -176,7 +183,7 @@ def head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree
     if says:
         lines.append(f'<meta name="description" content="{escape(says)}" />')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
-    if page in joining.included(ROOT).values() and page.startswith("book/"):  # no notebook to download or to launch
+    if page in sections().values() and page.startswith("book/"):  # no notebook to download or to launch
         context["header_buttons"] = [one for one in context["header_buttons"] if one.get("label") not in OF_NOTEBOOKS]
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context[files] if not any(word in told(file) for word in THEBE)]
@@ -215,10 +222,10 @@ def redirect(app: Sphinx, exception: Exception | None) -> None:
     """Lead from the addresses of old pages to those that replace them."""
     if app.builder.format != "html" or exception:
         return
-    sections = {f"notebooks/{name}": page for name, page in joining.included(ROOT).items()}
-    for old, new in {**MOVED, **dict(zip(sections, sections, strict=True))}.items():
-        url = app.builder.get_relative_uri(old, sections.get(new, new))
-        place = f"#{joining.section_id(Path(new).name)}" if new in sections else ""
+    pages = sections()
+    for old, new in {**MOVED, **{name: name for name in pages}}.items():
+        url = app.builder.get_relative_uri(old, pages.get(new, new))
+        place = f"#{joining.section_id(Path(new).name)}" if new in pages else ""
         (Path(app.outdir) / f"{old}.html").write_text(REDIRECT.format(url=url + place))
 
 

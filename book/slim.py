@@ -10,6 +10,7 @@ from pathlib import Path
 
 import copies
 import nbformat
+import thumbnails
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from scour import scour
@@ -35,8 +36,6 @@ GROUND = re.compile(  # of a figure of matplotlib's, and of its axes
     r'(<g id="(?:figure_1|axes_\d+)">\s*)<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 )
 FIGURE = re.compile(r'<img (?=[^>]*\bsrc="([^"]*_images/[^"]+\.svg)")(?![^>]*\b(?:width|loading)=)')
-POINTS = re.compile(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"')
-PIXELS = 4 / 3  # a point's, in CSS
 COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but for those that state a license
 RULE = re.compile(r"(?:^|(?<=[{};/]))[^{}@;/]+\{[^{}]*\}")
 CLASS = re.compile(r"\.(-?[A-Za-z_](?:[\w-]|\\.)*)")
@@ -85,11 +84,9 @@ def with_figures_later(page: str, folder: Path) -> str:
     first = FIGURE.search(page)
 
     def later(figure: re.Match[str]) -> str:
-        size = POINTS.search((folder / figure[1]).read_text())
-        if size is None or figure.start() == first.start():
+        if figure.start() == first.start():
             return figure[0]
-        width, height = (round(PIXELS * float(points)) for points in size.groups())
-        return f'<img loading="lazy" width="{width}" height="{height}" '
+        return f'<img loading="lazy" {thumbnails.room((folder / figure[1]).read_text())} '
 
     return FIGURE.sub(later, page)
 

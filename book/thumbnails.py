@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import math
 import os
 import re
 from pathlib import Path
@@ -13,10 +14,11 @@ import nbformat
 
 SVG = "image/svg+xml"
 HIGHEST = 220  # pixels
+PIXELS = 4 / 3  # a point's, in CSS
 
 
 def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
-    """The figures of an executed notebook: the file that the site keeps each in, its alternative text, its size.
+    """The figures of an executed notebook: the file that the site keeps each in, its alternative text, its room.
 
     myst-nb names an image's file by the hash of its contents. So claims show the files that are there already.
     """
@@ -27,18 +29,18 @@ def images(notebook: Path) -> dict[str, tuple[str, str, str]]:
         if "figure" in about and drawn:
             contents = os.linesep.join(drawn[0].splitlines()).encode()
             file = f"{hashlib.sha256(contents).hexdigest()}.svg"
-            found[about["figure"]["name"]] = (file, about["image"]["alt"], size(drawn[0]))
+            found[about["figure"]["name"]] = (file, about["image"]["alt"], room(drawn[0], HIGHEST))
     return found
 
 
-def size(drawn: str) -> str:
-    """The attributes that make a picture small, and keep room for it before it is loaded."""
+def room(drawn: str, highest: float = math.inf) -> str:
+    """The attributes that keep room for a picture before it is loaded, at most so many pixels high."""
     found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
     if not found:
         return ""
-    width, height = float(found[1]), float(found[2])
-    scale = min(1, HIGHEST / height)
-    return f' width="{scale * width:.0f}" height="{scale * height:.0f}"'
+    width, height = (PIXELS * float(points) for points in found.groups())
+    scale = min(1, highest / height)
+    return f'width="{scale * width:.0f}" height="{scale * height:.0f}"'
 
 
 def picture(item: dict[str, Any], notebooks: Path) -> str:
@@ -49,7 +51,7 @@ def picture(item: dict[str, Any], notebooks: Path) -> str:
             f"book/claims must name a figure that {item['notebook']}.ipynb draws, got {item['figure']!r} for "
             f"{item['item']}: it draws {', '.join(drawn) or 'none'}"
         )
-    file, alt, room = drawn[item["figure"]]
+    file, alt, space = drawn[item["figure"]]
     target = f"../notebooks/{item['notebook']}.html#{item['figure'].lower()}"
-    shown = f'<img src="../_images/{file}" alt="{html.escape(alt)}"{room} loading="lazy">'
+    shown = f'<img src="../_images/{file}" alt="{html.escape(alt)}" {space} loading="lazy">'
     return f'<a class="dpsub-thumbnail" href="{target}">{shown}</a>'

@@ -377,6 +377,17 @@ def places(path):
     return np.array([points[-1] for _, points in pen.value if points])
 
 
+def test_figures_but_the_first_load_when_they_come_into_view(tmp_path):
+    (tmp_path / "_images").mkdir()
+    (tmp_path / "_images/a.svg").write_text('<svg version="1.1" viewBox="0 0 300 150.4">')
+    image = '<img alt="A" src="_images/a.svg"/>'
+    page = slim.with_figures_later(image * 3 + '<img src="b.png"/>', tmp_path)
+    later = '<img loading="lazy" width="400" height="201" alt="A" src="_images/a.svg"/>'
+    assert page == f'{image}{later}{later}<img src="b.png"/>'
+    assert slim.with_figures_later(page, tmp_path) == page
+    assert slim.with_figures_later("", tmp_path) == ""
+
+
 def test_a_figure_is_shorter_and_its_lines_end_where_they_did(tmp_path):
     rng = np.random.default_rng(0)
     fig, ax = plt.subplots()

@@ -71,6 +71,13 @@ def test_pages_include_notebooks_as_sections(with_sections):
     assert "[it](#one)" in host.cells[3].source
 
 
+@pytest.mark.parametrize("mark", ["notebook: four", "figure: fig-a"])
+def test_what_a_page_asks_for_must_be_there(with_sections, mark):
+    write(with_sections / "book/page.md", f"# A page\n\n<!-- notebook: one -->\n\n<!-- {mark} -->\n")
+    with pytest.raises(ValueError, match=f"a page must .* a notebook that .*, got <!-- {mark} -->"):
+        joining.stage(with_sections, {})
+
+
 def test_sections_can_be_run_where_a_repository_is_known(with_sections):
     joining.stage(with_sections, {"url": "https://github.com/owner/name", "branch": "main"})
     (first, *_) = nbformat.read(with_sections / "notebooks/host.ipynb", as_version=4).cells[1:]

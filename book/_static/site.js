@@ -39,7 +39,7 @@
 
   const unfold = () => { // what an address leads to may be folded
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const part = target?.closest("details.dpsub-in-full") ?? target?.parentElement.querySelector("dd > .dpsub-in-full");
+    const part = target?.closest("details.dpsub-in-full") ?? target?.parentElement.querySelector(":scope > dd > .dpsub-in-full");
     if (!part) return;
     part.open = true;
     target.scrollIntoView();

@@ -100,7 +100,7 @@ class Stretch(NamedTuple):
 
 def until(start: int) -> int:
     """The number of steps at which the bettor learns anew."""
-    return max(math.ceil(start * GROWTH), start + 1)
+    return math.ceil(start * GROWTH)
 
 
 def steps_before(together: int) -> int:

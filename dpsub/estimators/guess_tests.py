@@ -110,15 +110,16 @@ def p_values(epsilons: Array, delta: float, seen: Seen) -> Array:
     B ~ Binomial(r, e^ε/(1 + e^ε)).
     """
     correct, guesses, pairs, candidates = seen
-    rates = expit(epsilons - math.log(candidates - 1))
+    others = math.log(candidates - 1)
+    rates, failing = expit(epsilons - others), expit(others - epsilons)
 
     def at_least(counts: Array) -> Array:
         return np.where(counts > 0, betainc(np.maximum(counts, 1.0), guesses - np.maximum(counts, 1.0) + 1, rates), 1.0)
 
     tail = at_least(np.full(len(rates), float(correct)))
     if candidates > 2:
-        likeliest = 1 / guesses + np.sqrt(2 / (math.e * guesses * rates * expit(math.log(candidates - 1) - epsilons)))
-        added = pairs * delta * expit(math.log(candidates - 1) - epsilons) * np.minimum(likeliest, 1.0)
+        likeliest = 1 / guesses + np.sqrt(2 / (math.e * guesses * rates * failing))
+        added = pairs * delta * failing * np.minimum(likeliest, 1.0)
         return np.asarray(np.minimum(tail + added, 1.0))
 
     def mean(spans: Array) -> Array:

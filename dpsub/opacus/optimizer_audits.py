@@ -85,8 +85,8 @@ def audit_optimizer(
             is that of the subsampled Gaussian mechanism.
         canary_norm: > 0; the norm of the canary before clipping, in units of C.
         canaries: ≥ 1; so many in each step, each a row and a coordinate of its own, with a coin of its own. More than
-            one must be "dirac", without clipping by layer. Ten show in a hundred steps about what one shows in a
-            thousand; a hundred show little more than ten. The bets on a step are one bet, their mean. It holds however
+            one must be "dirac", without clipping by layer. Ten show more in a hundred steps than one in four
+            hundred; a hundred show little more than ten. The bets on a step are one bet, their mean. It holds however
             they depend on each other: the claim is that a step is private for each record, given all others.
         alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
         sample_rate: of a batch, for the ε of the training; accumulated batches add up. None: that of the attached
