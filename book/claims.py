@@ -150,11 +150,9 @@ class Paper:
 
         def number(at: re.Match[str]) -> str:
             of = self.full(at[1], at[2])
-            return (
-                str(len(numbers.seeds(*of)))
-                if at[3] == "seeds"
-                else re.sub("^-", "−", format(numbers.value(*of), at[3] or ""))
-            )
+            if at[3] == "seeds":
+                return str(len(numbers.seeds(*of)))
+            return re.sub("^-", "−", format(numbers.value(*of), at[3] or "")).replace("%", " %")
 
         return INSERTED.sub(number, text)
 

@@ -147,8 +147,8 @@ class NoiseTest:
         if self.clipping is None and wealth >= self._goal:
             share = self._products / self._squares
             self.clipping = (
-                f"the released sums hold about {abs(share):.0%} {'more' if share > 0 else 'less'} of the records than "
-                f"clipping to max_grad_norm leaves (seen at step {self._steps:,})"
+                f"the released sums hold about {100 * abs(share):.0f} % {'more' if share > 0 else 'less'} of the "
+                f"records than clipping to max_grad_norm leaves (seen at step {self._steps:,})"
             )
 
     def _judge(self) -> None:
@@ -167,7 +167,7 @@ class NoiseTest:
             place = int(by_place.argmax())
             where = "all parameters" if place == 0 else f"parameter {place - 1}"
             scale = SCALES[self._scales[place].argmax()]
-            self.fault = f"it has about {scale:.0%} of the standard deviation that is claimed, in {where}"
+            self.fault = f"it has about {100 * scale:.0f} % of the standard deviation that is claimed, in {where}"
 
 
 @lru_cache

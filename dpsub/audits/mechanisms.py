@@ -124,7 +124,7 @@ def audit_mechanism(
     >>> claimed = {"max_grad_norm": 1.0, "noise_multiplier": 1.0}
     >>> audited = audit_mechanism(step, **claimed, adjacency="substitute", steps=500, progress=False)
     >>> audited.attrs["fault"], round(float((audited.noise**2).mean() ** 0.5), 2)
-    ('it has about 70% of the standard deviation that is claimed, in all parameters', 0.7)
+    ('it has about 70 % of the standard deviation that is claimed, in all parameters', 0.7)
     """
     if not callable(step):
         raise ValueError(f"step must be a function that takes gradients (batch, parameters), got {step!r}")
@@ -273,7 +273,7 @@ def _records_left(products: Array, squares: Array) -> dict[str, Any]:
     if abs(share) > max(LEAST_SHARE, ERRORS * error) and len(products) > 1:
         more = "more" if share > 0 else "less"
         about["clipping"] = (
-            f"the sums hold about {abs(share):.0%} {more} of the records than clipping to max_grad_norm leaves"
+            f"the sums hold about {100 * abs(share):.0f} % {more} of the records than clipping to max_grad_norm leaves"
         )
         if -1 < share < 0:
             about["clipping"] += f", as if they were divided by about {1 / (1 + share):.2g}, which divided_by can say"

@@ -265,7 +265,7 @@ class ApproximateDP(Claim):
         if taken <= MUCH:
             return ""
         return (
-            f"delta takes {taken:.0%} of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
+            f"delta takes {100 * taken:.0f} % of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
             f"{2 * seen.pairs * self.delta:.2g}: methods 'gdp' and 'pld' do not lose this"
         )
 

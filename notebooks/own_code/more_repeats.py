@@ -1,9 +1,10 @@
 """Further repeats of kept audits: the same canary, other worlds and noise.
 
 python -m own_code.more_repeats FOLDER REPEATS PARAMETERS, in notebooks/,
-reads the audits of a folder. It keeps the second repeat in FOLDER/repeat=1,
-and so on. PARAMETERS is a preset's file, such as params/paper.yaml: its
-section of the notebook whose folder it is, or is in, names the features.
+reads the audits of a folder. Of audits with one repeat it keeps the second
+in FOLDER/repeat=1, and so on until there are REPEATS. PARAMETERS is a
+preset's file, such as params/paper.yaml: its section of the notebook whose
+folder it is, or is in, names the features.
 """
 
 import sys
@@ -69,21 +70,25 @@ def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
     )
 
 
-def with_repeats(folder, label):
+def with_repeats(folder, label="q = {sample_rate:g}"):
     """The audits of a folder, each with its further repeats."""
-    found = audits.load_all(folder, label=label)
-    further = [
-        audits.load_all(more, label=label)
-        for more in sorted(Path(folder).glob("repeat=*"))
-    ]
+    folders = [Path(folder), *sorted(Path(folder).glob("repeat=*"))]
+    found = [audits.load_all(one, label=label) for one in folders]
     return {
         key: xr.concat(
-            [one, *(more[key] for more in further)],
+            [_along_repeats(audits_of[key]) for audits_of in found],
             "repeat",
             combine_attrs="override",
         )
-        for key, one in found.items()
+        for key in found[0]
     }
+
+
+def _along_repeats(one):
+    """An audit with the dimension repeat, whose numbers start anew."""
+    if "repeat" in one.dims:
+        return one.drop_vars("repeat")
+    return one.expand_dims("repeat")
 
 
 def bounds(one, *, delta, step=-1):
@@ -97,6 +102,8 @@ def main(folder, repeats, parameters):
     for i in range(1, int(repeats)):
         for path in sorted(Path(folder).glob("*.db")):
             one = audits.load(path)
+            if i < one.sizes.get("repeat", 1):
+                continue
             if one.task_fingerprint != task.fingerprint:
                 raise ValueError(
                     f"PARAMETERS must name the records of {path}, "

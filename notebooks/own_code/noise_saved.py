@@ -22,8 +22,8 @@ MEASURES = ("accuracy", "tpr")
 
 def at_most(share, digits=1):
     """A share in percent, rounded up, as text."""
-    scale = 100 * 10**digits
-    return f"{math.ceil(scale * share) / scale:.{digits}%}"
+    scale = 10**digits
+    return f"{math.ceil(100 * scale * share) / scale:.{digits}f} %"
 
 
 def implying(measure, target, *, delta, fpr):

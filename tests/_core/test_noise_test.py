@@ -67,9 +67,9 @@ def of_twenty_seeds(rng, sizes):
 @pytest.mark.parametrize(
     ("noise", "within", "told"),
     [
-        (scaled(0.5), 2, "it has about 50% of the standard deviation that is claimed, in all parameters"),
+        (scaled(0.5), 2, "it has about 50 % of the standard deviation that is claimed, in all parameters"),
         (scaled(0.9), 20, "of the standard deviation that is claimed, in all parameters"),
-        (nothing_in_the_second, 2, "it has about 2% of the standard deviation that is claimed, in parameter 1"),
+        (nothing_in_the_second, 2, "it has about 2 % of the standard deviation that is claimed, in parameter 1"),
         (the_same_in_all, 3, "has the noise of parameter 0"),
         (of_twenty_seeds, 21, "repeats that of step"),
     ],
@@ -100,7 +100,7 @@ def test_a_repeated_step_is_named():
 def test_what_is_left_of_the_records_is_told_and_no_fault(share):
     for seed in range(3):
         test = watched(60, scaled(1.0), records=share, seed=seed)
-        percent, more = re.search(r"hold about (\d+)% (more|less) of the records", test.clipping).groups()
+        percent, more = re.search(r"hold about (\d+) % (more|less) of the records", test.clipping).groups()
         assert (more == "more") == (share > 0)
         assert int(percent) / 100 == pytest.approx(abs(share), abs=0.25)
         assert test.fault is None

@@ -105,7 +105,7 @@ def of_each_parameter(rows):
 
 
 FAULTS = {
-    "half the noise": (right(0.5), "fault", "50% of the standard deviation that is claimed, in all parameters"),
+    "half the noise": (right(0.5), "fault", "50 % of the standard deviation that is claimed, in all parameters"),
     "noise of one coordinate": (of_sum(mean, noise=lambda drawn: drawn * (np.arange(20) == 3)), "fault", "it has"),
     "noise of one parameter": (
         of_sum(lambda rows: clipped(rows).sum(axis=0), noise=lambda drawn: drawn * (np.arange(20) < 12)),

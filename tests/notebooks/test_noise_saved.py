@@ -32,9 +32,9 @@ def test_a_risk_needs_less_noise_than_the_epsilon_that_implies_it():
 
 def test_a_risk_is_never_written_smaller_than_it_is():
     assert [noise_saved.at_most(share) for share in (0.5631, 0.5639, 0.25, 0.9000017)] == [
-        "56.4%",
-        "56.4%",
-        "25.0%",
-        "90.1%",
+        "56.4 %",
+        "56.4 %",
+        "25.0 %",
+        "90.1 %",
     ]
-    assert noise_saved.at_most(0.301, digits=0) == "31%"
+    assert noise_saved.at_most(0.301, digits=0) == "31 %"
