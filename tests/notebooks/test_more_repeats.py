@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from own_code import more_repeats
+from own_code import more_repeats, shorter_features
 
 import dpsub
-from dpsub import crafters, data, models
+from dpsub import audits, crafters, data, models
 
 TASK = data.digits(n_train=30, seed=0)
 OPTIONS = {"runs": 6, "observe_every": 2, "seed": 0, "device": "cpu", "progress": False}
@@ -48,3 +48,16 @@ def test_a_preset_of_other_records_is_refused(tmp_path, parameters):
     with pytest.raises(ValueError, match=r"PARAMETERS must name the records of .*a\.db, got .*paper\.yaml"):
         more_repeats.main(tmp_path / "figure", "2", parameters(n_train=31))
     assert not (tmp_path / "figure/repeat=1").exists()
+
+
+def test_with_shorter_features_the_same_natural_sample_has_a_shorter_gradient(tmp_path, parameters, monkeypatch):
+    whole = audited("S5", store=tmp_path / "figure/C=2-S5.db")
+    monkeypatch.setattr(shorter_features, "BOUNDS", (2,))
+    shorter_features.main(tmp_path / "figure", parameters(n_train=30))
+    norms = [whole.canary_norm]
+    for part in sorted(shorter_features.PARTS, reverse=True):
+        again = audits.load(tmp_path / f"figure/norm={part:g}/C=2-S5.db")
+        assert again.sizes["repeat"] == shorter_features.REPEATS
+        assert (again.noise_multiplier, again.n) == (whole.noise_multiplier, whole.n)
+        norms.append(again.canary_norm)
+    assert norms == sorted(norms, reverse=True)
