@@ -21,7 +21,7 @@ from own_code.step_seeds import ESTIMATORS
 
 DELTA, CLAIMED = 1e-5, 1.27  # the claim is the paper's
 COUNTS = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
-AUDITS = 50
+AUDITS = 100
 LONGER = 10  # a canary that is not clipped, in units of C
 WRONG_NOISE = (1.57, 1.76, 2.17, 2.97)  # the true ε of a step
 FAULTS = {
