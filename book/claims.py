@@ -152,7 +152,7 @@ class Paper:
             of = self.full(at[1], at[2])
             if at[3] == "seeds":
                 return str(len(numbers.seeds(*of)))
-            return re.sub("^-", "−", format(numbers.value(*of), at[3] or "")).replace("%", " %")
+            return re.sub("^-", "−", format(numbers.value(*of), at[3] or "")).replace("%", "\u00a0%")
 
         return INSERTED.sub(number, text)
 
