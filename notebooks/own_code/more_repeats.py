@@ -1,8 +1,8 @@
 """Further repeats of kept audits: the same canary, other worlds and noise.
 
 python -m own_code.more_repeats FOLDER REPEATS PARAMETERS, in notebooks/,
-reads the audits of a folder. Of audits with one repeat it keeps the second
-in FOLDER/repeat=1, and so on until there are REPEATS. PARAMETERS is a
+reads the audits of a folder, and adds what they lack to REPEATS repeats.
+Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a
 preset's file, such as params/paper.yaml: its section of the notebook whose
 folder it is, or is in, names the features.
 """
@@ -85,7 +85,7 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
 
 
 def _along_repeats(one):
-    """An audit with the dimension repeat, whose numbers start anew."""
+    """An audit with the dimension repeat, to be joined with others."""
     if "repeat" in one.dims:
         return one.drop_vars("repeat")
     return one.expand_dims("repeat")
