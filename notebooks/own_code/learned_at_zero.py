@@ -17,10 +17,11 @@ from dpsub import (
     crafters,
     data,
     distinguish,
-    distinguishers,
     models,
 )
 from dpsub.estimators import epsilon_lower_bound
+from own_code import final_attacks
+from own_code.final_attacks import Way
 from own_code.provenance import how_made
 
 DELTA = 1e-5
@@ -32,11 +33,14 @@ SPEC = DPSGD(
     learning_rate=2.0,
 )
 HIDDEN, RECORDS = 16, 100
-# How each protocol's scores are bounded.
-RULES = {
-    "in_sample": ("ranks", "best"),
-    "held_out": ("ranks", "best"),
-    "folds": ("folds",),
+IN_SAMPLE = Way("in_sample", 1, "ranks", 0.05)
+# By name: how samples are crafted, judged and bounded, and by which loss.
+WAYS = {
+    "first version": (final_attacks.WAYS["first version"], "ade"),
+    "in sample, ranks": (IN_SAMPLE, "ade"),
+    "second version": (final_attacks.WAYS["second version"], "fisher"),
+    "half and half, ranks": (final_attacks.WAYS["held out"], "ade"),
+    "folds": (final_attacks.WAYS["folds"], "ade"),
 }
 
 
@@ -67,40 +71,35 @@ def trained_at_zero(seed, runs):
 
 
 def bounds_at_zero(seed, runs=256):
-    """The lower bounds on ε of one audit, by protocol and rule.
-
-    The distinguisher crafts adversarial samples as the paper does: ADE with
-    margin 0.2, 10 steps of Adam at rate 0.05, from the canary.
-    """
+    """The lower bounds on ε of one audit, by the names of WAYS."""
     trained, model, pair = trained_at_zero(seed, runs)
-    by = distinguishers.AdversarialSamples(pair.z, device="cpu")
     found = {}
-    for protocol, rules in RULES.items():
+    for name, (way, loss) in WAYS.items():
+        by = final_attacks.attack(loss, pair, way.version)
         judged = distinguish(
-            trained, model, by, protocol=protocol, progress=False
+            trained, model, by, protocol=way.protocol, progress=False
         )
-        for rule in rules:
-            found[protocol, rule] = epsilon_lower_bound(
-                judged.score, judged.bit, delta=DELTA, threshold=rule
-            )
+        found[name] = epsilon_lower_bound(
+            judged.score,
+            judged.bit,
+            delta=DELTA,
+            threshold=way.threshold,
+            alpha=way.alpha,
+        )
     return found
 
 
 def study(audits=200, runs=256):
     """Every bound of seeded audits at ε = 0, with how it was made."""
-    begin, rows = time.monotonic(), {}
+    begin = time.monotonic()
+    rows = {
+        name: {"way": name, "loss": loss, "alpha": way.alpha, "bounds": []}
+        for name, (way, loss) in WAYS.items()
+    }
     for seed in tqdm(range(audits), unit=" audits"):
-        for (protocol, rule), bound in bounds_at_zero(seed, runs).items():
-            row = rows.setdefault(
-                (protocol, rule),
-                {
-                    "protocol": protocol,
-                    "threshold": rule,
-                    "valid": bound.valid,
-                    "bounds": [],
-                },
-            )
-            row["bounds"].append(round(bound.epsilon, 6))
+        for name, bound in bounds_at_zero(seed, runs).items():
+            rows[name]["valid"] = bound.valid
+            rows[name]["bounds"].append(round(bound.epsilon, 6))
     how = how_made(round(time.monotonic() - begin))
     of = {
         "task": f"digits, {RECORDS} records",
@@ -112,7 +111,6 @@ def study(audits=200, runs=256):
         "seeds": f"0 to {audits - 1}",
         "delta": DELTA,
         "method": "gdp",
-        "alpha": 0.05,
     }
     return {"made": how, "of": of, "rows": list(rows.values())}
 
