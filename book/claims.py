@@ -42,7 +42,7 @@ ITEMS = {  # what the papers have, listed from their pages
 VERDICTS = {
     "holds": ("●", "every part of the claim is true of what was run here, on the data that the row names"),
     "holds in part": ("◐", "some parts are true and others false"),
-    "differs": ("○", "every part is false"),
+    "differs": ("○", "no part is true: in each, at least one comparison goes the other way"),
     "not settled": ("◌", "what was run does not decide a part that matters"),
 }
 RULE = """

@@ -303,11 +303,12 @@ def test_at_zero_only_what_was_learned_from_the_judged_models_shows_anything():
     made = json.loads((RESULTS / "learned_at_zero.json").read_text())
     assert made["made"]["commit"].isalnum()
     assert (made["of"]["audits"], made["of"]["runs"]) == (200, 256)
-    table = learned_at_zero.table(RESULTS / "learned_at_zero.json").set_index(["protocol", "threshold"])
+    table = learned_at_zero.table(RESULTS / "learned_at_zero.json")
     assert (table.audits == 200).all()
-    assert set(table.index[table.valid]) == {("held_out", "ranks"), ("folds", "folds")}
+    assert set(table.index[table.valid]) == {"half and half, ranks", "folds"}
     assert (table["above 0"][table.valid] <= binom.ppf(0.99, 200, 0.05)).all()
-    assert (table["above 0"]["in_sample"] > 150).all()
+    assert (table["above 0"][["first version", "in sample, ranks"]] > 150).all()
+    assert table["above 0"]["second version"] < 40
 
 
 def test_kept_audits_of_finished_models_are_wrong_only_where_a_proxys_mistakes_are_not_allowed_for():

@@ -24,7 +24,7 @@ WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
 EPSILONS = (10.0, 4.0, 2.0, 1.0)
 # For CIFAR-10 from a copy that has 12,000 records to train on.
 SIZES = {
-    "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 2560},
+    "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 10240},
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
     "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
 }

@@ -119,25 +119,26 @@ def table(path):
     """How often bounds exceed ε = 0, from a file that `study` made.
 
     Returns:
-        A row for each protocol and rule: whether the bound claims to be
-        valid; how many audits there were, and in how many the bound is
-        above 0; the mean and the largest bound.
+        A row for each of WAYS: α; whether the bound claims to be valid; how
+        many audits there were, and in how many the bound is above 0; the
+        mean and the largest bound; all bounds.
     """
     rows = []
     for row in json.loads(Path(path).read_text())["rows"]:
         bounds = np.array(row["bounds"])
         rows.append(
             {
-                "protocol": row["protocol"],
-                "threshold": row["threshold"],
+                "way": row["way"],
+                "alpha": row["alpha"],
                 "valid": row["valid"],
                 "audits": len(bounds),
                 "above 0": int((bounds > 0).sum()),
                 "mean": bounds.mean(),
                 "largest": bounds.max(),
+                "bounds": bounds,
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).set_index("way")
 
 
 if __name__ == "__main__":

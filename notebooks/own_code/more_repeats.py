@@ -71,12 +71,12 @@ def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
 
 
 def with_repeats(folder, label="q = {sample_rate:g}"):
-    """The audits of a folder, each with its further repeats."""
+    """The audits of a folder, each with what is there of its repeats."""
     folders = [Path(folder), *sorted(Path(folder).glob("repeat=*"))]
     found = [audits.load_all(one, label=label) for one in folders]
     return {
         key: xr.concat(
-            [_along_repeats(audits_of[key]) for audits_of in found],
+            [_along_repeats(kept[key]) for kept in found if key in kept],
             "repeat",
             combine_attrs="override",
         )

@@ -61,3 +61,11 @@ def test_with_shorter_features_the_same_natural_sample_has_a_shorter_gradient(tm
         assert (again.noise_multiplier, again.n) == (whole.noise_multiplier, whole.n)
         norms.append(again.canary_norm)
     assert norms == sorted(norms, reverse=True)
+
+
+def test_repeats_that_only_some_audits_have_are_joined_to_these(tmp_path, parameters):
+    audited("S4", store=tmp_path / "figure/a.db")
+    more_repeats.main(tmp_path / "figure", "2", parameters(n_train=30))
+    audited("S5", store=tmp_path / "figure/b.db")
+    joined = more_repeats.with_repeats(tmp_path / "figure", "{scenario}")
+    assert {s: one.sizes["repeat"] for (_, s), one in joined.items()} == {"S4": 2, "S5": 1}
