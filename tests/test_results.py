@@ -406,7 +406,7 @@ def test_valid_bounds_on_final_models_are_below_the_accountants_as_often_as_they
 
 
 def test_samples_gain_on_the_models_that_they_were_crafted_on_and_not_on_others(final_models):
-    """With the blank canary and the ordinary record, averaged over ten audits."""
+    """With the blank canary and the ordinary record, averaged over all audits."""
     for canary in ("blank", "in-distribution"):
         rows, _ = final_models[f"digits-average-{canary}-eps10-C1-add_remove"]
         mean = rows[(rows.models == 256) & (rows.margin == 0.2) & (rows.box == "white")]
