@@ -382,6 +382,7 @@ def stopped(store, how, moments, processes=1):
     )
 
 
+@pytest.mark.slow  # any audit is killed in test_plans.py
 def test_kill_9_changes_no_bit(store):
     stopped(store, signal.SIGKILL, [8])
 

@@ -15,8 +15,7 @@ SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=1, 
 QUICK = {"device": "cpu", "progress": False}
 FLOAT32 = ("numbers", "weighted loss", "weighted loss object")
 NAMES = (  # of those that are tested each time
-    *FLOAT32, "attention", "fused attention", "masked attention", "buffer", "embedding", "bag of words",
-    "single numbers", "weight norm", "distances", "activations", "frozen", "gradient of one's own",
+    *FLOAT32, "attention", "embedding", "bag of words", "weight norm", "activations", "frozen", "gradient of one's own",
 )  # fmt: skip
 # What crafts along the gradient by the features, which words do not have, nor some operations twice.
 ONCE = ("adversarial", "adversarial sample")
