@@ -328,11 +328,12 @@ def tabled(cell, models, *, boxes=0, **options):
         options |= {"boxes": boxes, "ways": tuple(WAYS)}
         options["margins"] = MARGINS if cell.epsilon == 4 else ()
     parts = [evaluated(cell, models, **options)]
-    if models.sizes["run"] >= 2048 and cell.epsilon == 10:
+    whole = models.sizes["run"]
+    if whole >= 2048 and cell.epsilon == 10:
         ways = ("second version", "held out", "held out, second crafting")
         parts.append(evaluated(cell, models, size=2048, ways=ways))
-        whole = models.sizes["run"]
-        parts.append(evaluated(cell, models, size=whole, ways=()))
+        if whole > 2048:
+            parts.append(evaluated(cell, models, size=whole, ways=()))
     return pd.concat(parts, ignore_index=True)
 
 
