@@ -131,7 +131,7 @@ def test_a_figure_enlarges_on_a_click(page, address):
     large = page.locator("dialog.large-figure[open] img")
     assert large.bounding_box()["width"] > 1.3 * before
     large.click()
-    assert page.locator("dialog").count() == 0
+    page.locator("dialog").wait_for(state="detached")
 
 
 def test_what_an_address_leads_to_is_unfolded(page, address):
