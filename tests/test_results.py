@@ -308,6 +308,7 @@ def test_at_zero_only_what_was_learned_from_the_judged_models_shows_anything():
     assert set(table.index[table.valid]) == {"half and half, ranks", "folds"}
     assert (table["above 0"][table.valid] <= binom.ppf(0.99, 200, 0.05)).all()
     assert (table["above 0"][["first version", "in sample, ranks"]] > 150).all()
+    assert table["mean"]["first version"] > 1
     assert table["above 0"]["second version"] < 40
 
 

@@ -83,7 +83,7 @@ def test_numbers_over_seeds_are_compared_by_students_intervals():
 
 def test_where_nothing_differs_five_comparisons_in_a_hundred_are_settled():
     rng = np.random.default_rng(1)
-    runs = 1000
+    runs = 4000
     settled = sum(decided("n.a < n.b", a=a, b=b) is not None for a, b in rng.normal(0, 1, (runs, 2, 5)))
     low, high = stats.binom.interval(0.999, runs, 0.05)
     assert low <= settled <= high

@@ -260,14 +260,12 @@ def key(cell):
 def named(rows):
     """The audits' bounds in all cells, by the names that other pages quote.
 
-    It also names how far the worlds are apart, in standard deviations, and
-    what the weights show in those audits in which a box was tried, too.
-    Of held-out samples it names by how much the AUC is ahead of the
-    canary's, and the ends of the interval, where there is one audit.
+    It also names how far the worlds are apart, in standard deviations. Of
+    held-out samples it names by how much the AUC is ahead of the canary's,
+    and the ends of the interval, where there is one audit.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
-    tried = set(rows[rows.box == "black"].groupby(["cell", "audit"]).groups)
     found = {}
     for (cell, models, box, way, attack), one in rows.groupby(by):
         attack = attack.replace(",", "").replace(" ", "_")
@@ -276,10 +274,6 @@ def named(rows):
         name += f"_{models}" if models > 256 else ""
         found[name] = one.bound.tolist()
         found[f"{name}_apart"] = one.separation.tolist()
-        if box == "white" and models == 256:
-            beside = [(cell, audit) in tried for audit in one.audit]
-            if any(beside):
-                found[f"{name}_beside_black"] = one.bound[beside].tolist()
         if len(one) == 1 and "held out" in way and one.ahead.notna().all():
             for column in ("ahead", "ahead_low", "ahead_high"):
                 found[f"{name}_{column}"] = one[column].item()

@@ -21,7 +21,6 @@ from dpsub import (
 )
 from dpsub.estimators import epsilon_lower_bound
 from own_code import final_attacks
-from own_code.final_attacks import Way
 from own_code.provenance import how_made
 
 DELTA = 1e-5
@@ -33,11 +32,14 @@ SPEC = DPSGD(
     learning_rate=2.0,
 )
 HIDDEN, RECORDS = 16, 100
-IN_SAMPLE = Way("in_sample", 1, "ranks", 0.05)
+FIRST = final_attacks.WAYS["first version"]
 # By name: how samples are crafted, judged and bounded, and by which loss.
 WAYS = {
-    "first version": (final_attacks.WAYS["first version"], "ade"),
-    "in sample, ranks": (IN_SAMPLE, "ade"),
+    "first version": (FIRST, "ade"),
+    "in sample, ranks": (
+        FIRST._replace(threshold="ranks", alpha=0.05),
+        "ade",
+    ),
     "second version": (final_attacks.WAYS["second version"], "fisher"),
     "half and half, ranks": (final_attacks.WAYS["held out"], "ade"),
     "folds": (final_attacks.WAYS["folds"], "ade"),
