@@ -30,6 +30,7 @@ from dpsub import (
 )
 from own_code.final_models import (
     DELTA,
+    EXECUTIONS,
     LEARNING_RATES,
     grid,
     made_for,
@@ -250,7 +251,10 @@ def keep(rows, cell, models, path):
 
 
 def kept(folder):
-    """What `keep` wrote in a folder: all rows, and the cells by name."""
+    """What `keep` wrote in a folder: all rows, and the tables by name.
+
+    The executions of a cell, one seed each, are audits of the same cell.
+    """
     tables, about = [], {}
     for path in sorted(Path(folder).glob("*.csv")):
         first, _, table = path.read_text("utf-8").partition("\n")
@@ -260,7 +264,9 @@ def kept(folder):
             name: own[name] for name in CELL_COLUMNS
         }
         rows = pd.read_csv(io.StringIO(table))
-        tables.append(rows.assign(cell=path.stem, **columns))
+        rows["audit"] += own["seed"] * (rows.audit.max() + 1)
+        usual = path.stem.removesuffix(f"-seed{own['seed']}")
+        tables.append(rows.assign(cell=usual, **columns))
     if not tables:
         raise ValueError(
             f"folder must hold tables of cells, got {folder} with none: "
@@ -341,8 +347,10 @@ if __name__ == "__main__":
     folder, tables = map(Path, sys.argv[1:3])
     for name in sys.argv[3:]:
         cells = grid(name)
+        seeds = range(1, EXECUTIONS.get(name, 1))
+        again = [cells[0]._replace(seed=seed) for seed in seeds]
         more = slower(cells, 0.5) if name != "cifar10" else []
-        for cell in cells + more:
+        for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
             if not path.exists():
                 models = trained(cell, folder, progress=False)

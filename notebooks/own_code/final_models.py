@@ -28,6 +28,7 @@ SIZES = {
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
     "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
 }
+EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
 
 
@@ -118,7 +119,8 @@ class Cell(NamedTuple):
         n_train: n, the slot included.
         n_aux: auxiliary records; a worst start is trained on them.
         runs: models, about half in each world.
-        seed: of the task, the start, the canary and the models.
+        seed: of the task, the start, the canary and the models. Another
+            than 0 is a further execution of the same audit.
         size: of a ConvNet, "small" or "large".
     """
 
@@ -138,11 +140,11 @@ class Cell(NamedTuple):
 
     @property
     def name(self):
-        usual = self.learning_rate == LEARNING_RATES[self.data]
-        return (
-            f"{self.data}-{self.start}-{self.canary}-"
-            f"eps{self.epsilon:g}-C{self.max_grad_norm:g}-{self.adjacency}"
-        ) + ("" if usual else f"-eta{self.learning_rate:g}")
+        name = f"{self.data}-{self.start}-{self.canary}-eps{self.epsilon:g}"
+        name += f"-C{self.max_grad_norm:g}-{self.adjacency}"
+        if self.learning_rate != LEARNING_RATES[self.data]:
+            name += f"-eta{self.learning_rate:g}"
+        return name + (f"-seed{self.seed}" if self.seed else "")
 
     @property
     def spec(self):
