@@ -36,8 +36,10 @@ def cast():
         return data.from_arrays(rng.random((24, channels, pixels, pixels)), rng.integers(0, 10, 24), num_classes=10)
 
     digits, grey, colour, deep = data.digits(n_train=24), images(1, 16), images(3, 8), images(16, 16)
+    binary = data.from_arrays(digits.x_train, digits.y_train % 2)
     return {
         "linear": (digits, models.linear(digits)),
+        "linear, two classes": (binary, models.linear(binary)),
         "mlp": (digits, models.mlp(digits)),
         "deep relu mlp": (digits, models.mlp(digits, (20, 15, 12), activation="relu")),
         "mlp on images": (colour, models.mlp(colour, (11,))),

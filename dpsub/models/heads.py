@@ -124,8 +124,9 @@ class Linear(Frozen):
         """The sum of the sampled records' clipped gradients, shaped like `theta`.
 
         A record's gradient is an outer product, so its norm is ‖input‖·‖output gradient‖, and no gradient of a single
-        record is formed. Records that a model did not sample have weight 0. One large product with all records is
-        faster than many small ones, even for small batches.
+        record is formed. Of two classes one is computed: the other's gradients are its opposites. Records that a model
+        did not sample have weight 0. One large product with all records is faster than many small ones, even for small
+        batches.
 
         Args:
             theta: (features + 1, classes, runs).
@@ -135,8 +136,9 @@ class Linear(Frozen):
             max_grad_norm: C.
             out: memory for the sum, shaped like `theta`; by default new.
         """
-        total = (torch.zeros_like(theta) if out is None else out.zero_()).flatten(1)
-        at_once = max(1, RECORDS_AT_ONCE // (4 * total.shape[1]))
+        total = torch.zeros_like(theta) if out is None else out.zero_()
+        computed = total[:, -1:] if self.classes == 2 else total
+        at_once = max(1, RECORDS_AT_ONCE // (4 * computed[0].numel()))
         for start in range(0, len(inputs), at_once):
             records = slice(start, start + at_once)
             x, y = inputs[records], labels[records]
@@ -145,18 +147,27 @@ class Linear(Frozen):
             if sampled is not None:
                 scale *= sampled[records]
             output *= scale[:, None]
-            total.addmm_(x.T, output.flatten(1))
-        return total.view_as(theta)
+            computed.flatten(1).addmm_(x.T, output.flatten(1))
+        if self.classes == 2:
+            total[:, 0] = -total[:, 1]
+        return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """(records, runs): the norms of the records' gradients before clipping."""
         return self._gradients(theta, inputs, labels)[1]
 
     def _gradients(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients with respect to the outputs, (records, classes, runs), and norms of those by the parameters."""
+        """Gradients with respect to the outputs, (records, classes, runs), and norms of those by the parameters.
+
+        Of two classes the gradient of the second alone, (records, 1, runs).
+        """
+        lengths = inputs.norm(dim=1)[:, None]
+        if self.classes == 2:
+            output = torch.sigmoid_(inputs @ (theta[:, 1] - theta[:, 0])).sub_(labels[:, None])
+            return output[:, None], output.abs().mul_(math.sqrt(2) * lengths)
         output = torch.softmax(self.logits(theta, inputs), dim=1)
         output[torch.arange(len(labels), device=labels.device), labels] -= 1
-        return output, (output * output).sum(dim=1).sqrt_() * inputs.norm(dim=1)[:, None]
+        return output, (output * output).sum(dim=1).sqrt_() * lengths
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> Span | None:
         """The same training in fewer coordinates: those that the records and `vectors` span.

@@ -9,6 +9,7 @@ from dpsub import models
 
 NAMES = (
     "linear",
+    "linear, two classes",
     "mlp",
     "deep relu mlp",
     "mlp on images",

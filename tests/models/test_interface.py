@@ -93,7 +93,7 @@ def test_batches_of_different_sizes_are_summed_each_by_itself(bench):
 def test_one_model_of_the_bank_is_a_torch_module(bench):
     model, x = bench.model, torch.tensor(bench.task.x_train[:12])
     logits = model.logits(bench.theta, bench.inputs)
-    assert logits.shape == (12, 10, 3)
+    assert logits.shape == (12, model.classes, 3)
     for run in range(3):
         parameters = model.flat(bench.theta)[run].clone()
         module = model.module(parameters)

@@ -14,7 +14,7 @@ from dpsub.trainers.bank import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
 
 CANARIES = ("gradient", "record")
-every_model = pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "large convnet"])
+every_model = pytest.mark.parametrize("name", ["linear", "linear, two classes", "mlp", "convnet", "large convnet"])
 
 
 def recorded(bank, *, stepping=True):
