@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
+LATE = 60  # seconds: how long after its end a cell's outputs may arrive. One that glues a thousand numbers needs some
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
 ALL_NOTEBOOKS = ("quick", "laptop", "paper")  # these presets execute every notebook; others those that they name
 # Begun first on a fresh copy, so that none of them is left to run alone at the end.
@@ -77,6 +78,7 @@ def execute(job: Job) -> None:
         parameters=job.parameters,
         cwd=job.source.parent,
         execution_timeout=job.timeout,
+        iopub_timeout=LATE,
         progress_bar={"desc": job.name, "unit": "cell"} if job.progress else False,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )

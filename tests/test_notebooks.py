@@ -23,7 +23,8 @@ def execute(name, folder, **parameters):
     copies.prepare(ROOT / "notebooks" / f"{name}.ipynb", target)
     papermill.execute_notebook(
         target, target, parameters=parameters, cwd=ROOT / "notebooks", progress_bar=False,
-        execution_timeout=LONGEST_CELL, extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        execution_timeout=LONGEST_CELL, iopub_timeout=LONGEST_CELL,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )  # fmt: skip
     glued = {}
     for cell in nbformat.read(target, as_version=4).cells:
