@@ -1,0 +1,54 @@
+"""How many models the kept results took, and how many hours."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from dpsub import audits
+from own_code import final_attacks, kept_tables
+
+STORES = (
+    *("paper/quickstart", "paper/fig3_natural_data", "paper/what_weakens"),
+    *("paper/figA6_text", "paper/final_model_only"),
+    *("laptop/fig4_from_scratch", "laptop/learned_distinguishers"),
+    "laptop/steps_table1",
+)
+MODELS = "laptop/final_models"
+TABLES = {"steps_over_seeds": 1, "final_sizes": 1000}  # models in a row
+SIMULATED = ("estimator_validity", "step_validity", "fault_power")
+
+
+def hours_spent(results):
+    """Models trained and hours for each folder or table of `results`.
+
+    Hours are of the clock, beside other work, and in the tables of one
+    processor. What was simulated trained no models.
+    """
+    results, rows = Path(results), {}
+    for name in STORES:
+        kept = [audits.load(one) for one in (results / name).rglob("*.db")]
+        trained = (
+            one.sizes.get("run", 1) * one.sizes.get("repeat", 1)
+            for one in kept
+        )
+        rows[name] = sum(trained), sum(one.wall_seconds for one in kept)
+    about = final_attacks.kept(results / MODELS)[1].values()
+    rows[MODELS] = (
+        sum(one["models"] for one in about),
+        sum(one["wall_seconds"] for one in about),
+    )
+    for name, models in TABLES.items():
+        table = kept_tables.read(results / f"{name}.csv")
+        if "part" in table:  # of one training: their seconds are the same
+            table = table[table.part == "all"]
+        rows[name] = models * len(table), table.seconds.sum()
+    seeds = kept_tables.read(results / "crafting_seeds.csv")
+    rows["crafting_seeds"] = seeds.runs.sum(), seeds.seconds.sum()
+    for name in SIMULATED:
+        made = json.loads((results / f"{name}.json").read_text())["made"]
+        rows[name] = 0, made["seconds"]
+    found = pd.DataFrame(rows, index=["models", "hours"]).T
+    found["models"] = found.models.astype(int)
+    found["hours"] /= 3600
+    return found.rename_axis("in results/")
