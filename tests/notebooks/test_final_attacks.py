@@ -103,6 +103,16 @@ def test_a_box_shows_nothing_of_the_models_that_are_judged_before_they_are(cell,
     assert len(whole) == 160
 
 
+def test_executions_with_other_seeds_are_further_audits_of_the_same_cell(cell, models, rows, tmp_path):
+    for seed in (0, 3):
+        again = cell._replace(seed=seed)
+        attacks.keep(rows, again, models, tmp_path / f"{again.name}.csv")
+    read, about = attacks.kept(tmp_path)
+    assert set(about) == {cell.name, f"{cell.name}-seed3"}
+    assert set(read.cell) == {cell.name}
+    assert read.audit.nunique() == 2 * rows.audit.nunique()
+
+
 def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp_path):
     attacks.keep(rows, cell, models, tmp_path / f"{cell.name}.csv")
     read, about = attacks.kept(tmp_path)
