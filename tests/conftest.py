@@ -86,7 +86,7 @@ def canary_of(cast):
         task, model = cast[of] if isinstance(of, str) else of
         if kind == "record":
             x, y = task.x_train[slot], int(task.y_train[slot])
-            return CanaryPair((x, y), (x, (y + 1) % 10), slot, "S4")
+            return CanaryPair((x, y), (x, (y + 1) % task.num_classes), slot, "S4")
         z = np.zeros(model.parameters, dtype=np.float32)
         z[parameter] = norm
         return CanaryPair(z, -z, slot, "S2")
