@@ -395,10 +395,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
     ("name", "parameters"),
     [
         ("fig3_natural_data", {"sample_rates": [0.5]}),
-        (
-            "fig4_from_scratch",
-            {"sample_rates": [0.5], "n_aux": 60, "more_records": [80], "twins": 4},
-        ),
+        ("fig4_from_scratch", {"sample_rates": [0.5], "n_aux": 60}),
         (
             "what_weakens",
             {"max_grad_norms": [1.0, 8.0], "lengths": [20, 40], "learning_rates": [0.01], "observations": 4},

@@ -18,6 +18,7 @@ from own_code import (
     learned_at_zero,
     libraries,
     many_canaries,
+    more_records,
     more_repeats,
     seed_tables,
     shorter_features,
@@ -230,11 +231,13 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     last = findings.last_step([figure_4[0.0625, "S3"]], delta=1e-5).iloc[0]
     assert last.bound > last.add_remove
     apart = {
-        n: separation(*(audits.load(FIGURE_4 / f"n={n}-S3{end}.db") for end in ("", "-exchanged")), delta=1e-5).iloc[-1]
-        for n in (8_000, 50_000)
+        of: separation(*pair, delta=1e-5).iloc[-1] for of, pair in more_records.twins(RESULTS / "more_records").items()
     }
-    assert apart[8_000].epsilon_low > last.add_remove > apart[50_000].epsilon
-    assert apart[50_000].epsilon_high < apart[8_000].epsilon_low
+    assert apart[8_000, "S3"].epsilon_low > last.add_remove > apart[50_000, "S3"].epsilon
+    assert apart[50_000, "S3"].epsilon_high < apart[8_000, "S3"].epsilon_low
+    assert max(apart[50_000, scenario].epsilon_high for scenario in ("S4", "S5")) < last.add_remove
+    last = findings.last_step([audits.load(RESULTS / "more_records" / "q=0.0625-n=50000-S2.db")], delta=1e-5).iloc[0]
+    assert 0.8 * 10 < last.bound < 10
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ STORES = (
     *("paper/quickstart", "paper/fig3_natural_data", "paper/what_weakens"),
     *("paper/figA6_text", "paper/final_model_only"),
     *("laptop/fig4_from_scratch", "laptop/learned_distinguishers"),
-    "laptop/steps_table1",
+    *("laptop/steps_table1", "more_records"),
 )
 MODELS = "laptop/final_models"
 TABLES = {"steps_over_seeds": 1, "final_sizes": 1000}  # models in a row

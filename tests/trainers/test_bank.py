@@ -241,6 +241,7 @@ def test_a_gpu_takes_the_same_steps(cast, canary_of, spec, name, optimizer, kind
     there.theta.copy_(start)
     there.theta_0.copy_(start)
     generator = torch.Generator().manual_seed(2)
+    rounding = 1e-6 if optimizer == "sgd" else 1e-3  # Adam divides by the gradient: where that is small, rounding shows
     with matmul_precision("highest"):
         for _ in range(setting.steps):
             sampled = torch.rand(24, 3, generator=generator) < 0.3
@@ -249,7 +250,7 @@ def test_a_gpu_takes_the_same_steps(cast, canary_of, spec, name, optimizer, kind
                 drawn = sampled.to(bank.device)
                 bank.step(sampled=drawn[:-1], slot_sampled=drawn[-1], noise=noise.to(bank.device))
             moved = (here.theta - start).norm()
-            assert float((there.theta.cpu() - here.theta).norm() / moved) < 1e-5
+            assert float((there.theta.cpu() - here.theta).norm() / moved) < rounding
     torch.testing.assert_close(there.scores().cpu(), here.scores(), atol=1e-4, rtol=1e-4)
 
 

@@ -1,0 +1,81 @@
+"""Figure 4's training with more records, or in more models.
+
+In notebooks/, ``python -m own_code.more_records FOLDER DEVICE Q N S2=1024``
+audits so many models with the crafted gradient. For a record, such as
+S3=128, it trains so many twins. What is there is not made again.
+"""
+
+import sys
+from pathlib import Path
+
+import dpsub
+from dpsub import accounting, audits, crafters
+
+DELTA = 1e-5
+STEPS = 2500  # this and what else is trained with: Table A1, Purchase100
+OBSERVE_EVERY = 125
+EXCHANGED = "-exchanged"
+
+
+def trained(folder, task, q, scenario, runs, *, steps=STEPS, **options):
+    """Audit a scenario on a task, and keep it in a folder.
+
+    For a record each model has a twin: the same start, batches and noise,
+    with the other canary in its slot.
+
+    Args:
+        folder: where the stores go: "q=0.25-n=50000-S3.db", and for the
+            twins "q=0.25-n=50000-S3-exchanged.db".
+        task: its records.
+        q: the sample rate.
+        scenario: "S2" to "S5".
+        runs: models, without their twins.
+        steps: T.
+        options: of `dpsub.audit`.
+    """
+    model = dpsub.models.mlp(task, hidden=(128,))
+    sigma = accounting.noise_multiplier(
+        target_epsilon=10.0,
+        sample_rate=q,
+        steps=steps,
+        delta=DELTA,
+        adjacency="substitute",
+    )
+    spec = dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
+    pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=0)
+    pairs = {"": pair}
+    options |= {"metrics": ("accuracy",)}
+    if scenario != "S2":
+        pairs[EXCHANGED] = pair.exchanged()
+        options["metrics"] += ("distance",)
+    for end, one in pairs.items():
+        name = f"q={q:g}-n={len(task.y_train)}-{scenario}{end}.db"
+        dpsub.audit(
+            task,
+            model,
+            one,
+            spec,
+            runs=runs,
+            observe_every=min(OBSERVE_EVERY, steps),
+            store=Path(folder, name),
+            **options,
+        )
+
+
+def twins(folder):
+    """The twins of a folder by number of records and scenario, in pairs."""
+    found = {}
+    for path in Path(folder).glob(f"*{EXCHANGED}.db"):
+        stem = path.stem.removesuffix(EXCHANGED)
+        one = audits.load(path.with_name(f"{stem}.db"))
+        found[one.n, one.scenario] = one, audits.load(path)
+    return dict(sorted(found.items()))
+
+
+if __name__ == "__main__":
+    folder, device, q, n = sys.argv[1:5]
+    records = dpsub.data.purchase100_like(int(n), int(n), 0)
+    for wanted in sys.argv[5:]:
+        scenario, runs = wanted.split("=")
+        how = float(q), scenario, int(runs)
+        trained(folder, records, *how, device=device)
