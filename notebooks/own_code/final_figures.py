@@ -195,8 +195,10 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
     axes[0][0].set_ylabel(r"lower bound on $\varepsilon$")
     crosses = any(key[0] == figure and key[1] in names for key in PAPER)
     legend(fig, attacks, crosses)
+    of_cells = shown.groupby(["data", "cell"]).audit.nunique()
+    spans = {name: of_cells[name].agg(["min", "max"]) for name in names}
     counts = ", ".join(
-        f"{DATA[name]} {chosen(shown, data=name).audit.nunique()}"
+        f"{DATA[name]} " + " to ".join(map(str, sorted(set(spans[name]))))
         for name in names
     )
     source = f"256 models an audit; audits of a setting: {counts}"
@@ -262,7 +264,7 @@ def named(rows):
 
     It also names how far the worlds are apart, in standard deviations. Of
     held-out samples it names by how much the AUC is ahead of the canary's,
-    and the ends of the interval, where there is one audit.
+    and where there is one audit the ends of the interval.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
@@ -274,7 +276,9 @@ def named(rows):
         name += f"_{models}" if models > 256 else ""
         found[name] = one.bound.tolist()
         found[f"{name}_apart"] = one.separation.tolist()
-        if len(one) == 1 and "held out" in way and one.ahead.notna().all():
-            for column in ("ahead", "ahead_low", "ahead_high"):
-                found[f"{name}_{column}"] = one[column].item()
+        if "held out" in way and one.ahead.notna().all():
+            found[f"{name}_ahead"] = one.ahead.tolist()
+            if len(one) == 1:
+                for end in ("ahead_low", "ahead_high"):
+                    found[f"{name}_{end}"] = one[end].item()
     return found
