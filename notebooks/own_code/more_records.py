@@ -17,7 +17,7 @@ OBSERVE_EVERY = 125
 EXCHANGED = "-exchanged"
 
 
-def trained(folder, task, q, scenario, runs, *, steps=STEPS, **options):
+def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
     """Audit a scenario on a task, and keep it in a folder.
 
     For a record each model has a twin: the same start, batches and noise,
@@ -63,12 +63,13 @@ def trained(folder, task, q, scenario, runs, *, steps=STEPS, **options):
 
 
 def twins(folder):
-    """The twins of a folder by number of records and scenario, in pairs."""
+    """The twins of a folder, in pairs, by q, n and scenario."""
     found = {}
     for path in Path(folder).glob(f"*{EXCHANGED}.db"):
         stem = path.stem.removesuffix(EXCHANGED)
         one = audits.load(path.with_name(f"{stem}.db"))
-        found[one.n, one.scenario] = one, audits.load(path)
+        of = one.sample_rate, one.n, one.scenario
+        found[of] = one, audits.load(path)
     return dict(sorted(found.items()))
 
 
@@ -77,5 +78,4 @@ if __name__ == "__main__":
     records = dpsub.data.purchase100_like(int(n), int(n), 0)
     for wanted in sys.argv[5:]:
         scenario, runs = wanted.split("=")
-        how = float(q), scenario, int(runs)
-        trained(folder, records, *how, device=device)
+        train(folder, records, float(q), scenario, int(runs), device=device)

@@ -12,13 +12,13 @@ OPTIONS = {"steps": 4, "device": "cpu", "progress": False}
 
 def test_the_gradient_is_audited_and_records_are_trained_twice(tmp_path):
     for scenario in ("S2", "S4"):
-        more_records.trained(tmp_path, TASK, 0.25, scenario, 6, **OPTIONS)
+        more_records.train(tmp_path, TASK, 0.25, scenario, 6, **OPTIONS)
     assert sorted(path.name for path in tmp_path.glob("*.db")) == [
         "q=0.25-n=60-S2.db", "q=0.25-n=60-S4-exchanged.db", "q=0.25-n=60-S4.db",
     ]  # fmt: skip
     assert audits.load(tmp_path / "q=0.25-n=60-S2.db").optimizer == "adam"
     ((of, (one, twin)),) = more_records.twins(tmp_path).items()
-    assert of == (60, "S4")
+    assert of == (0.25, 60, "S4")
     assert np.array_equal(one.bit, twin.bit)
     # The other canary changes the score, by less than starts and noise do.
     change = np.abs(one.score + twin.score).mean()
