@@ -111,6 +111,12 @@ def test_executions_with_other_seeds_are_further_audits_of_the_same_cell(cell, m
     assert set(about) == {cell.name, f"{cell.name}-seed3"}
     assert set(read.cell) == {cell.name}
     assert read.audit.nunique() == 2 * rows.audit.nunique()
+    name = f"{figures.key(cell.name)}_held_ade"
+    alone, all_of_them = (figures.named(part[part.models == 80]) for part in (read[read.audit == 0], read))
+    assert len(alone[f"{name}_ahead"]) == 1
+    assert alone[f"{name}_ahead_low"] <= alone[f"{name}_ahead"][0] <= alone[f"{name}_ahead_high"]
+    assert len(all_of_them[f"{name}_ahead"]) == read.audit.nunique()
+    assert f"{name}_ahead_low" not in all_of_them, "an interval over the models of one audit"
 
 
 def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp_path):
