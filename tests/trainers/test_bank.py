@@ -345,7 +345,9 @@ CONVOLVED = (
     "case",
     [
         pytest.param(
-            {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "q": 0.45, "runs": 64}, id="coins"
+            {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "q": 0.45, "runs": 64},
+            id="coins",
+            marks=pytest.mark.slow,
         ),
         *(
             pytest.param(
