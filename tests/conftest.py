@@ -1,6 +1,7 @@
 import gc
 import os
 import shutil
+import sys
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 mpl.use("agg")
 torch.set_num_threads(1)  # pytest-xdist runs one process a core already
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when that library is first imported
+sys.modules["rfc3987_syntax"] = None  # jsonschema does without; importing it takes every worker three seconds
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # one name in many folders, and no doctest in any
 gc.disable()  # Collection imports everything and leaves little garbage: without this it takes a third longer.
 

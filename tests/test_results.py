@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from dpsub.accounting import worst_case_epsilon
 from dpsub.estimators import one_run_epsilon_lower_bound
 
 RESULTS = Path(__file__).parent.parent / "results"
+load = cache(audits.load)  # several tests look at the same stores
 PAPER, FIGURE_4 = RESULTS / "paper", RESULTS / "laptop" / "fig4_from_scratch"
 LOOKS = RESULTS / "laptop" / "learned_distinguishers"
 FINAL_MODELS = RESULTS / "laptop" / "final_models"
@@ -43,7 +45,7 @@ STORES = sorted(RESULTS.glob("**/*.db"))
 def test_kept_audits_are_whole_and_say_where_they_come_from():
     assert len(STORES) > 240
     for store in STORES:
-        about = audits.load(store).attrs
+        about = load(store).attrs
         assert about["commit"].isalnum(), f"{store}: made with a commit, not with changes that were in none"
         assert about["device"], store
         assert about["last_written"], store
@@ -55,7 +57,7 @@ def test_further_repeats_differ_from_the_first_in_their_seed_alone():
     same = ("scenario", "adjacency", "task_fingerprint", "model", "noise_multiplier", "max_grad_norm", "sample_rate",
             "steps", "learning_rate", "optimizer", "runs", "observe_every", "slot", "canary_seed")  # fmt: skip
     for store in repeats:
-        first, again = audits.load(store.parents[1] / store.name), audits.load(store)
+        first, again = load(store.parents[1] / store.name), load(store)
         number = int(store.parent.name.removeprefix("repeat="))
         assert again.seed == audits.repeat_seeds(first.seed, number + 1)[number], store
         assert again.attrs.get("canary_cosine", 0) == pytest.approx(first.attrs.get("canary_cosine", 0), rel=1e-6)
@@ -74,7 +76,7 @@ def test_kept_bounds_of_steps_are_those_of_the_kept_audits():
 
 @pytest.fixture(scope="module")
 def figure_3():
-    stored = (audits.load(path) for path in (PAPER / "fig3_natural_data").glob("*.db"))
+    stored = (load(path) for path in (PAPER / "fig3_natural_data").glob("*.db"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -103,7 +105,7 @@ def test_figure_3_has_gradients_near_the_accountant_and_records_beyond_add_remov
 
 def final_bounds(*patterns, by):
     """Of the audits with the seed 0, a row each: stores of the preset, and where they are among repeats the first."""
-    stored = [audits.load(path) for pattern in patterns for path in PAPER.glob(pattern)]
+    stored = [load(path) for pattern in patterns for path in PAPER.glob(pattern)]
     assert all(one.seed == 0 and one.sizes["run"] == 2500 for one in stored)
     first = [one.isel(repeat=0) if "repeat" in one.dims else one for one in stored]
     last = findings.last_step(first, delta=1e-5).set_index(["scenario", by]).sort_index()
@@ -126,7 +128,7 @@ def test_a_larger_clipping_bound_weakens_natural_samples_that_it_no_longer_clips
     for part, clips in ((0.5, True), (0.25, False)):
         found = {}
         for bound in shorter_features.BOUNDS:
-            one = audits.load(PAPER / f"what_weakens/clipping/norm={part:g}/C={bound}-S5.db")
+            one = load(PAPER / f"what_weakens/clipping/norm={part:g}/C={bound}-S5.db")
             assert one.task.endswith(f"norm times {part:g}")
             assert (one.canary_norm * min(1, one.canary_norm_ratio) > 8) == clips
             found[bound] = np.mean(more_repeats.bounds(one, delta=1e-5))
@@ -149,7 +151,7 @@ def test_more_steps_weaken_the_crafted_input_alone():
     for scenario in ("S2", "S4", "S5"):
         assert last.bound[scenario, 2500] > 0.95 * last.bound[scenario, 500]
     assert (last.bound > last.add_remove).all()
-    crafted_for_500 = audits.load(PAPER / "what_weakens/steps/crossed/T=2500-S3.db")
+    crafted_for_500 = load(PAPER / "what_weakens/steps/crossed/T=2500-S3.db")
     assert crafted_for_500.steps == 2500
     assert min(more_repeats.bounds(crafted_for_500, delta=1e-5)) > 0.9 * last.bound["S3", 500]
 
@@ -167,7 +169,7 @@ def test_with_longer_vectors_records_show_more_than_add_remove():
     found = {}
     for norm, scenario in itertools.product((1, 2, 5, 10), ("S3", "S4", "S5")):
         stem = PAPER / "figA6_text/norms" / f"norm={norm}-{scenario}"
-        twins = [audits.load(f"{stem}{end}.db") for end in ("", "-exchanged")]
+        twins = [load(f"{stem}{end}.db") for end in ("", "-exchanged")]
         assert all(one.sizes["run"] == 32 and one.task.endswith(f", norm {norm}") for one in twins)
         found[norm, scenario] = separation(*twins, delta=1e-5).iloc[-1]
     add_remove = unit.add_remove["S4", 1.0]
@@ -180,7 +182,7 @@ def test_with_longer_vectors_records_show_more_than_add_remove():
 
 def test_canaries_cost_less_than_a_point_of_accuracy():
     """With five standard errors to spare."""
-    inputs, gradients = (audits.load(PAPER / f"what_weakens/accuracy/{scenario}.db") for scenario in ("S3", "S2"))
+    inputs, gradients = (load(PAPER / f"what_weakens/accuracy/{scenario}.db") for scenario in ("S3", "S2"))
     target = findings.accuracy(inputs, bit=0)[:, -1]
     for canary in (findings.accuracy(inputs, bit=1)[:, -1], findings.accuracy(gradients)[:, -1]):
         error = (target.var(ddof=1) / len(target) + canary.var(ddof=1) / len(canary)) ** 0.5
@@ -188,7 +190,7 @@ def test_canaries_cost_less_than_a_point_of_accuracy():
 
 
 def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():
-    stored = {path.name.split(".db")[0]: audits.load(path) for path in PAPER.glob("final_model_only/*.db")}
+    stored = {path.name.split(".db")[0]: load(path) for path in PAPER.glob("final_model_only/*.db")}
     final = {name: one for name, one in stored.items() if "steps" not in name}
     assert (len(stored), len(final)) == (36, 18)
     assert all(one.sizes["run"] == 2000 and one.sizes["step"] == 1 for one in final.values())
@@ -203,7 +205,7 @@ def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_pap
 
 @pytest.fixture(scope="module")
 def figure_4():
-    stored = (audits.load(path) for path in FIGURE_4.glob("q=*.db"))
+    stored = (load(path) for path in FIGURE_4.glob("q=*.db"))
     return {(one.sample_rate, one.scenario): one for one in stored}
 
 
@@ -248,7 +250,7 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
 def test_from_scratch_among_as_many_records_as_the_papers_the_gradient_is_tight_and_plain_records_are_not(
     with_more_records,
 ):
-    last = findings.last_step([audits.load(RESULTS / "more_records" / "q=0.0625-n=50000-S2.db")], delta=1e-5).iloc[0]
+    last = findings.last_step([load(RESULTS / "more_records" / "q=0.0625-n=50000-S2.db")], delta=1e-5).iloc[0]
     assert 0.8 * 10 < last.bound < 10
     assert max(with_more_records[50_000, scenario].epsilon_high for scenario in ("S4", "S5")) < last.add_remove
 
@@ -365,7 +367,7 @@ def test_samples_draw_level_with_the_canary_and_not_ahead_of_it():
 
 
 def test_learned_scores_are_of_models_enough_and_never_much_worse_than_the_canarys():
-    stored = {path.name.split(".db")[0]: audits.load(path) for path in LOOKS.glob("*.db")}
+    stored = {path.name.split(".db")[0]: load(path) for path in LOOKS.glob("*.db")}
     limits = json.loads((LOOKS / "limits.json").read_text())
     heads = {(one.scenario, one.sample_rate, one.learning_rate) for key, one in stored.items() if key[:6] == "linear"}
     assert heads == {(f"S{k}", q, eta) for k in (2, 3, 4, 5) for q in (1.0, 0.0625) for eta in (0.05, 0.5, 5)}

@@ -195,12 +195,13 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
     axes[0][0].set_ylabel(r"lower bound on $\varepsilon$")
     crosses = any(key[0] == figure and key[1] in names for key in PAPER)
     legend(fig, attacks, crosses)
-    of_cells = shown.groupby(["data", "cell"]).audit.nunique()
-    spans = {name: of_cells[name].agg(["min", "max"]) for name in names}
-    counts = ", ".join(
-        f"{DATA[name]} " + " to ".join(map(str, sorted(set(spans[name]))))
-        for name in names
-    )
+    audits_of = shown.groupby(["data", "cell"]).audit.nunique()
+    counts = []
+    for name in names:
+        least, most = audits_of[name].min(), audits_of[name].max()
+        span = f"{most}" if least == most else f"{least} to {most}"
+        counts.append(f"{DATA[name]} {span}")
+    counts = ", ".join(counts)
     source = f"256 models an audit; audits of a setting: {counts}"
     figures.name_source(fig, source)
     return fig, axes[0], shown
@@ -263,8 +264,8 @@ def named(rows):
     """The audits' bounds in all cells, by the names that other pages quote.
 
     It also names how far the worlds are apart, in standard deviations. Of
-    held-out samples it names by how much the AUC is ahead of the canary's,
-    and where there is one audit the ends of the interval.
+    held-out samples it names by how much the AUC is ahead of the canary's.
+    Where there is one audit, it names the ends of that interval, too.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]

@@ -1,8 +1,8 @@
 """Figure 4's training with more records, or in more models.
 
 In notebooks/, ``python -m own_code.more_records FOLDER DEVICE Q N S2=1024``
-audits so many models with the crafted gradient. For a record, such as
-S3=128, it trains so many twins. What is there is not made again.
+audits 1,024 models with the crafted gradient. For a record, S3=128 trains
+128 pairs of twins. What is there is not made again.
 """
 
 import sys
@@ -11,14 +11,13 @@ from pathlib import Path
 import dpsub
 from dpsub import accounting, audits, crafters
 
-DELTA = 1e-5
-STEPS = 2500  # this and what else is trained with: Table A1, Purchase100
+STEPS = 2500
 OBSERVE_EVERY = 125
 EXCHANGED = "-exchanged"
 
 
 def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
-    """Audit a scenario on a task, and keep it in a folder.
+    """Audit a scenario with Table A1's values for Purchase100, and keep it.
 
     For a record each model has a twin: the same start, batches and noise,
     with the other canary in its slot.
@@ -26,7 +25,7 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
     Args:
         folder: where the stores go: "q=0.25-n=50000-S3.db", and for the
             twins "q=0.25-n=50000-S3-exchanged.db".
-        task: its records.
+        task: the records to train on.
         q: the sample rate.
         scenario: "S2" to "S5".
         runs: models, without their twins.
@@ -38,16 +37,15 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
         target_epsilon=10.0,
         sample_rate=q,
         steps=steps,
-        delta=DELTA,
+        delta=1e-5,
         adjacency="substitute",
     )
     spec = dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
     pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=0)
-    pairs = {"": pair}
-    options |= {"metrics": ("accuracy",)}
+    pairs, metrics = {"": pair}, ("accuracy",)
     if scenario != "S2":
         pairs[EXCHANGED] = pair.exchanged()
-        options["metrics"] += ("distance",)
+        metrics = ("accuracy", "distance")
     for end, one in pairs.items():
         name = f"q={q:g}-n={len(task.y_train)}-{scenario}{end}.db"
         dpsub.audit(
@@ -57,6 +55,7 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
             spec,
             runs=runs,
             observe_every=min(OBSERVE_EVERY, steps),
+            metrics=metrics,
             store=Path(folder, name),
             **options,
         )
