@@ -5,10 +5,9 @@ ways: it changes the training, and the reference model on which the pair of
 records is crafted. This study tells the two apart.
 
 python -m own_code.crossed_pairs FIGURE_3 FOLDER PARAMETERS, in notebooks/,
-audits the pairs of the folder FIGURE_3 in the trainings of FOLDER, with as
-many repeats as FOLDER has, and keeps the audits in FOLDER/crossed.
-PARAMETERS is a preset's file: its section of FIGURE_3's name names the
-features.
+audits the pairs of the folder FIGURE_3 in the trainings of FOLDER, with
+three repeats, and keeps the audits in FOLDER/crossed. PARAMETERS is a
+preset's file: its section of FIGURE_3's name names the features.
 """
 
 import sys
@@ -18,7 +17,7 @@ from dpsub import audits
 from own_code import more_repeats
 
 PAIRS = {"eta=0.1": "q=1", "T=2500": "q=0.0625"}  # at the paper's scale
-RECORDS = ("S3", "S4", "S5")
+RECORDS, REPEATS = ("S3", "S4", "S5"), 3
 
 
 def main(figure_3, folder, parameters):
@@ -30,14 +29,13 @@ def main(figure_3, folder, parameters):
             continue
         crafted = audits.load(figure_3 / f"{one}-{s}.db")
         trained = audits.load(path)
-        repeats = 1 + len(list(folder.glob("repeat=*")))
         again = more_repeats.repeated(
             trained,
             task,
             trained.seed,
             folder / "crossed" / path.name,
             crafted_for=crafted,
-            repeats=repeats,
+            repeats=REPEATS,
         )
         print(path, f"{again.wall_seconds:.0f} s", flush=True)
 
