@@ -47,11 +47,10 @@ VERDICTS = {
 }
 RULE = """
 Each part of a claim is a predicate over this book's numbers; they are in `book/claims/`. *Near* and *tight* mean at
-least 80 % of ε, *hardly* and *little* less than a tenth, *about as much* within a tenth,
-*weaken* at least a tenth. Numbers over seeds are compared by
-the mean of their differences, with Student's interval at 95 %. Where it holds both answers, the part is not settled.
-One training or audit alone settles nothing, except that a valid bound shows that ε is above it. Formulae settle what
-they say. Each interval errs in 5 % of cases, and there are many of them."""
+least 80 % of ε, *hardly* and *little* less than a tenth, *about as much* within a tenth, *weaken* at least a tenth.
+Numbers over seeds are compared by the mean of their differences, with Student's interval at 95 %. Where it holds both
+answers, the part is not settled. One training or audit alone settles nothing, except that a valid bound shows that ε is
+above it. Formulae settle what they say. Each interval errs in 5 % of cases, and there are many of them."""
 OF_PART = {True: "holds", False: "differs", None: "not settled"}
 INSERTED = re.compile(r"\{(\w+)\.(\w+)(?::([^{}]*))?\}")
 

@@ -93,6 +93,8 @@ def test_figure_3_is_of_the_papers_size_and_names_its_stand_in(figure_3):
         assert "stand-in for ViT-B/16" in one.task
         table_a1 = {"max_grad_norm": 2.0, "steps": 500, "learning_rate": 1e-3, "n": 500, "optimizer": "sgd"}
         assert {name: one.attrs[name] for name in table_a1} == table_a1
+    pairs = [figure_3[q, "S4"].canary_fingerprint for q in (1.0, 0.25, 0.0625)]
+    assert pairs[0] == pairs[1] != pairs[2], "the page says that the wrong label is another one"
 
 
 def test_figure_3_has_gradients_near_the_accountant_and_records_beyond_add_remove(figure_3):

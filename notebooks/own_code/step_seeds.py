@@ -75,7 +75,6 @@ GRADIENTS = (
 )
 PLAIN = ("mislabeled", "blank", "adversarial")
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0, 16.0)
-CONVNET = Setting("mnist", "convnet small")
 TABLE_1 = {
     "digits": ("linear", 500),
     "purchases": ("mlp 128", 2_500),
@@ -126,7 +125,8 @@ FIGURES = {
     ],
     "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
     "fig10_convnet": [
-        replace(CONVNET, canary=one) for one in ("dirac anew", "mislabeled")
+        Setting("mnist", "convnet small", canary=one)
+        for one in ("dirac anew", "mislabeled")
     ],
     "fig15": [Setting(canary=one) for one in GRADIENTS],
     "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
