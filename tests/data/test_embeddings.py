@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from dpsub.data import embeddings
 from dpsub.data.embeddings import of_images, of_sentences
 
 transformers = pytest.importorskip("transformers")
-sentence_transformers = pytest.importorskip("sentence_transformers")
-pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.filterwarnings("ignore")]  # those libraries' warnings
+pytestmark = [
+    pytest.mark.usefixtures("folder"),
+    pytest.mark.filterwarnings("ignore"),  # those libraries' warnings
+    # Importing it takes four seconds, which every worker would spend when it collects the tests.
+    pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"),
+]
 
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -180,6 +185,7 @@ def test_pickles_beside_safetensors_are_not_opened(minilm, tmp_path):
 
 
 def test_a_folder_as_sentence_transformers_saves_it_is_read(minilm, tmp_path):
+    import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Dense
 
     first = of_sentences(["a fine film"], minilm)
