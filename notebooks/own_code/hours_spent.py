@@ -19,6 +19,34 @@ TABLES = {"steps_over_seeds": 1, "final_sizes": 1000}  # models in a row
 SIMULATED = ("estimator_validity", "step_validity", "fault_power")
 
 
+def trained(results, name):
+    """The audits kept in a folder: models, seconds and device of each."""
+    if name == MODELS:
+        about = final_attacks.kept(Path(results, name))[1].values()
+        kept = (
+            (one["models"], one["wall_seconds"], one["device"])
+            for one in about
+        )
+    else:
+        stores = map(audits.load, Path(results, name).rglob("*.db"))
+        kept = (
+            (
+                one.sizes.get("run", 1) * one.sizes.get("repeat", 1),
+                one.wall_seconds,
+                one.device,
+            )
+            for one in stores
+        )
+    return pd.DataFrame(kept, columns=["models", "seconds", "device"])
+
+
+def on_gpus(results):
+    """How many models were trained on GPUs, and in how many seconds."""
+    kept = pd.concat(trained(results, name) for name in (*STORES, MODELS))
+    kept = kept[kept.device != "cpu"]
+    return int(kept.models.sum()), float(kept.seconds.sum())
+
+
 def hours_spent(results):
     """Models trained and hours for each folder or table of `results`.
 
@@ -26,18 +54,9 @@ def hours_spent(results):
     processor. What was simulated trained no models.
     """
     results, rows = Path(results), {}
-    for name in STORES:
-        kept = [audits.load(one) for one in (results / name).rglob("*.db")]
-        trained = (
-            one.sizes.get("run", 1) * one.sizes.get("repeat", 1)
-            for one in kept
-        )
-        rows[name] = sum(trained), sum(one.wall_seconds for one in kept)
-    about = final_attacks.kept(results / MODELS)[1].values()
-    rows[MODELS] = (
-        sum(one["models"] for one in about),
-        sum(one["wall_seconds"] for one in about),
-    )
+    for name in (*STORES, MODELS):
+        kept = trained(results, name)
+        rows[name] = kept.models.sum(), kept.seconds.sum()
     for name, models in TABLES.items():
         table = kept_tables.read(results / f"{name}.csv")
         if "part" in table:  # of one training: their seconds are the same
