@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +17,8 @@ from own_code import (
     crafting_curve,
     cross_talk_figures,
     fault_power,
+    final_attacks,
+    final_figures,
     finished_models,
     kept_tables,
     language_model_audits,
@@ -439,6 +442,15 @@ def test_tables_of_final_models_are_whole_and_say_where_they_come_from(final_mod
         assert (rows.valid == ~rows.way.isin(["first version", "second version"])).all(), name
         audits_of_256 = rows[(rows.models == 256) & (rows.way == "first version") & (rows.attack == "canary")]
         assert len(audits_of_256) == about["models"] // 256, name
+
+
+def test_a_figure_of_final_models_has_a_panel_where_there_is_something_to_compare():
+    rows, _ = final_attacks.kept(FINAL_MODELS)
+    for number, by, data in ((3, "theory", "digits mnist cifar10"), (8, "max_grad_norm", "digits mnist")):
+        figure, axes, shown = final_figures.panels(rows, number, by, sorted(set(rows[by])))
+        assert len(axes) == len(set(shown.data))
+        assert set(shown.data) == set(data.split())
+        plt.close(figure)
 
 
 def test_valid_bounds_on_final_models_are_below_the_accountants_as_often_as_they_promise(final_models):

@@ -175,8 +175,15 @@ def legend(fig, attacks=("canary", "ude", "ade"), crosses=True):
 
 
 def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
-    """A figure of the paper with one panel for each data set at hand."""
+    """A figure of the paper with one panel for each data set at hand.
+
+    A data set with one value of `by` alone has nothing to compare, and no
+    panel. A single ε is shown: the paper's number is beside it.
+    """
     shown = of_figure(rows, figure)
+    if by != "theory":
+        several = shown.groupby("data")[by].transform("nunique") > 1
+        shown = shown[several]
     names = [name for name in DATA if name in set(shown.data)]
     if not names:
         raise ValueError(f"rows must be of Figure {figure}, got none")
