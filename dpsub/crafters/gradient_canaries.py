@@ -32,8 +32,8 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
 
     One model is trained on the task with clipping but without noise. Parameter j travels
     :math:`S_j = \sum_t |\theta_{t+1}^j - \theta_t^j|`. The parameter that travels least carries the canary, since the
-    other records disturb it least. If each model has a start of its own, a weight that is quiet in this training may
-    travel far in others, and the audit then shows less.
+    other records disturb it least. If each model has a start of its own, a parameter that is quiet in this training may
+    travel farther in others.
 
     Args:
         task: the private records, which this adversary knows.

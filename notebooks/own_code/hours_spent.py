@@ -40,23 +40,19 @@ def trained(results, name):
     return pd.DataFrame(kept, columns=["models", "seconds", "device"])
 
 
-def on_gpus(results):
-    """How many models were trained on GPUs, and in how many seconds."""
-    kept = pd.concat(trained(results, name) for name in (*STORES, MODELS))
-    kept = kept[kept.device != "cpu"]
-    return int(kept.models.sum()), float(kept.seconds.sum())
-
-
 def hours_spent(results):
     """Models trained and hours for each folder or table of `results`.
 
     Hours are of the clock, beside other work, and in the tables of one
-    processor. What was simulated trained no models.
+    processor. What was simulated trained no models. Models on GPUs are
+    among the models, and their hours among the hours.
     """
     results, rows = Path(results), {}
     for name in (*STORES, MODELS):
         kept = trained(results, name)
+        of_gpu = kept[kept.device != "cpu"]
         rows[name] = kept.models.sum(), kept.seconds.sum()
+        rows[name] += of_gpu.models.sum(), of_gpu.seconds.sum()
     for name, models in TABLES.items():
         table = kept_tables.read(results / f"{name}.csv")
         if "part" in table:  # of one training: their seconds are the same
@@ -67,7 +63,15 @@ def hours_spent(results):
     for name in SIMULATED:
         made = json.loads((results / f"{name}.json").read_text())["made"]
         rows[name] = 0, made["seconds"]
-    found = pd.DataFrame(rows, index=["models", "hours"]).T
-    found["models"] = found.models.astype(int)
-    found["hours"] /= 3600
+    models, seconds = (
+        ["models", "models on GPUs"],
+        ["hours", "hours on GPUs"],
+    )
+    found = pd.DataFrame.from_dict(
+        rows,
+        orient="index",
+        columns=["models", "hours", "models on GPUs", "hours on GPUs"],
+    ).fillna(0)
+    found[models] = found[models].astype(int)
+    found[seconds] /= 3600
     return found.rename_axis("in results/")

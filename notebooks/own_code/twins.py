@@ -89,13 +89,45 @@ def separation(result, exchanged, *, delta):
     mu = few * gap / spread
     ratios = [other / its for other, its in left_out]
     error = 2 * few * np.sqrt((count - 1) * np.var(ratios, axis=0))
-    found = {"gap": gap, "spread": spread, "mu": mu, "error": error}
-    for name, at in (("", mu), ("_low", mu - error), ("_high", mu + error)):
-        found[f"epsilon{name}"] = [
-            accounting.gdp_epsilon(max(0.0, value), delta) for value in at
-        ]
     index = pd.Index(result.step.values, name="step")
-    return pd.DataFrame(found, index=index)
+    found = {"gap": gap, "spread": spread, "mu": mu, "error": error}
+    ends = [epsilons(*at, delta) for at in zip(mu, error, strict=True)]
+    return pd.DataFrame(found, index=index).join(pd.DataFrame(ends, index))
+
+
+def of_two_worlds(scores, bits, *, delta):
+    """Estimate the same at one step by models that were trained once.
+
+    Args:
+        scores: (runs,).
+        bits: (runs,): 0 if trained with z, 1 if with z′.
+        delta: the δ at which ε is stated.
+
+    Returns:
+        What `separation` has, for one step. `error`: two standard errors of
+        mu, as if scores were Gaussian (Hedges and Olkin, 1985).
+    """
+    bits = np.asarray(bits)
+    with_z, others = (np.asarray(scores)[bits == bit] for bit in (0, 1))
+    gap = with_z.mean() - others.mean()
+    spread = np.sqrt((with_z.var(ddof=1) + others.var(ddof=1)) / 2)
+    mu, counts = gap / spread, np.array([len(with_z), len(others)])
+    error = 2 * np.sqrt((1 / counts).sum() + mu**2 / (2 * len(bits)))
+    return {
+        "gap": gap,
+        "spread": spread,
+        "mu": mu,
+        "error": error,
+    } | epsilons(mu, error, delta)
+
+
+def epsilons(mu, error, delta):
+    """The ε of μ-GDP at mu, and at both ends of an interval."""
+    ends = {"": mu, "_low": mu - error, "_high": mu + error}
+    return {
+        f"epsilon{name}": accounting.gdp_epsilon(max(0.0, at), delta)
+        for name, at in ends.items()
+    }
 
 
 def refuse_strangers(about, its):

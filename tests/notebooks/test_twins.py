@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from own_code.twins import separation
+from own_code.twins import of_two_worlds, separation
 
 from dpsub import DPSGD, CanaryPair, accounting, audit, data, models
 
@@ -44,6 +44,21 @@ def test_separation_is_computed_from_all_twins():
     spread = np.sqrt((z.var(axis=0, ddof=1) + z_prime.var(axis=0, ddof=1)) / 2)
     assert found.spread.tolist() == pytest.approx(spread.tolist())
     assert found.mu.tolist() == pytest.approx((found.gap / found.spread * (1 - 3 / 15)).tolist())
+
+
+def test_models_trained_once_tell_the_same_to_the_error_that_is_stated():
+    rng, found = np.random.default_rng(0), []
+    for _ in range(400):
+        bits = rng.integers(2, size=200)
+        scores = 3 * (rng.normal(size=200) + 0.6 * (bits == 0))
+        found.append(of_two_worlds(scores, bits, delta=1e-5))
+    assert np.mean([one["gap"] for one in found]) == pytest.approx(1.8, abs=0.1)
+    assert np.mean([one["spread"] for one in found]) == pytest.approx(3, rel=0.02)
+    covered = [one["mu"] - one["error"] < 0.6 < one["mu"] + one["error"] for one in found]
+    assert 0.92 < np.mean(covered) < 0.985  # two standard errors: 95.4 %, here with a deviation of 1.1
+    for name, sign in (("epsilon", 0), ("epsilon_low", -1), ("epsilon_high", 1)):
+        at = max(0, found[0]["mu"] + sign * found[0]["error"])
+        assert found[0][name] == accounting.gdp_epsilon(at, 1e-5)
 
 
 @pytest.mark.parametrize("runs", [6, 12])
