@@ -43,7 +43,7 @@ LONGEST = (
     *("rerunning", "fig4_from_scratch", "s6_attribute"),
 )
 # Made-up shoppers are labelled by k-means, where near ties depend on rounding, and OpenBLAS rounds by the instructions
-# that it uses. Figure 4's kept audits of 1,000 shoppers were made with those for AVX2.
+# that it uses. The kept audits of made-up shoppers in results/laptop were made with those for AVX2.
 OPENBLAS = {"OPENBLAS_CORETYPE": "Haswell"} if platform.machine() in ("x86_64", "AMD64") else {}
 MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
 
