@@ -63,15 +63,8 @@ def hours_spent(results):
     for name in SIMULATED:
         made = json.loads((results / f"{name}.json").read_text())["made"]
         rows[name] = 0, made["seconds"]
-    models, seconds = (
-        ["models", "models on GPUs"],
-        ["hours", "hours on GPUs"],
-    )
-    found = pd.DataFrame.from_dict(
-        rows,
-        orient="index",
-        columns=["models", "hours", "models on GPUs", "hours on GPUs"],
-    ).fillna(0)
-    found[models] = found[models].astype(int)
-    found[seconds] /= 3600
+    columns = ["models", "hours", "models on GPUs", "hours on GPUs"]
+    found = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    found = found.fillna(0).astype(dict.fromkeys(columns[::2], int))
+    found[columns[1::2]] /= 3600
     return found.rename_axis("in results/")

@@ -5,7 +5,7 @@ from math import isclose
 import numpy as np
 import pandas as pd
 
-from dpsub import accounting
+from dpsub import accounting, findings
 
 # Two audits that agree in these train twins.
 SHARED = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm")
@@ -96,29 +96,24 @@ def separation(result, exchanged, *, delta):
 
 
 def of_two_worlds(scores, bits, *, delta):
-    """Estimate the same at one step by models that were trained once.
+    """Estimate how far apart two worlds are, by models trained once.
 
     Args:
-        scores: (runs,).
+        scores: (runs,), at one step.
         bits: (runs,): 0 if trained with z, 1 if with z′.
         delta: the δ at which ε is stated.
 
     Returns:
-        What `separation` has, for one step. `error`: two standard errors of
+        What `separation` has for one step. `error`: two standard errors of
         mu, as if scores were Gaussian (Hedges and Olkin, 1985).
     """
-    bits = np.asarray(bits)
-    with_z, others = (np.asarray(scores)[bits == bit] for bit in (0, 1))
-    gap = with_z.mean() - others.mean()
-    spread = np.sqrt((with_z.var(ddof=1) + others.var(ddof=1)) / 2)
-    mu, counts = gap / spread, np.array([len(with_z), len(others)])
-    error = 2 * np.sqrt((1 / counts).sum() + mu**2 / (2 * len(bits)))
-    return {
-        "gap": gap,
-        "spread": spread,
-        "mu": mu,
-        "error": error,
-    } | epsilons(mu, error, delta)
+    mu = findings.d_prime(scores, bits)
+    scores, bits = np.asarray(scores), np.asarray(bits)
+    gap = scores[bits == 0].mean() - scores[bits == 1].mean()
+    per_world = np.bincount(bits)
+    error = 2 * np.sqrt((1 / per_world).sum() + mu**2 / (2 * len(bits)))
+    found = {"gap": gap, "spread": gap / mu, "mu": mu, "error": error}
+    return found | epsilons(mu, error, delta)
 
 
 def epsilons(mu, error, delta):
