@@ -17,11 +17,28 @@ def build(
     score: ArrayLike, bit: ArrayLike, observed: Sequence[int], *, libraries: Sequence[str] = (), **attrs: object
 ) -> xr.Dataset:
     """A dataset of score (run, step) and bit (run,), with the given attributes and the library versions."""
-    return xr.Dataset(
-        {
-            "score": (("run", "step"), np.asarray(score, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
-            "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
-        },
-        coords={"step": np.asarray(observed, dtype=np.int64)},
-        attrs={**attrs, **{f"version_{name}": version for name, version in versions(*libraries).items()}},
+    return numbered(
+        xr.Dataset(
+            {
+                "score": (("run", "step"), np.asarray(score, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
+                "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
+            },
+            coords={"step": np.asarray(observed, dtype=np.int64)},
+            attrs={**attrs, **{f"version_{name}": version for name, version in versions(*libraries).items()}},
+        )
     )
+
+
+def numbered(made: xr.Dataset) -> xr.Dataset:
+    """A dataset with the coordinates `seed` and `number`: what each row was drawn from.
+
+    Rows of one seed and number have the same randomness. The coordinates stay with scores and bits through selections
+    and `xr.concat`, so that a bound finds rows that are there twice. Attributes cannot tell: `xr.concat` keeps those of
+    the first dataset.
+    """
+    dims, shape = made.bit.dims, made.bit.shape
+    rows = shape[1:] if "repeat" in dims else shape
+    seed = np.array(made.attrs.get("seeds", made.attrs["seed"]))
+    seeds = np.broadcast_to(seed.reshape(seed.shape + (1,) * len(rows)), shape)
+    numbers = np.arange(np.prod(rows, dtype=np.int64)).reshape(rows)
+    return made.assign_coords(seed=(dims, seeds), number=(dims, np.broadcast_to(numbers, shape)))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from dpsub._core import CanaryPair, Pairs, checks
+from dpsub._core.datasets import numbered
 from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
 from dpsub.audits.one_run import LONG_NAMES, ONE_RUN, PAIR
@@ -123,7 +124,7 @@ class OneRunDataset(Dataset[Any]):
             **{f"version_{name}": version for name, version in versions("torch").items()},
         }
         dims = ("model", PAIR)
-        return xr.Dataset(
+        made = xr.Dataset(
             {
                 "score": (
                     dims,
@@ -135,6 +136,7 @@ class OneRunDataset(Dataset[Any]):
             coords={"slot": (PAIR, self.pairs.slots)},
             attrs=attributes,
         )
+        return numbered(made)
 
     def _scores(self, name: str, module: nn.Module) -> Tensor:
         """(m,): logit(z) − logit(z′), in float64."""

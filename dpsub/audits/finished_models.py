@@ -45,6 +45,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
+from dpsub._core.datasets import numbered
 from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
 from dpsub.audits.one_run import LONG_NAMES, ONE_RUN, PAIR, SLOT
@@ -105,7 +106,7 @@ class ProxyLabels:
             score = score - self._scores("reference", reference)
         known = {} if self.tolerance is None else {"tolerance": self.tolerance, "turned": self.turned}
         dims = ("model", PAIR)
-        return xr.Dataset(
+        made = xr.Dataset(
             {
                 "score": (dims, score.astype(np.float32)[None], {"long_name": LONG_NAMES["score"]}),
                 "bit": (dims, self.bits[None].copy(), {"long_name": "0: z has the record's own label, 1: z_prime"}),
@@ -125,6 +126,7 @@ class ProxyLabels:
                 **{f"version_{name}": version for name, version in versions().items()},
             },
         )
+        return numbered(made)
 
     def _scores(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
         """(m,): logit(z) − logit(z′)."""

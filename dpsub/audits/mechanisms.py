@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
 
 from dpsub._core import checks
-from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.datasets import LONG_NAMES, numbered
 from dpsub._core.noise_test import Left, NoiseTest
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream
@@ -170,6 +170,7 @@ def audit_mechanism(
         "canary_norm": canary_norm,
         "alpha": alpha,
         "seed": seed,
+        "steps": len(found),
         **_records_left(products, squares),
         "fault": fault or (test and test.fault),
         "fault_at": 1 if fault else test and test.found_at,
@@ -178,11 +179,12 @@ def audit_mechanism(
     }
     told = {**LONG_NAMES, "noise": "root mean square of what is left, in units of max_grad_norm"}
     values = {"score": scores.astype(np.float32), "bit": bits.astype(np.int8), "noise": noise.astype(np.float32)}
-    return xr.Dataset(
+    made = xr.Dataset(
         {name: (OBSERVATION, one, {"long_name": told[name]}) for name, one in values.items()},
         coords={"step": (OBSERVATION, np.arange(1, len(found) + 1))},
         attrs={name: value for name, value in about.items() if value is not None},
     )
+    return numbered(made)
 
 
 class _Step:

@@ -20,6 +20,7 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
+from dpsub._core.datasets import numbered
 from dpsub._core.provenance import commit, versions
 from dpsub.trainers import devices
 
@@ -147,7 +148,7 @@ class Layout:
             name: (tuple(one.sizes), flat[name].reshape(one.shape), {"long_name": one.long_name})
             for name, one in self.variables.items()
         }
-        found = xr.Dataset(variables, dict(self.coordinates), dict(attributes))
+        found = numbered(xr.Dataset(variables, dict(self.coordinates), dict(attributes)))
         return without_failed(found, failed) if self.may_fail else found
 
 

@@ -79,8 +79,9 @@ def bound(
         audit make invalid has `valid` False, and `note` says why.
 
     Raises:
-        ValueError: if the result is not the dataset of an audit, if runs are missing, if claim and rule cannot be used
-            for this kind of audit, or if an argument is out of range.
+        ValueError: if the result is not the dataset of an audit, if runs are missing or there twice, if it holds more
+            runs, steps or pairs than its attributes speak of, if claim and rule cannot be used for this kind of audit,
+            or if an argument is out of range.
 
     >>> from dpsub import audit_worst_case
     >>> audited = audit_worst_case(noise_multiplier=20, sample_rate=1, steps=100, runs=2_500, adjacency="substitute")
@@ -90,6 +91,7 @@ def bound(
     names = getattr(getattr(result, "score", None), "dims", None)
     if not isinstance(names, tuple) or not all(hasattr(result, name) for name in ("bit", "attrs", "data_vars")):
         raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
+    of_one_audit(result)
     asked: dict[str, Any] = {"delta": delta, "claim": claim, "rule": rule, "alpha": alpha}
     if "repeat" in names:
         return [bound(result.isel(repeat=i), **asked) for i in range(result.sizes["repeat"])]
@@ -98,6 +100,22 @@ def bound(
     if "observation" in names:
         return _of_steps(result, **asked)
     return epsilon_lower_bound(result.score, result.bit, **asked, **known_sampling(result, claim))
+
+
+def of_one_audit(result: Any) -> None:
+    """Refuse more rows than the attributes speak of. Fewer are a selection."""
+    about = result.attrs
+    most = {"run": about.get("runs"), "model": about.get("models"), "pair": about.get("pairs")}
+    if "steps" in about:
+        most["observation"] = about["steps"] * about.get("runs", 1) * about.get("canaries", 1)
+    for name, number in most.items():
+        if number is not None and result.sizes.get(name, 0) > number:
+            raise ValueError(
+                f"result must be of one audit, got {result.sizes[name]:,} rows along {name!r} where its attributes "
+                f"speak of {number:,}: joined data sets keep the attributes of the first, not those of the rest. "
+                "Bound the audits one by one, or give the joined scores and bits to epsilon_lower_bound "
+                "(one_run_guesses for pairs), which reads no attributes"
+            )
 
 
 def known_sampling(result: Any, claim: Any) -> dict[str, Any]:
@@ -130,8 +148,8 @@ def _of_steps(result: Any, *, delta: float, claim: Any, rule: Any, alpha: float)
         return _noted(step, f"of one step: claim {step.method!r} says nothing of its noise, and so of the training")
     if "sample_rate" not in about:
         return _noted(step, NO_RATE)
-    steps = about.get("steps", result.sizes["observation"] // int(about.get("canaries", 1)))
-    training = step_to_training(step, sample_rate=about["sample_rate"], steps=steps, delta=delta, adjacency=adjacency)
+    law = {"sample_rate": about["sample_rate"], "steps": about["steps"], "adjacency": adjacency}
+    training = step_to_training(step, delta=delta, **law)
     if "noise_multiplier" in result.data_vars and len(np.unique(result.noise_multiplier)) > 1:
         return _noted(replace(training, valid=False), CHANGED)
     return training

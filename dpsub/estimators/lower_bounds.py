@@ -136,8 +136,10 @@ def epsilon_lower_bound(
     One run is one model, trained independently of all others: with its own coin for z or z′ and its own randomness
     (start, batches, noise). Many scores from one model are not runs, nor are the steps of one training: they share its
     randomness, so a bound from them is too large and not valid, whatever `valid` says. This cannot be seen from the
-    scores. Give one score for each model. Only threshold "bets" takes observations that depend on each other, such as
-    the steps of one training with a fair coin for each step.
+    scores. Give one score for each model. The scores of dpsub's audits have the coordinates `seed` and `number`: a run
+    that is there twice is refused, as after `xr.concat` of two audits with one seed. Bare arrays cannot tell. Only
+    threshold "bets" takes observations that depend on each other, such as the steps of one training with a fair coin
+    for each step.
 
     Args:
         scores: (runs,) or (runs, steps), one row for each model; higher speaks for z. The direction is fixed by theory,

@@ -16,7 +16,7 @@ from dpsub.estimators.claims import Claim
 from dpsub.estimators.dpsgd_claim import Sampling
 from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.lower_bounds import LowerBound
-from dpsub.estimators.scores_and_marks import real_array
+from dpsub.estimators.scores_and_marks import no_row_twice, real_array
 
 MOST_CANDIDATES = 10**9
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
@@ -66,7 +66,8 @@ def one_run_guesses(
 
     Raises:
         ValueError: if shapes differ, a score is not finite, r is larger than the number of pairs, the bits are not
-            fair coins: 0 or 1 nearly always, or the same in two models; or if the scores are of a training's steps.
+            fair coins: 0 or 1 nearly always, or the same in two models; if a pair is there twice, which scores with the
+            coordinates `seed` and `number` tell, and bare arrays do not; or if the scores are of a training's steps.
 
     Source: Steinke, Nasr and Jagielski (2023), Algorithm 1, for guesses with abstention.
 
@@ -124,6 +125,7 @@ def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], N
             "scores must be of pairs in one training or more, got observations of steps: epsilon_lower_bound "
             "takes these"
         )
+    no_row_twice(scores, bits)
     checks.no_mask("scores", scores)
     checks.no_mask("bits", bits)
     table = real_array("scores must be an array of numbers", scores, "biuf")

@@ -41,6 +41,7 @@ class Marks:
 
 def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Marks:
     """The marks of scores and bits. `folds` are those that a user gives beside them."""
+    no_row_twice(scores, bits)
     names, along = _named(scores, bits)
     return Marks(
         of=next((KINDS[name] for name in names if name in KINDS), None),
@@ -58,6 +59,22 @@ def no_pairs(scores: Any, bits: Any) -> None:
         raise ValueError(
             "scores must be one for each model, got scores of many pairs in one model: give the audit to dpsub.bound, "
             "which guesses the pairs by one_run_guesses and bounds ε by one_run_epsilon_lower_bound"
+        )
+
+
+def no_row_twice(scores: Any, bits: Any) -> None:
+    """Refuse rows that were drawn from the same seed and number: they have the same randomness. Arrays cannot tell."""
+    _, along = _named(scores, bits)
+    if not {"seed", "number"} <= along.keys():
+        return
+    seeds, numbers = (along[name].values.ravel() for name in ("seed", "number"))
+    first, of_seed = np.unique(seeds, return_inverse=True)
+    drawn = len(np.unique(of_seed * (numbers.max() + 1) + numbers))
+    if drawn < len(seeds):
+        raise ValueError(
+            f"scores must be of independent runs, got {len(seeds):,} rows of which {drawn:,} differ in seed and number "
+            f"(seeds {', '.join(map(str, first[:3]))}): the others have the randomness of one that is there already. "
+            "Give each audit that you join a seed of its own"
         )
 
 

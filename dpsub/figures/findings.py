@@ -133,6 +133,7 @@ def _told_of(bound: LowerBound) -> dict[str, Any]:
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
     """What method "pld" must know, as far as the audit says it."""
+    audit_bounds.of_one_audit(result)
     return audit_bounds.known_sampling(result, options.get("method", options.get("claim")))
 
 

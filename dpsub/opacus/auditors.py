@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub._core.datasets import LONG_NAMES
+from dpsub._core.datasets import LONG_NAMES, numbered
 from dpsub._core.noise_test import SAMPLE, Left, NoiseTest
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
@@ -144,8 +144,9 @@ class Auditor:
             **{name: int(getattr(self._asked, name)) for name in ("anew", "test_noise")},
             "optimizer": type(optimizer).__name__,
             "max_grad_norm": float(optimizer.max_grad_norm),
+            "steps": self.steps,
         }
-        return xr.Dataset(data, coords={"step": ("observation", steps)}, attrs={**about, **made})
+        return numbered(xr.Dataset(data, coords={"step": ("observation", steps)}, attrs={**about, **made}))
 
     def report(self) -> Report:
         """What the observations so far say.

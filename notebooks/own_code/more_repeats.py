@@ -78,6 +78,7 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
         key: xr.concat(
             [_along_repeats(kept[key]) for kept in found if key in kept],
             "repeat",
+            coords="different",
             combine_attrs="override",
         )
         for key in found[0]

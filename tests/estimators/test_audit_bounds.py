@@ -163,12 +163,13 @@ def of_steps(rng, rate=1.0, observations=2_000, **attrs):
     present = rng.random(observations) < rate
     score = present * np.where(bits == 0, 1.0, -1.0) + NOISE * rng.normal(size=observations)
     data = {"score": ("observation", score), "bit": ("observation", bits)}
-    return xr.Dataset(data, attrs={**LAW, "q_c": rate, "protocol": "coins", **attrs})
+    trainings = -(-observations // LAW["steps"])
+    return xr.Dataset(data, attrs={**LAW, "runs": trainings, "q_c": rate, "protocol": "coins", **attrs})
 
 
 def of_an_optimizer(rng):
     found = of_steps(rng, observations=400).assign(noise_multiplier=("observation", np.full(400, NOISE)))
-    found.attrs = {"sample_rate": LAW["sample_rate"], "adjacency": LAW["adjacency"], "canary_rate": 1.0}
+    found.attrs = {**LAW, "canary_rate": 1.0}
     return found
 
 
@@ -212,7 +213,7 @@ CHAINS = {
     "models": by_hand,
     "folds": lambda of: by_hand(of, threshold="folds"),
     "steps": lambda of: step_to_training(by_hand(of, threshold="bets"), delta=DELTA, **LAW),
-    "an optimizer": lambda of: step_to_training(by_hand(of, threshold="bets"), delta=DELTA, **{**LAW, "steps": 400}),
+    "an optimizer": lambda of: step_to_training(by_hand(of, threshold="bets"), delta=DELTA, **LAW),
     "pairs": lambda of: bound_of_guesses(*guess(of.step_score, of.bit, guesses=200), delta=DELTA),
     "pairs, final models": lambda of: bound_of_guesses(
         *guess(of.score, of.bit, guesses=200, centre="median"), delta=DELTA

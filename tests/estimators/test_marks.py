@@ -4,7 +4,23 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from dpsub import DPSGD, audit, audit_steps, crafters, data, distinguish, distinguishers, models
+from dpsub import (
+    DPSGD,
+    audit,
+    audit_mechanism,
+    audit_one_run,
+    audit_steps,
+    audit_training,
+    audit_worst_case,
+    audits,
+    bound,
+    crafters,
+    data,
+    distinguish,
+    distinguishers,
+    models,
+    proxy_labels,
+)
 from dpsub.estimators import (
     epsilon_lower_bound,
     one_run_epsilon_lower_bound,
@@ -190,7 +206,120 @@ def test_a_bound_knows_what_it_is_of():
         None: [epsilon_lower_bound(*bare, delta=DELTA)],
     }
     for of, bounds in found.items():
-        assert [bound.of for bound in bounds] == [of] * len(bounds)
-    for bound in found["training"]:
+        assert [each.of for each in bounds] == [of] * len(bounds)
+    for each in found["training"]:
         with pytest.raises(ValueError, match="bound must be of one step of a training, got one that is of a whole"):
-            step_to_training(bound, **law)
+            step_to_training(each, **law)
+
+
+def worst_case(seed=0, runs=200):
+    return audit_worst_case(
+        noise_multiplier=2.0, sample_rate=1.0, steps=1, runs=runs, adjacency="substitute", seed=seed
+    ).isel(step=0)
+
+
+TWICE = r"scores must be of independent runs, got 400 rows of which 200 differ in seed and number \(seeds 0\)"
+TWO_AUDITS = r"result must be of one audit, got 400 rows along '\w+' where its attributes speak of 200"
+
+
+def joined_runs():
+    return xr.concat([worst_case(), worst_case()], "run")
+
+
+def joined_models():
+    task = data.digits(n_train=20)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
+    pair = crafters.mislabeled(task, model, spec, seed=0)
+    return xr.concat([audit(task, model, pair, spec, runs=200, progress=False)] * 2, "run").isel(step=0)
+
+
+def joined_trainings():
+    def train(bit, seed):
+        return np.random.default_rng(seed).normal(1 - 2 * bit)
+
+    options = {"adjacency": "substitute", "name": "a normal", "progress": False}
+    return xr.concat([audit_training(train, runs=200, **options)] * 2, "run").isel(step=0)
+
+
+def joined_steps():
+    return xr.concat([steps("coins", trainings=1, steps=200)] * 2, "observation")
+
+
+def joined_mechanisms():
+    rng = np.random.default_rng(0)
+
+    def step(gradients):
+        return gradients.sum(axis=0) + rng.normal(size=gradients.shape[1])
+
+    made = audit_mechanism(step, max_grad_norm=1.0, adjacency="substitute", steps=200, progress=False)
+    return xr.concat([made, made], "observation")
+
+
+def joined_labels():
+    drawn = proxy_labels([0, 1] * 400, [[0.5, 0.5]] * 800, tolerance=0.1, seed=0)
+    made = drawn.scores(np.random.default_rng(0).normal(size=(800, 2))).isel(pair=slice(200))
+    made.attrs["pairs"] = 200
+    return xr.concat([made, made], "pair")
+
+
+def joined_pairs():
+    task = data.digits(n_train=300)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
+    pairs = crafters.gradient_pairs(task, model, spec, pairs=200, seed=0)
+    return xr.concat([audit_one_run(task, model, pairs, spec, progress=False)] * 2, "pair")
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [joined_runs, joined_models, joined_trainings, joined_steps, joined_mechanisms, joined_labels, joined_pairs],
+)
+def test_rows_that_are_there_twice_are_refused_on_both_roads(joined):
+    found = joined()
+    with pytest.raises(ValueError, match=TWO_AUDITS):
+        bound(found, delta=DELTA)
+    estimate, options = (
+        (one_run_guesses, {"guesses": 100}) if "pair" in found.dims else (epsilon_lower_bound, {"delta": DELTA})
+    )
+    with pytest.raises(ValueError, match=TWICE):
+        estimate(found.score, found.bit, **options)
+
+
+def test_a_selection_holds_each_run_once():
+    found = worst_case()
+    assert bound(found.isel(run=slice(0, 150)), delta=DELTA).valid
+    with pytest.raises(ValueError, match="got 110 rows of which 80 differ in seed and number"):
+        bound(found.isel(run=np.r_[0:50, 20:80]), delta=DELTA)
+
+
+@pytest.mark.parametrize("road", ["file", "sel", "part", "arithmetic", "scores alone", "bits alone", "several steps"])
+def test_what_a_run_was_drawn_from_stays_on_every_road(road, tmp_path):
+    order = np.arange(200).reshape(-1, 2)
+    found = (
+        joined_runs().drop_vars("step").isel(run=np.hstack([order, order + 200]).ravel())
+    )  # two runs, then the same two again
+    found = found.assign_coords(run=np.arange(400))
+    with pytest.raises(ValueError, match="differ in seed and number"):
+        epsilon_lower_bound(*ROADS[road](found, tmp_path), delta=DELTA)
+
+
+def test_audits_with_seeds_of_their_own_are_judged_together():
+    both = xr.concat([worst_case(seed=0), worst_case(seed=1)], "run")
+    with pytest.raises(ValueError, match=f"{TWO_AUDITS}.*give the joined scores and bits to epsilon_lower_bound"):
+        bound(both, delta=DELTA)
+    assert epsilon_lower_bound(both.score, both.bit, delta=DELTA).valid
+
+
+def test_repeats_of_an_audit_have_seeds_of_their_own(tmp_path):
+    task = data.digits(n_train=20)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
+    pair = crafters.mislabeled(task, model, spec, seed=0)
+    store = tmp_path / "audit.db"
+    made = audit(task, model, pair, spec, runs=200, repeats=2, store=store, progress=False).isel(step=0)
+    made = made.drop_vars("repeat")
+    both = xr.concat([made.isel(repeat=0), made.isel(repeat=1)], "run")
+    assert epsilon_lower_bound(both.score, both.bit, delta=DELTA).valid
+    xr.testing.assert_identical(audits.load(store).isel(step=0).drop_vars("repeat"), made)
+    assert made.seed.dims == ("repeat", "run")
+    assert made.seed.values[:, 0].tolist() == made.attrs["seeds"]
+    judged = bound(xr.concat([made.isel(repeat=0)] * 2, "repeat"), delta=DELTA)
+    assert [one.valid for one in judged] == [True, True]

@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from opacus import PrivacyEngine
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from scipy.stats import binom
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpsub import accounting, data
+from dpsub import accounting, bound, data
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 
@@ -224,6 +225,19 @@ def test_observations_are_a_dataset_that_estimators_take():
     other = audit_optimizer(again, canary_norm=3.0, seed=5, noise_multiplier=0.9, **CLAIM)
     train(again, 200)
     assert other.observations().identical(seen)
+
+
+def test_joined_observations_of_two_trainings_are_not_one_training():
+    """300 steps each: taken for one training of 600 they would show a larger ε than either has."""
+    seen = []
+    for seed in (0, 1):
+        optimizer = optimizer_of()
+        auditor = audit_optimizer(optimizer, seed=seed, **CLAIM)
+        train(optimizer, 300)
+        seen.append(auditor.observations())
+    assert bound(seen[0], delta=1e-5).of == "training"
+    with pytest.raises(ValueError, match="got 600 rows along 'observation' where its attributes speak of 300"):
+        bound(xr.concat(seen, "observation"), delta=1e-5)
 
 
 def test_each_step_is_judged_by_its_own_claim():

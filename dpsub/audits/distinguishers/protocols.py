@@ -109,7 +109,7 @@ def distinguish(
     result = xr.Dataset(
         {
             "score": ("run", np.concatenate(scores), {"long_name": LONG_NAMES["score"]}),
-            "bit": ("run", bits[rows], {"long_name": LONG_NAMES["bit"]}),
+            "bit": trained.bit[rows].astype(np.int8),
         },
         coords={"run": numbers[rows]},
         attrs=trained.attrs
