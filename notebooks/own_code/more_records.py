@@ -2,11 +2,17 @@
 
 In notebooks/, ``python -m own_code.more_records FOLDER DEVICE Q N S2=1024``
 audits 1,024 models with the crafted gradient. For a record, S3=128 trains
-128 pairs of twins. What is there is not made again.
+128 pairs of twins, and S3=2500,alone=1 one audit of 2,500 models. For the
+crafted gradient, S2=256,crafted=1 crafts by another seed, and
+S2=256,parameter=89747 puts the canary on a parameter of one's choice.
+What is there is not made again.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 import dpsub
 from dpsub import accounting, audits, crafters
@@ -16,7 +22,19 @@ OBSERVE_EVERY = 125
 EXCHANGED = "-exchanged"
 
 
-def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
+def train(
+    folder,
+    task,
+    q,
+    scenario,
+    runs,
+    *,
+    steps=STEPS,
+    alone=0,
+    crafted=0,
+    parameter=None,
+    **options,
+):
     """Audit a scenario with Table A1's values for Purchase100, and keep it.
 
     For a record each model has a twin: the same start, batches and noise,
@@ -30,6 +48,11 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
         scenario: "S2" to "S5".
         runs: models, without their twins.
         steps: T.
+        alone: the seed of a record's audit without twins; 0 for twins, of
+            seed 0.
+        crafted: the seed of crafting.
+        parameter: on which the crafted gradient is, in place of the one
+            that Algorithm 2 finds.
         options: of `dpsub.audit`.
     """
     model = dpsub.models.mlp(task, hidden=(128,))
@@ -41,13 +64,25 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
         adjacency="substitute",
     )
     spec = dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
-    pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=0)
+    pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=crafted)
+    if parameter is not None:
+        pair = moved(pair, parameter)
+    chosen = {
+        "crafted": crafted or None,
+        "parameter": parameter,
+        "alone": alone or None,
+    }
+    of = "".join(
+        f"-{name}={value}"
+        for name, value in chosen.items()
+        if value is not None
+    )
     pairs, metrics = {"": pair}, ("accuracy",)
-    if scenario != "S2":
+    if scenario != "S2" and not alone:
         pairs[EXCHANGED] = pair.exchanged()
         metrics = ("accuracy", "distance")
     for end, one in pairs.items():
-        name = f"q={q:g}-n={len(task.y_train)}-{scenario}{end}.db"
+        name = f"q={q:g}-n={len(task.y_train)}-{scenario}{of}{end}.db"
         dpsub.audit(
             task,
             model,
@@ -56,9 +91,19 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, **options):
             runs=runs,
             observe_every=min(OBSERVE_EVERY, steps),
             metrics=metrics,
+            seed=alone,
             store=Path(folder, name),
             **options,
         )
+
+
+def moved(pair, parameter):
+    """A crafted gradient on another parameter."""
+    z = np.zeros_like(pair.z)
+    z[parameter] = pair.z.max()
+    travel = float(pair.trace["travel"][parameter])
+    details = pair.details | {"parameter": parameter, "travel": travel}
+    return replace(pair, z=z, z_prime=-z, details=details)
 
 
 def twins(folder):
@@ -76,5 +121,17 @@ if __name__ == "__main__":
     folder, device, q, n = sys.argv[1:5]
     records = dpsub.data.purchase100_like(int(n), int(n), 0)
     for wanted in sys.argv[5:]:
-        scenario, runs = wanted.split("=")
-        train(folder, records, float(q), scenario, int(runs), device=device)
+        first, *others = wanted.split(",")
+        scenario, runs = first.split("=")
+        chosen = {
+            name: int(of) for name, of in (one.split("=") for one in others)
+        }
+        train(
+            folder,
+            records,
+            float(q),
+            scenario,
+            int(runs),
+            device=device,
+            **chosen,
+        )

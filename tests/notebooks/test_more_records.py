@@ -24,3 +24,17 @@ def test_the_gradient_is_audited_and_records_are_trained_twice(tmp_path):
     change = np.abs(one.score + twin.score).mean()
     assert 0 < change < one.score.std()
     assert np.isfinite(separation(one, twin, delta=1e-5).mu).all()
+
+
+def test_a_record_may_be_audited_alone_and_a_gradient_on_a_chosen_parameter(tmp_path):
+    more_records.train(tmp_path, TASK, 0.25, "S4", 6, alone=1, **OPTIONS)
+    more_records.train(tmp_path, TASK, 0.25, "S2", 6, crafted=2, **OPTIONS)
+    more_records.train(tmp_path, TASK, 0.25, "S2", 6, parameter=7, **OPTIONS)
+    alone, crafted, chosen = (
+        audits.load(tmp_path / f"q=0.25-n=60-{name}.db") for name in ("S4-alone=1", "S2-crafted=2", "S2-parameter=7")
+    )
+    assert len(list(tmp_path.glob("*.db"))) == 3
+    assert (alone.attrs["seed"], crafted.canary_seed) == (1, 2)
+    assert chosen.canary_parameter == 7
+    assert chosen.canary_travel > crafted.canary_travel
+    assert not more_records.twins(tmp_path)
