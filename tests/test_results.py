@@ -263,6 +263,10 @@ def with_more_records():
     return {(n, scenario): separation(*pair, delta=1e-5).iloc[-1] for (_, n, scenario), pair in twins.items()}
 
 
+def figure_4_twins_canary():
+    return load(RESULTS / "more_records" / "q=0.0625-n=50000-S3.db").canary_fingerprint
+
+
 def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among_as_many_as_the_papers(
     figure_4, with_more_records
 ):
@@ -271,6 +275,9 @@ def test_from_scratch_the_crafted_input_is_seen_among_few_records_and_less_among
     some, many = with_more_records[8_000, "S3"], with_more_records[50_000, "S3"]
     assert some.epsilon_low > last.add_remove > many.epsilon
     assert many.epsilon_high < some.epsilon_low
+    alone = load(RESULTS / "more_records" / "q=0.0625-n=50000-S3-alone=1.db").isel(step=-1)
+    assert (alone.runs, alone.canary_fingerprint) == (2_500, figure_4_twins_canary())
+    assert of_two_worlds(alone.score, alone.bit, delta=1e-5)["epsilon_high"] < last.add_remove
 
 
 def test_from_scratch_among_as_many_records_as_the_papers_the_gradient_is_tight_and_plain_records_are_not(
@@ -282,13 +289,18 @@ def test_from_scratch_among_as_many_records_as_the_papers_the_gradient_is_tight_
 
 
 def test_from_scratch_the_gradient_is_tight_where_the_canary_is_on_a_bias_and_not_where_it_is_on_a_weight(figure_4):
-    at_quarter, at_sixteenth = (load(RESULTS / "more_records" / f"q={q}-n=50000-S2.db") for q in (0.25, 0.0625))
+    more = RESULTS / "more_records"
+    at_quarter, at_sixteenth = (load(more / f"q={q}-n=50000-S2.db") for q in (0.25, 0.0625))
+    moved = load(more / "q=0.25-n=50000-S2-parameter=89747.db")
     few = figure_4[0.25, "S2"]
     weights = range(128 * 600 + 128, 128 * 600 + 128 + 128 * 100)  # of the last layer; its biases come after them
     assert at_quarter.canary_parameter in weights
-    assert min(few.canary_parameter, at_sixteenth.canary_parameter) >= weights.stop
+    assert min(few.canary_parameter, at_sixteenth.canary_parameter, moved.canary_parameter) >= weights.stop
+    assert moved.canary_parameter == at_sixteenth.canary_parameter
+    assert (moved.attrs["seed"], moved.slot) == (at_quarter.attrs["seed"], at_quarter.slot)
+    assert moved.bit.equals(at_quarter.bit)
     on_weight, *on_bias = (
-        of_two_worlds(one.score[:, -1], one.bit, delta=1e-5) for one in (at_quarter, few, at_sixteenth)
+        of_two_worlds(one.score[:, -1], one.bit, delta=1e-5) for one in (at_quarter, few, at_sixteenth, moved)
     )
     for other in on_bias:
         assert on_weight["gap"] == pytest.approx(other["gap"], rel=0.2)

@@ -5,7 +5,8 @@ audits 1,024 models with the crafted gradient. For a record, S3=128 trains
 128 pairs of twins, and S3=2500,alone=1 one audit of 2,500 models. For the
 crafted gradient, S2=256,crafted=1 crafts by another seed, and
 S2=256,parameter=89747 puts the canary on a parameter of one's choice.
-What is there is not made again.
+``places=5`` crafts by five seeds and keeps where the canaries are in
+``places.csv``. What is there is not made again.
 """
 
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 
 import dpsub
 from dpsub import accounting, audits, crafters
+from own_code import kept_tables
 
 STEPS = 2500
 OBSERVE_EVERY = 125
@@ -55,15 +57,7 @@ def train(
             that Algorithm 2 finds.
         options: of `dpsub.audit`.
     """
-    model = dpsub.models.mlp(task, hidden=(128,))
-    sigma = accounting.noise_multiplier(
-        target_epsilon=10.0,
-        sample_rate=q,
-        steps=steps,
-        delta=1e-5,
-        adjacency="substitute",
-    )
-    spec = dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
+    model, spec = trained(task, q, steps)
     pair = crafters.BY_SCENARIO[scenario](task, model, spec, seed=crafted)
     if parameter is not None:
         pair = moved(pair, parameter)
@@ -97,6 +91,34 @@ def train(
         )
 
 
+def trained(task, q, steps=STEPS):
+    """The model, and the spec at this sample rate."""
+    model = dpsub.models.mlp(task, hidden=(128,))
+    sigma = accounting.noise_multiplier(
+        target_epsilon=10.0,
+        sample_rate=q,
+        steps=steps,
+        delta=1e-5,
+        adjacency="substitute",
+    )
+    return model, dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
+
+
+def place(task, q, seed, *, steps=STEPS):
+    """Where Algorithm 2 puts the canary by one seed, and the best bias."""
+    model, spec = trained(task, q, steps)
+    pair = crafters.gradient(task, model, spec, seed=seed)
+    travel = pair.trace["travel"]
+    biases = travel[-task.num_classes :]
+    return {
+        "parameter": pair.details["parameter"],
+        "on_bias": int(travel.argmin() >= len(travel) - len(biases)),
+        "travel": float(travel.min()),
+        "travel_of_bias": float(biases.min()),
+        "travel_of_median": float(np.median(travel)),
+    }
+
+
 def moved(pair, parameter):
     """A crafted gradient on another parameter."""
     z = np.zeros_like(pair.z)
@@ -123,6 +145,14 @@ if __name__ == "__main__":
     for wanted in sys.argv[5:]:
         first, *others = wanted.split(",")
         scenario, runs = first.split("=")
+        if scenario == "places":
+            kept_tables.continued(
+                Path(folder, "places.csv"),
+                ("q", "n", "seed"),
+                [(float(q), int(n), seed) for seed in range(int(runs))],
+                lambda own: [place(records, own["q"], own["seed"])],
+            )
+            continue
         chosen = {
             name: int(of) for name, of in (one.split("=") for one in others)
         }

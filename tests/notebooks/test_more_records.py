@@ -38,3 +38,11 @@ def test_a_record_may_be_audited_alone_and_a_gradient_on_a_chosen_parameter(tmp_
     assert chosen.canary_parameter == 7
     assert chosen.canary_travel > crafted.canary_travel
     assert not more_records.twins(tmp_path)
+
+
+def test_a_place_is_that_of_the_canary_that_is_audited(tmp_path):
+    found = more_records.place(TASK, 0.25, 2, steps=4)
+    more_records.train(tmp_path, TASK, 0.25, "S2", 2, crafted=2, **OPTIONS)
+    kept = audits.load(tmp_path / "q=0.25-n=60-S2-crafted=2.db")
+    assert (found["parameter"], found["travel"]) == (kept.canary_parameter, kept.canary_travel)
+    assert found["travel"] <= found["travel_of_bias"]
