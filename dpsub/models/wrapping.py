@@ -59,10 +59,11 @@ def from_module(
             `reset_parameters`. Or a function without arguments that makes a new module, whose parameters are taken.
         loss: from outputs (n, num_classes) and labels (n,) to losses (n,). By default cross-entropy.
         name: what the bank is called in results; by default the module's class. Stores tell banks apart by it and by
-            all that module, loss and start hold: numbers, texts, tensors, objects of these, hooks, and the globals that
-            their code reads. Code itself is told by the name of its function or class alone: give another name when you
-            change it. What cannot be told apart, such as a lambda, a closure, or a class inside a function, is refused
-            by stores unless you give a name, and then answer for it.
+            a checksum of what module, loss and start hold and of their code: numbers, texts, tensors, objects of these,
+            hooks, the source of functions and classes of yours, and the globals that it names. Libraries are told by
+            the names of what is used of them. What cannot be told apart, such as a lambda, or code without a source, is
+            refused by stores unless you give a name, and then answer for it. After you edit a file, import it anew:
+            its source is read from the file.
 
     Returns:
         A bank, which `audit` and the crafters take as they take `mlp(task)`.
