@@ -6,11 +6,13 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
@@ -25,8 +27,10 @@ SAME_CALL = 1e-5  # relative: what is computed twice in the same way
 OF_DATA = "data-dependent control flow"  # torch's words for it
 NO_BRANCHES = (
     "an `if`, `in` or `.item()` on numbers that differ from record to record: use torch.where; models of transformers "
-    "do without if they are given an attention_mask and attn_implementation='eager'"
+    "do without if they are given an attention_mask and attn_implementation='eager'; pad sequences instead of packing "
+    "them"
 )
+TO_FLOAT = "use module.float().cpu()"
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 
 
@@ -108,8 +112,36 @@ def from_module(
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
         _check_outputs(bank, x, y)
         bank = replace(bank, activations=_activations(bank.module(), x[:1]))
-        _check_records_apart(bank, x, y)
+        try:
+            _check_records_apart(bank, x, y)
+        except ValueError as error:
+            if rounded := _rounded(bank, x, y):
+                raise ValueError(
+                    f"module must compute in float32, got one that rounds to {rounded}: leave autocast out, and keep "
+                    "what is frozen in float32, too. Rounding passes for records that mix"
+                ) from error
+            raise
     return bank
+
+
+class _Rounded(TorchFunctionMode):
+    """Notes what has fewer bits than float32 while a module computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor) and found.is_floating_point() and found.dtype.itemsize < 4:
+            self.types.add(str(found.dtype).removeprefix("torch."))
+        return found
+
+
+def _rounded(bank: ModuleBank, x: Tensor, y: Tensor) -> str:
+    with _Rounded() as seen:
+        bank.losses(bank.module()(x), y)
+    return ", ".join(sorted(seen.types))
 
 
 def _activations(module: nn.Module, x: Tensor) -> int:
@@ -139,7 +171,7 @@ def _check_parameters(module: nn.Module) -> None:
         if value.dtype != torch.float32 or value.device.type != "cpu":
             raise ValueError(
                 f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: "
-                "use module.float().cpu()"
+                + ("hold real and imaginary parts as parameters of their own" if value.is_complex() else TO_FLOAT)
             )
 
 
