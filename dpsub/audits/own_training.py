@@ -76,11 +76,16 @@ def audit_training(
     an ε from them may be wrong in either direction. The attributes `failed_with_z` and `failed_with_z_prime` count the
     failures of each world.
 
+    All randomness of a run must come from its seed. If all runs of a world have the same score, or differ by rounding
+    alone, `train` seems to ignore it: a warning says so, the coordinate `seed_ignored` marks the runs, and no bound of
+    them is valid. A score of few values may be the same by itself, if it tells the worlds apart in all runs: return one
+    of more values. What is not found: a `train` that takes a part of its randomness from elsewhere, such as its noise
+    but not its batches, that ignores its seed in one world only, or whose seeds lead to a few different runs.
+
     Args:
         train: `train(bit, seed)` trains one model, with z if `bit` is 0 and with z′ if it is 1, and returns its score:
             a number that is higher the more the model speaks for z, or one number for each of `steps`. `seed` is a
-            whole number below 2³², another one for each run. All randomness of a run must come from it, or the audit
-            cannot be repeated. dpsub calls it once at a time in each process.
+            whole number below 2³², another one for each run. dpsub calls it once at a time in each process.
         runs: R from 1 to 1e6: models of both worlds together.
         adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
         name: of the audit. A store of another name is refused: change it when you change what `train` does.
@@ -114,7 +119,7 @@ def audit_training(
         KeyboardInterrupt: on Ctrl-C. Finished runs are in the store.
 
     Warns:
-        UserWarning: if runs failed.
+        UserWarning: if runs failed, or if `train` seems to ignore its seed.
 
     Source: *Beyond Membership*, Algorithm 1.
 

@@ -95,6 +95,32 @@ def test_estimators_take_the_result():
     assert truth / 3 < bound.epsilon < truth
 
 
+@pytest.mark.parametrize(("train", "steps"), [(others.deaf, None), (others.deaf_but_for_rounding, [1, 2])])
+def test_runs_of_a_training_that_ignores_its_seed_are_told_and_no_bound_of_them_is_valid(train, steps, store):
+    options = OPTIONS | {"runs": 200, "steps": steps}
+    with pytest.warns(UserWarning, match="^all runs of a world have the same score, whatever their seed") as told:
+        found = audit_training(train, store=store, **options)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="all runs of a world"):
+        loaded = audits.load(store)
+    assert loaded.identical(found)
+    for one in (found, loaded.isel(run=slice(3, 90))):
+        for found_at in dpsub.bound(one, delta=1e-5):
+            assert found_at.epsilon > 3
+            assert not found_at.valid
+            assert "whatever their seed" in found_at.note
+    assert not estimators.epsilon_lower_bound(found.score[:, 0], found.bit, delta=1e-5).valid
+    assert not estimators.risk_lower_bound(found.score[:, 0], found.bit).valid
+
+
+@pytest.mark.parametrize("train", [others.right_of_ten, others.one_normal])
+def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train):
+    for seed in range(50):
+        found = audit_training(train, **OPTIONS | {"seed": seed})
+        assert "seed_ignored" not in found.coords
+        assert dpsub.bound(found, delta=1e-5)[0].valid
+
+
 def test_processes_find_the_same_numbers(store):
     expected = audit_training(others.two_scores, **TWO)
     assert audit_training(others.two_scores, processes=2, store=store, **TWO).equals(expected)
