@@ -6,9 +6,9 @@ import dis
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
-from types import CodeType, EllipsisType, FunctionType, ModuleType, NoneType
+from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from zlib import crc32
 
@@ -34,13 +34,15 @@ class Identity:
 
     Args:
         drawn: parameters whose values do not count.
+        constants: tell what cannot change as code runs: of arrays, containers and objects only what they are.
 
     Attributes:
         untold: what could not be told, such as a lambda or a function without a source: where it was found.
     """
 
-    def __init__(self, drawn: Iterable[Tensor] = ()) -> None:
+    def __init__(self, drawn: Iterable[Tensor] = (), *, constants: bool = False) -> None:
         self.untold: list[str] = []
+        self._constants = constants
         self._drawn = {id(one) for one in drawn}
         self._met: dict[int, tuple[int, object]] = {}  # with the object, so that no other gets its address
 
@@ -60,6 +62,10 @@ class Identity:
             return "?"
 
     def _told(self, where: str, value: Any) -> str:
+        if isinstance(value, partial):
+            return self.tell(where, (value.func, value.args, *value.keywords.items()))
+        if self._constants and not isinstance(value, type | FunctionType | MethodType | ModuleType | np.generic):
+            return self.tell(where, type(value))
         if isinstance(value, nn.Module):  # of parametrized layers, torch makes a class for each
             kind = self.tell(where, parametrize.type_before_parametrizations(value))
             return f"<{kind}, {self._named(where, _held(value))}>"
