@@ -6,13 +6,11 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
 from dpsub._core import checks
 from dpsub.data import Task, check_task
@@ -111,51 +109,34 @@ def from_module(
     _check_start(bank)
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
         _check_outputs(bank, x, y)
-        bank = replace(bank, activations=_activations(bank.module(), x[:1]))
+        bank = replace(bank, activations=sum(one.numel() for one in _kept(bank.module(), x[:1])))
         try:
             _check_records_apart(bank, x, y)
         except ValueError as error:
-            if rounded := _rounded(bank, x, y):
-                raise ValueError(
-                    f"module must compute in float32, got one that rounds to {rounded}: leave autocast out, and keep "
-                    "what is frozen in float32, too. Rounding passes for records that mix"
-                ) from error
+            module = bank.module()
+            for value in module.parameters():
+                value.requires_grad_(value.is_floating_point())
+            for one in _kept(module, x):
+                if one.is_floating_point() and one.dtype.itemsize < 4:
+                    raise ValueError(
+                        f"module must compute in float32, got one that rounds to {one.dtype}: leave autocast out, and "
+                        "keep what is frozen in float32, too. Rounding passes for records that mix"
+                    ) from error
             raise
     return bank
 
 
-class _Rounded(TorchFunctionMode):
-    """Notes what has fewer bits than float32 while a module computes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.types: set[str] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor) and found.is_floating_point() and found.dtype.itemsize < 4:
-            self.types.add(str(found.dtype).removeprefix("torch."))
-        return found
-
-
-def _rounded(bank: ModuleBank, x: Tensor, y: Tensor) -> str:
-    with _Rounded() as seen:
-        bank.losses(bank.module()(x), y)
-    return ", ".join(sorted(seen.types))
-
-
-def _activations(module: nn.Module, x: Tensor) -> int:
-    """How many numbers a forward pass keeps for the backward pass, its parameters left out."""
-    own, kept = {value.data_ptr() for value in module.parameters()}, 0
+def _kept(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """What a forward pass keeps for the backward pass, its parameters left out."""
+    own, kept = {value.data_ptr() for value in module.parameters()}, list[Tensor]()
 
     def keep(value: Tensor) -> Tensor:
-        nonlocal kept
-        kept += 0 if value.data_ptr() in own else value.numel()
+        kept.append(value)
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         module(x)
-    return kept
+    return [value for value in kept if value.data_ptr() not in own]
 
 
 def _check_parameters(module: nn.Module) -> None:

@@ -409,9 +409,8 @@ def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) 
     rows = [_precise(torch.cat(one) if isinstance(one, list) else one) for one in gradients]
     if len(counts := {len(one) for one in rows}) > 1:
         raise ValueError(
-            "optimizer must have gradients of the same records for all parameters, got those of "
-            f"{', '.join(map(str, sorted(counts)))}: a layer that is given the words of packed sequences takes each "
-            "word for a record, so pad sequences instead"
+            f"optimizer must have gradients of the same records for all parameters, got {counts} of them: layers take "
+            "each word of packed sequences for a record, so pad sequences instead"
         )
     norms = torch.stack(
         [torch.linalg.vector_norm(one.reshape(len(one), math.prod(one.shape[1:])), dim=1) for one in rows]

@@ -96,7 +96,7 @@ def task(module_of):
 ALONE = "module must treat each record by itself, got one whose "
 RANDOM = "module must draw randomness in nn.Dropout layers only, .* from call to call in "
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record, got from it: "
-ROUNDS = "module must compute in float32, got one that rounds to bfloat16: leave autocast out"
+ROUNDS = "module must compute in float32, got one that rounds to torch.bfloat16: leave autocast out"
 REFUSED = [
     (None, "module must be a torch.nn.Module, got a NoneType"),
     (flat(nn.Linear(64, 10)).requires_grad_(False), "module must have a parameter that requires a gradient, got none"),

@@ -320,7 +320,7 @@ def test_what_a_step_cannot_be_audited_with_is_named(private):
     audited(trained)
     for number, parameter in enumerate(trained.parameters):
         parameter.grad_sample = torch.ones(4 - (number == 1), *parameter.shape)
-    with pytest.raises(ValueError, match="of the same records for all parameters, got those of 3, 4: .* packed"):
+    with pytest.raises(ValueError, match="of the same records for all parameters, got {3, 4} of them: .* packed"):
         trained.optimizer.step()
     trained = private()
     auditor = audited(trained)
