@@ -95,7 +95,8 @@ class MechanismDP(Claim):
         return distance(self.adjacency) * math.sqrt(self.steps)
 
     @property
-    def _training(self) -> dict[str, Any]:
+    def training(self) -> dict[str, Any]:
+        """What is claimed to be known of it: all but the noise."""
         names = ("sample_rate", "steps", "adjacency", "sampling")
         return {name: getattr(self, name) for name in names}
 
@@ -117,7 +118,7 @@ class MechanismDP(Claim):
 
     def _curve(self, place: int) -> Knots:
         sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
-        return _from_below(noise_multiplier=sigma, **self._training)
+        return _from_below(noise_multiplier=sigma, **self.training)
 
     def parameters(self, fpr: Array, fnr: Array) -> Array:
         return np.array([self.parameter(*rates) for rates in zip(fpr.tolist(), fnr.tolist(), strict=True)])
@@ -149,14 +150,14 @@ class MechanismDP(Claim):
         sigma = self.noise_multiplier(parameter)
         if sigma > MOST_NOISE:
             return 0.0
-        told = {"noise_multiplier": sigma, "delta": self.delta, **self._training}
+        told = {"noise_multiplier": sigma, "delta": self.delta, **self.training}
         return float(accounting.epsilon_interval(**told, eps_error=2e-4).lower)
 
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         if self.sample_rate == 1:
             return gdp_deltas(epsilons, parameter)
         sigma = min(self.noise_multiplier(parameter), MOST_NOISE)
-        return np.asarray(accounting.delta(noise_multiplier=sigma, epsilon=epsilons, **self._training))
+        return np.asarray(accounting.delta(noise_multiplier=sigma, epsilon=epsilons, **self.training))
 
     def steepest(self, delta: float, parameter: float) -> float:
         return replace(self, delta=delta).epsilon(parameter)
