@@ -21,7 +21,7 @@ from dpsub.estimators.numerics import Array, crossing
 LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
 RATES = ndtr(np.linspace(-8, 5, 3251))  # at which curves are computed; f is below INTERPOLATION beyond the last
-INTERPOLATION = 2.5e-5  # interpolation between noise multipliers added at most 2.2e-5 to f, at 1,700 settings
+INTERPOLATION = 2.5e-5  # interpolation between noise multipliers added at most 2.2e-5 to f, at 1,000 settings
 LEAST_FNR = 1e-300  # 0 has no finite score
 PERFECT = np.array([0.0, 1.0]), np.array([1.0, 0.0])  # the curve of perfect privacy
 
