@@ -337,29 +337,6 @@ def load_features(
     )  # fmt: skip
 
 
-def features_or_digits(
-    path: str | os.PathLike[str] | None,
-    *,
-    n_train: int = 500,
-    n_aux: int = 500,
-    seed: int = 0,
-    name: str | None = None,
-    stand_in_for: str | None = None,
-) -> Task:
-    """The task of `load_features` if a path is given, else `digits`: a notebook then runs without any file.
-
-    Args:
-        path: as in `load_features`, or None for `digits`.
-        n_train, n_aux, seed, name, stand_in_for: as in `load_features`. `digits` uses `n_train` and `seed` only.
-
-    Raises:
-        FileNotFoundError, ValueError: as in `load_features` and `digits`.
-    """
-    if path is None:
-        return digits(n_train=n_train, seed=seed)
-    return load_features(path, n_train=n_train, n_aux=n_aux, seed=seed, name=name, stand_in_for=stand_in_for)
-
-
 def _parts(count: int, things: str, n_aux: int, n_train: int, seed: int) -> list[NDArray[np.int64]]:
     """The indices of the private, auxiliary and test records."""
     most = count - n_aux - 1

@@ -13,7 +13,6 @@ from dpsub.data import (
     breast_cancer,
     catalogue,
     digits,
-    features_or_digits,
     files,
     load_features,
     mnist,
@@ -171,14 +170,6 @@ def test_arrays_that_are_not_needed_are_not_read(tmp_path, monkeypatch):
 def test_features_that_stand_in_for_others_say_so(tmp_path):
     task = load_features(save(tmp_path / "f.npz"), n_train=8, n_aux=6, name="small", stand_in_for="ViT-B/16")
     assert task.name == "small (stand-in for ViT-B/16)"
-
-
-def test_digits_serve_where_there_is_no_file(tmp_path):
-    path = save(tmp_path / "f.npz")
-    sizes = {"n_train": 8, "n_aux": 6, "seed": 3}
-    assert features_or_digits(path, **sizes).fingerprint == load_features(path, **sizes).fingerprint
-    assert features_or_digits(path, **sizes, name="small", stand_in_for="ViT").name == "small (stand-in for ViT)"
-    assert features_or_digits(None, **sizes).fingerprint == digits(n_train=8, seed=3).fingerprint
 
 
 def test_features_are_looked_for_in_the_data_folder(tmp_path, monkeypatch):
