@@ -3,10 +3,12 @@
 import ast
 import graphlib
 import importlib
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from pathlib import Path
 
@@ -36,6 +38,24 @@ ROOMS = {
     "crafters": CORE | {"data", "models", "trainers"},
     "audits": CORE | {"data", "models", "trainers", "crafters"},
 }
+# Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
+BUDGETS = {
+    "_core": 826,
+    "accounting": 1_547,
+    "estimators": 2_223,
+    "figures": 454,
+    "opacus": 1_233,
+    "data": 586,
+    "models": 1_347,
+    "trainers": 999,
+    "crafters": 1_336,
+    "audits": 3_613,
+    "__init__": 77,
+    "_version": 1,
+    "worst_case": 113,
+}
+TOP = ("__init__", "_version", "worst_case")
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -68,6 +88,7 @@ def test_every_room_has_its_place_and_is_packaged():
     assert there == {*ROOMS, "__init__", "_version"}
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert set(packaged) == {module_of(path) for path in PACKAGE.rglob("__init__.py")}
+    assert set(BUDGETS) == there
 
 
 def test_there_are_files_to_look_at():
@@ -117,9 +138,23 @@ def test_inside_a_room_there_are_no_circles():
     assert list(order.static_order())
 
 
-def test_files_are_of_one_idea():
-    for path in FILES:
-        assert len(path.read_text().splitlines()) <= 450, path
+def lines_of_code(path):
+    """How many lines of a file are neither blank, nor only a comment, nor part of a docstring."""
+    source = path.read_text()
+    bodies = [body for node in ast.walk(ast.parse(source)) if isinstance(body := getattr(node, "body", None), list)]
+    texts = [
+        line for body in bodies for line in body
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
+    ]  # fmt: skip
+    docstrings = {number for text in texts for number in range(text.lineno, text.end_lineno + 1)}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in BLANK]
+    return len({number for token in tokens for number in range(token.start[0], token.end[0] + 1)} - docstrings)
+
+
+@pytest.mark.parametrize("room", BUDGETS)
+def test_a_room_keeps_its_budget(room):
+    files = [PACKAGE / f"{room}.py"] if room in TOP else [*(PACKAGE / room).rglob("*.py")]
+    assert sum(map(lines_of_code, files)) <= BUDGETS[room]
 
 
 def test_statistics_import_without_torch_and_dpsub_is_light():
