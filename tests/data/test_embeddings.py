@@ -205,4 +205,4 @@ def test_library_that_is_not_installed_is_named(monkeypatch):
     with pytest.raises(
         ImportError, match=r"needs the package sentence-transformers: pip install 'dpsub\[embeddings\]'"
     ):
-        of_sentences(["a"], data.MINILM)
+        of_sentences(["a"], embeddings.MINILM)
