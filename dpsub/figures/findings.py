@@ -46,9 +46,13 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
     options = _sampling(given, options) | options
-    repeats = (given.isel(repeat=repeat) for repeat in range(given.sizes["repeat"]))
-    found = [estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options) for one in repeats]
-    return [[one] if isinstance(one, LowerBound) else one for one in found]
+    by_repeat = []
+    for place in range(given.sizes["repeat"]):
+        repeat = given.isel(repeat=place)
+        of_steps = estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options)
+        assert isinstance(of_steps, list)
+        by_repeat.append(of_steps)
+    return by_repeat
 
 
 def _arranged(result: xr.Dataset) -> xr.Dataset:
@@ -57,7 +61,7 @@ def _arranged(result: xr.Dataset) -> xr.Dataset:
     Steps taken for runs, or bits that are broadcast over repeats, would give bounds of something else.
     """
     checks.instance("result", result, of=xr.Dataset, called="the dataset of an audit")
-    found = {}
+    arranged = {}
     for name, dims in DIMENSIONS.items():
         there = result[name].dims
         if "run" not in there or set(there) - set(dims) or ("repeat" in there) != ("repeat" in result.score.dims):
@@ -65,8 +69,8 @@ def _arranged(result: xr.Dataset) -> xr.Dataset:
                 "result must have a score for each run, and step and repeat if there are several, and a bit for each "
                 f"of these runs, got {name} with the dimensions {tuple(map(str, there))}"
             )
-        found[name] = result[name].expand_dims([dim for dim in dims if dim not in there]).transpose(*dims)
-    return xr.Dataset(found, attrs=result.attrs)
+        arranged[name] = result[name].expand_dims([dim for dim in dims if dim not in there]).transpose(*dims)
+    return xr.Dataset(arranged, attrs=result.attrs)
 
 
 def _steps(result: xr.Dataset) -> np.ndarray:
@@ -134,11 +138,11 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
                 f"{_told(its_sizes, _steps(other))} beside {_told(sizes, steps)}"
             )
-    found = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
+    by_scenario = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
         "steps": steps,
         **promises(first, delta=delta),
-        "audited": found,
+        "audited": by_scenario,
         "ceiling": _ceiling(
             options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options
         ),
@@ -219,10 +223,10 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     if "accuracy" not in result.data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
     dims = ("repeat", "measured", "step")
-    found = result.accuracy.expand_dims([dim for dim in dims if dim not in result.accuracy.dims]).transpose(*dims)
-    if missing := int(found.isnull().sum()):
-        raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
-    models = found.values.reshape(-1, found.sizes["step"])
+    accuracies = result.accuracy.expand_dims([dim for dim in dims if dim not in result.accuracy.dims]).transpose(*dims)
+    if missing := int(accuracies.isnull().sum()):
+        raise ValueError(f"result must be whole, got {missing:,} of {accuracies.size:,} accuracies missing")
+    models = accuracies.values.reshape(-1, accuracies.sizes["step"])
     if bit is None:
         return np.asarray(models)
     if "measured" not in result.coords:  # xarray would count from 0
@@ -244,14 +248,14 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
 def source(*audited: xr.Dataset) -> str:
     """The tasks of a figure's audits and their number of models, to write below it."""
     held = [_arranged(result) for result in audited]
-    if not all((one.bit >= 0).all() for one in held):
+    if not all((audit.bit >= 0).all() for audit in held):
         raise ValueError("audited must be whole, got bits of -1: a store is not complete")
     tasks = dict.fromkeys(str(result.attrs.get("task", "simulated")) for result in audited)
-    sizes = dict.fromkeys((one.sizes["run"], one.sizes["repeat"]) for one in held)
-    told = " and ".join(
+    sizes = dict.fromkeys((audit.sizes["run"], audit.sizes["repeat"]) for audit in held)
+    models = " and ".join(
         f"{runs:,} models" if repeats == 1 else f"{repeats} × {runs:,} models" for runs, repeats in sizes
     )
-    return f"{', '.join(tasks)}; {told} an audit"
+    return f"{', '.join(tasks)}; {models} an audit"
 
 
 def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) -> float:

@@ -85,16 +85,16 @@ def number(value: float, *, digits: int = 3) -> str:
     value = checks.real("value", value)
     size = abs(value)
     if value == 0 or (size < 1e7 and value == int(value)):
-        told = f"{size:,.0f}"
+        text = f"{size:,.0f}"
     elif 1e-3 <= float(f"{size:.{digits - 1}e}") < 1e7:
-        told = np.format_float_positional(float(f"{size:.{digits}g}"), trim="-")
-        whole, point, part = told.partition(".")
-        told = f"{int(whole):,}{point}{part}"
+        text = np.format_float_positional(float(f"{size:.{digits}g}"), trim="-")
+        whole, point, part = text.partition(".")
+        text = f"{int(whole):,}{point}{part}"
     else:
         factor, power = f"{size:.{digits - 1}e}".split("e")
         factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
-        told = ("" if factor == "1" else f"{factor}·") + "10" + str(int(power)).translate(RAISED)
-    return f"−{told}" if value < 0 else told
+        text = ("" if factor == "1" else f"{factor}·") + "10" + str(int(power)).translate(RAISED)
+    return f"−{text}" if value < 0 else text
 
 
 def what_it_rests_on(bound: LowerBound) -> str:
