@@ -91,6 +91,17 @@ def test_every_room_has_its_place_and_is_packaged():
     assert set(BUDGETS) == there
 
 
+def test_studies_are_found_by_an_editable_install_and_are_in_no_wheel():
+    """setuptools puts the checkout on the path if all packages lie in it: then a notebook runs from any folder."""
+    how = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert how["package-dir"] == {"": "."}
+    assert all(name.split(".")[0] == "dpsub" for name in how["packages"])
+    for path in FILES:
+        assert not any(name.split(".")[0] in ("own_code", "studies") for name in imported(path)), path
+    for topic in (ROOT / "studies").glob("*/"):
+        assert (topic / "__init__.py").exists() or not list(topic.glob("*.py")), topic
+
+
 def test_there_are_files_to_look_at():
     assert len(FILES) > 60
 
