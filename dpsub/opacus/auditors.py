@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
-from dpsub._core.noise_test import SAMPLE, Left, NoiseTest
+from dpsub._core.noise_test import Left, NoiseTest
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
@@ -55,9 +55,8 @@ class Auditor:
         self._share = asked.alpha  # of the bets
         if asked.test_noise and audited.per_sample:
             self._share /= 2
-            sizes = [one.numel() for one in audited.parameters]
-            self._noise = NoiseTest(self._share, sizes, asked.seed)
-            self._looks_at = LooksAt(sizes, self._noise.sample)
+            self._sizes = [one.numel() for one in audited.parameters]
+            self._noise = NoiseTest(self._share, self._sizes, asked.seed)
         self._bettor = Bettor(self._share, self._expected, asked.canaries)
         self._weights = PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
@@ -110,7 +109,7 @@ class Auditor:
             scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
         self._bettor.observe(scores, np.array(bits) == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
-            self._noise.observe(self._looks_at.left(*seen.left, sigma))
+            self._noise.observe(looked_at(*seen.left, sigma, self._sizes, torch.as_tensor(self._noise.places)))
         self._scores += scores
         self._bits += bits
         self._sigmas.append(sigma)
@@ -258,25 +257,12 @@ class Auditor:
         return rate
 
 
-class LooksAt:
-    """What the test of the noise looks at, of parameters of these sizes and at these sampled coordinates."""
-
-    def __init__(self, sizes: Sequence[int], sample: NDArray[np.int64]) -> None:
-        starts = np.cumsum([0, *sizes[:-1]])
-        firsts = [np.arange(start, start + min(size, SAMPLE)) for start, size in zip(starts, sizes, strict=True)]
-        self._sizes = list(sizes)
-        self._places = torch.as_tensor(np.concatenate([sample, *firsts]))
-        self._sampled = len(sample)
-
-    def left(self, residue: Tensor, records: Tensor, sigma: float) -> Left:
-        """Of tensors in clipping bounds, all parameters in a row."""
-        self._places = self._places.to(residue.device)
-        positive = (residue[self._places] > 0).cpu().numpy()
-        norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, self._sizes)]
-        numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
-        product, square = numbers[-2:] / sigma**2
-        squares = (numbers[:-2] / sigma) ** 2
-        return Left(squares, positive[: self._sampled], positive[self._sampled :], product, square)
+def looked_at(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
+    """What the test of the noise takes, of tensors in clipping bounds, all parameters in a row."""
+    norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, list(sizes))]
+    numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
+    sampled = torch.stack([residue[places], records[places]]).double().cpu().numpy()
+    return Left((numbers[:-2] / sigma) ** 2, sampled / sigma, *(numbers[-2:] / sigma**2))
 
 
 class PieceWeights:
