@@ -64,7 +64,7 @@ class Auditor:
         self._sigmas: list[float] = []
         self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
         self._reported: Report | None = None
-        self._reported_for = (0, "")  # so many steps and this sampling
+        self._reported_for = (0, 0, "")  # so many steps, unseen ones and this sampling
         self._steps = AuditedSteps(
             audited,
             Canaries(
@@ -159,20 +159,21 @@ class Auditor:
                 f"report() must come after a step of the optimizer, got none so far{waiting}: call optimizer.step() "
                 "where it is not skipped"
             )
-        sampling = self._sampling()
-        if self._reported is None or self._reported_for != (self.steps, sampling):
-            self._reported, self._reported_for = self._report(sampling), (self.steps, sampling)
+        accountant = accounted(self._audited.optimizer).get("self")
+        unseen = max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps)
+        about = self.steps, unseen, self._sampling(accountant)
+        if self._reported is None or self._reported_for != about:
+            self._reported, self._reported_for = self._report(*about[1:]), about
         return self._reported
 
-    def _sampling(self) -> str:
+    def _sampling(self, accountant: Any) -> str:
         """That of the attached accountant, if it is dpsub's. Opacus's own assume Poisson sampling."""
-        accountant = accounted(self._audited.optimizer).get("self")
         if not isinstance(accountant, SubstitutePRVAccountant):
             return "poisson"
         accountant.check_sampling(accountant.sampling)
         return accountant.sampling
 
-    def _report(self, sampling: str) -> Report:
+    def _report(self, unseen: int, sampling: str) -> Report:
         rates = [self._rate(*one) for one in self._batches]
         known = [rate for rate in rates if rate is not None]
         rate, sigma = (min(known) if len(known) == len(rates) else None), min(self._sigmas)
@@ -196,6 +197,7 @@ class Auditor:
             notes=self._audited.notes,
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
+            unseen=unseen,
         )
 
     def _claimed(self, rates: list[float], sampling: str) -> float:
@@ -326,6 +328,7 @@ class Report:
         notes: what the audit did not look at.
         fault: what is wrong with the noise, in words; None if nothing was found.
         clipping: how the released sums differ from those of clipped gradients, in words; None if they do not.
+        unseen: the number of steps in the attached accountant's history that were not observed.
     """
 
     observations: int
@@ -345,6 +348,7 @@ class Report:
     notes: tuple[str, ...] = ()
     fault: str | None = None
     clipping: str | None = None
+    unseen: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -371,6 +375,11 @@ class Report:
             f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
+        if self.unseen:
+            found.append(
+                f"Not observed: {self.unseen:,} of the {self.unseen + self.observations:,} steps in the accountant's "
+                "history. No number here is about them."
+            )
         if self.fault is not None:
             found.append(
                 f"What is left without the records and the canary is not the noise that is claimed: {self.fault}."

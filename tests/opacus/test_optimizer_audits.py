@@ -438,6 +438,15 @@ def test_a_rate_that_changes_is_that_of_each_step():
     assert auditor.report().sample_rate == 0.1
 
 
+def test_steps_that_nobody_saw_are_said():
+    auditor, accountant = rated()
+    assert "Not observed" not in str(auditor.report())
+    accountant.history = [(2.0, 0.1, 60), *accountant.history]  # as that of a checkpoint is
+    told = " ".join(str(auditor.report()).split())
+    assert "Not observed: 60 of the 80 steps in the accountant's history. No number here is about them." in told
+    assert auditor.report().unseen == 60
+
+
 @pytest.mark.parametrize("asked", [{}, {"sample_rate": 0.1}])
 def test_accumulated_batches_add_up(asked):
     auditor, accountant = rated(poisson=False, accumulated=2, **asked)
