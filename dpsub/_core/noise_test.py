@@ -100,7 +100,7 @@ class NoiseTest:
         self._shifts = np.full(len(SHIFTS), -np.inf)
         self._products = self._squares = 0.0
         self._energy = np.zeros(1 + len(sizes))
-        self._place, self._repeated, self._shares = 0, 0, (0, 0)
+        self._place, self._shares = 0, (0, 0)
 
     @property
     def fault(self) -> str | None:
@@ -136,7 +136,6 @@ class NoiseTest:
             means = self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)
             ratios = _too_little_besides(residue, [records, *means], self._remembered)
             self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(len(ratios))))
-            self._repeated = self._steps - len(self._remembered) + int(ratios.argmax())
         self._remembered = np.vstack([self._remembered, residue])[-REMEMBERED:]
 
     def _bet_on_sharing(self, starts: Sequence[Array]) -> None:
@@ -181,9 +180,13 @@ class NoiseTest:
             self._place = int(by_place.argmax())
             return
         self.clipping = None
-        self.repeats = f"the noise of step {self._steps:,} repeats that of step {self._repeated:,}"
         if kind == 2:
             self.repeats = "parameter {} has the noise of parameter {}".format(*self._shares)
+            return
+        *earlier, now = self._remembered
+        alike = [abs(one @ now) / np.linalg.norm(one) for one in earlier]
+        repeated = self._steps - len(earlier) + int(np.argmax(alike))
+        self.repeats = f"the noise of step {self._steps:,} repeats that of step {repeated:,}"
 
 
 def _too_little(squares: Array, numbers: Any) -> Array:
