@@ -107,7 +107,8 @@ class NoiseTest:
         """In words, what is wrong with the noise, as all steps show it; None if nothing was found."""
         if self.found_at is None or self.repeats:
             return self.repeats
-        where = "all parameters" if self._place == 0 else f"parameter {self._place - 1}"
+        everywhere = self._place == 0 or len(self._sizes) == 2
+        where = "all parameters" if everywhere else f"parameter {self._place - 1}"
         scale = math.sqrt(self._energy[self._place] / self._sizes[self._place] / self._steps)
         about = "less than" if self.clipping else f"about {100 * scale:.0f} % of"  # it would count the records' share
         return f"it has {about} the standard deviation that is claimed, in {where}"
