@@ -82,7 +82,7 @@ def audit_mechanism(
     Args:
         step: called with (batch, parameters) float32, a gradient for each record. It returns the clipped and noised
             sum (parameters,): a NumPy array, a tensor, or anything else that NumPy reads. Before the first step it is
-            called with the first batch until its sum differs, to see whether its noise is new at each call.
+            called with the first batch until its sum differs, at most 20 times, to see whether its noise is new.
         max_grad_norm: > 0; C, to which `step` clips the norm of a record's gradient.
         adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
         steps: ≥ 1; one observation each.

@@ -327,7 +327,8 @@ class Report:
             20,000.
         notes: what the audit did not look at.
         fault: what is wrong with the noise, in words; None if nothing was found.
-        clipping: how the released sums differ from those of clipped gradients, in words; None if they do not.
+        clipping: how the released sums differ from those of clipped gradients, in words; None if they do not, or if the
+            noise comes again, which has a share of any sums.
         unseen: the number of steps in the attached accountant's history that were not observed.
     """
 
