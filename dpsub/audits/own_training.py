@@ -25,8 +25,8 @@ from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.execution import Execution, Options, carried_out
-from dpsub.audits.local_executors import message_of
+from dpsub.audits.execution import OwnOptions, carried_out
+from dpsub.audits.executors import message_of
 from dpsub.audits.plans import Cut, Layout, Made, Plan, Results, Shard, Tick, Variable
 
 Plain = bool | int | float | str
@@ -47,13 +47,6 @@ IMPORTABLE = (
 _turn = threading.RLock()  # one run at a time in a process: seeds of torch and NumPy are the process's
 
 
-class OwnOptions(Options, total=False):
-    """The fields of `Execution` that `audit_training` takes as keyword arguments."""
-
-    retry: bool
-    processes: int
-
-
 @checks.checked("adjacency", "seed", name=checks.text, runs=partial(checks.whole, at_most=MOST_RUNS))
 def audit_training(
     train: Callable[[int, int], Any],
@@ -64,7 +57,6 @@ def audit_training(
     parameters: Mapping[str, bool | int | float | str] | None = None,
     seed: int = 0,
     steps: Sequence[int] | None = None,
-    execution: Execution | None = None,
     **options: Unpack[OwnOptions],
 ) -> xr.Dataset:
     r"""Call your own training function `runs` times, each time with z or z′ by a fair coin, and collect the scores.
@@ -89,7 +81,7 @@ def audit_training(
         seed: ≥ 0; of the coins and of the runs' seeds.
         steps: the numbers of steps after which a run was scored, in increasing order, one for each score that `train`
             returns. None: one score for each run, at the coordinate 1.
-        execution, options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
+        options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
             than 4,096 runs, several neighbours are stored together. A worker of a `client` trains one run at a time, so
             give each one thread. Two more options:
 
@@ -125,7 +117,6 @@ def audit_training(
     >>> dict(audited.sizes), audited.attrs["name"]
     ({'run': 8, 'step': 1}, 'one normal')
     """
-    how = Execution.of(execution, options)
     _check_train(train)
     plan = OwnTraining(
         train=train,
@@ -136,9 +127,9 @@ def audit_training(
         seed=seed,
         observed=_steps(steps),
     )
-    if how.processes > 1:
+    if options.get("processes", 1) > 1:
         _check_importable(train)
-    return carried_out(plan, how)
+    return carried_out(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

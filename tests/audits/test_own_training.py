@@ -218,7 +218,7 @@ def test_a_retry_that_is_killed_loses_no_run_that_was_fine(store, killed_after):
         killed_after(lambda: audit_training(others.two_scores, retry=True, **options), done)
         failed = failed[done:]
         status = audits.status(store)
-        assert (status.stored, status.failed, status.damaged) == (12, len(failed), {})
+        assert (status.stored, status.failed, status.damaged) == (12, len(failed), ())
         assert audits.load(store).attrs["failed_runs"] == failed
     assert audit_training(others.two_scores, retry=True, **options).equals(whole)
 
