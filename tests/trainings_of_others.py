@@ -18,6 +18,19 @@ def one_normal(bit, seed):
     return np.random.default_rng(seed).normal(1 - 2 * bit)
 
 
+def deaf(bit, seed):
+    return np.random.default_rng(42).normal(1 - 2 * bit)
+
+
+def deaf_but_for_rounding(bit, seed):
+    return deaf(bit, 0) + 1e-7 * np.random.default_rng(seed).normal(), deaf(bit, 0)
+
+
+def right_of_ten(bit, seed):
+    """How many of ten answers are right: a score of few values, with honest ties."""
+    return np.random.default_rng(seed).binomial(10, 0.9 - 0.3 * bit)
+
+
 def two_scores(bit, seed):
     rng = np.random.default_rng(seed)
     return np.cumsum(rng.normal(1 - 2 * bit, size=(2, 2)).sum(axis=1))

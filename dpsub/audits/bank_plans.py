@@ -105,7 +105,7 @@ class BankPlan(Plan):
         if untold := [one for holder in self.told_apart for one in getattr(holder, "untold", ())]:
             raise ValueError(
                 f"store must tell this audit from others, got {', '.join(untold)}, which dpsub cannot tell apart: "
-                "define functions and classes by name, outside of functions; or name the model yourself, "
+                "define functions and classes by name, in a file or a notebook's cell; or name the model yourself, "
                 'models.from_module(..., name="..."), anew whenever it changes (for an observer, define `attributes`)'
             )
         if re.search(r" at 0x|\.\.\.", told := repr(self.model)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub.data import Task
-from dpsub.models.identity import Identity
+from dpsub.models.identity import Identity, is_installed
 from dpsub.trainers import Bank
 
 
@@ -94,10 +94,11 @@ class Observer(ABC):
     def attributes(self, task: Task) -> dict[str, str]:
         """What else the numbers depend on, as attributes to store: `{"test_fingerprint": task.test_fingerprint}`.
 
-        By default a checksum of the observer's own attributes, if it has any. One that cannot tell them apart, such as
-        a function without a name, has to define this method to be stored.
+        By default a checksum of the observer's code and its own attributes. One that cannot tell them apart, such as a
+        lambda, has to define this method to be stored.
         """
-        return {f"observer_{self.name}": self._identity[0]} if vars(self) else {}
+        kept = is_installed(type(self).__module__) and not vars(self)
+        return {} if kept else {f"observer_{self.name}": self._identity[0]}
 
     @property
     def untold(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Observer(ABC):
     @property
     def _identity(self) -> tuple[str, tuple[str, ...]]:
         identity = Identity()
-        told = identity.tell(self.name, vars(self))
+        told = identity.tell(self.name, (type(self), vars(self)))
         return f"{crc32(told.encode()):08x}", tuple(identity.untold)
 
 

@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import metadata
 from itertools import pairwise
 from math import isfinite
 from threading import Event
 from typing import Any, ClassVar, Unpack
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.execution import OwnOptions, carried_out
 from dpsub.audits.executors import message_of
-from dpsub.audits.plans import Cut, Layout, Made, Plan, Results, Shard, Tick, Variable
+from dpsub.audits.plans import Arrays, Cut, Layout, Made, Plan, Results, Shard, Tick, Variable, check_same
+from dpsub.models.identity import Identity
 
 Plain = bool | int | float | str
 Train = Callable[[int, int], Any]
@@ -36,7 +38,7 @@ MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
 MOST_RUNS = 10**6
 MOST_STEP = 2**53
 MOST_WHOLE = 2**63
-ABOUT = ("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters")
+ABOUT = ("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train")
 # What a dataset says beside that. Parameters have other names.
 WHERE_FROM = {"device", "cpu_capability", "commit", "wall_seconds", "last_written"}
 FRAMEWORKS = ("opacus", "jax", "flax", "optax", "tensorflow", "keras")
@@ -68,14 +70,21 @@ def audit_training(
     an ε from them may be wrong in either direction. The attributes `failed_with_z` and `failed_with_z_prime` count the
     failures of each world.
 
+    All randomness of a run must come from its seed. If all runs of a world have the same score, or differ by rounding
+    alone, `train` seems to ignore it: a warning says so, the coordinate `seed_ignored` marks the runs, and no bound of
+    them is valid. A score of few values may be the same by itself, if it tells the worlds apart in all runs: return one
+    of more values. What is not found: a `train` that takes a part of its randomness from elsewhere, such as its noise
+    but not its batches, that ignores its seed in one world only, or whose seeds lead to a few different runs.
+
     Args:
         train: `train(bit, seed)` trains one model, with z if `bit` is 0 and with z′ if it is 1, and returns its score:
             a number that is higher the more the model speaks for z, or one number for each of `steps`. `seed` is a
-            whole number below 2³², another one for each run. All randomness of a run must come from it, or the audit
-            cannot be repeated. dpsub calls it once at a time in each process.
+            whole number below 2³², another one for each run. dpsub calls it once at a time in each process.
         runs: R from 1 to 1e6: models of both worlds together.
         adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
-        name: of the audit. A store of another name is refused: change it when you change what `train` does.
+        name: of the audit. A store of another name is refused, as is one of a `train` with another source, or that of
+            functions and classes of yours that it names, or with other numbers and texts there. Change the name when
+            you change what cannot be seen, such as arrays and lists.
         parameters: of the training, by name: numbers and texts. They become attributes, and a store of others is
             refused. Figures and estimators read `noise_multiplier`, `sample_rate`, `steps` and `scenario`.
         seed: ≥ 0; of the coins and of the runs' seeds.
@@ -85,7 +94,8 @@ def audit_training(
             than 4,096 runs, several neighbours are stored together. A worker of a `client` trains one run at a time, so
             give each one thread. Two more options:
 
-            - `retry`: train the failed runs of the store again, with the same seeds. Without it, they stay failed.
+            - `retry`: train the failed runs of the store again, with the same seeds. Without it, they stay failed. You
+              may have mended `train`: its source is not compared.
             - `processes`: train so many runs side by side, each in a process of its own on this machine. `train` must
               then be importable by name, and a script must call this function under `if __name__ == "__main__":`. Set
               the number of threads in `train`, as by `torch.set_num_threads(1)`: else the processes compete for cores,
@@ -106,7 +116,7 @@ def audit_training(
         KeyboardInterrupt: on Ctrl-C. Finished runs are in the store.
 
     Warns:
-        UserWarning: if runs failed.
+        UserWarning: if runs failed, or if `train` seems to ignore its seed.
 
     Source: *Beyond Membership*, Algorithm 1.
 
@@ -126,6 +136,8 @@ def audit_training(
         runs=runs,
         seed=seed,
         observed=_steps(steps),
+        code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
+        mended=options.get("retry", False),
     )
     if options.get("processes", 1) > 1:
         _check_importable(train)
@@ -149,6 +161,8 @@ class OwnTraining(Plan):
     runs: int
     seed: int
     observed: tuple[int, ...]
+    code: str
+    mended: bool
 
     @property
     def title(self) -> str:
@@ -174,6 +188,7 @@ class OwnTraining(Plan):
             "seed": self.seed,
             "observed_steps": list(self.observed),
             "parameters": " ".join(self.parameters),
+            "train": self.code,
             **self.parameters,
         }
 
@@ -185,6 +200,11 @@ class OwnTraining(Plan):
     def run_seed(self, run: int) -> int:
         """The seed of one run, below 2³². No two runs share one."""
         return torch_seed(self.seed, "training", run)
+
+    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> OwnTraining:
+        plan = replace(self, code=attributes.get("train", self.code)) if self.mended else self
+        check_same(attributes, plan.attributes)
+        return plan
 
     def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
         scores = np.full((shard.runs, len(self.observed)), np.nan, np.float32)

@@ -27,6 +27,7 @@ from dpsub.trainers import devices
 if TYPE_CHECKING:
     from dpsub.audits.executors import Executor
 
+ROUNDING = 1e-5  # of scores, as a part of what the worlds are apart
 SHARDS = 128  # of a repeat, at most: little is lost with one shard, and few are written
 
 Arrays = dict[str, NDArray[Any]]
@@ -365,15 +366,27 @@ def without_failed(found: xr.Dataset, failed: Mapping[int, str]) -> xr.Dataset:
     found = found.assign_attrs(
         {f"failed_with_{world}": int((bits == bit).sum()) for bit, world in enumerate(("z", "z_prime"))}
     )
-    if not numbers:
+    if numbers:
+        kept = np.setdiff1d(np.arange(found.sizes["run"]), numbers)
+        messages = [failed[number] for number in numbers]
+        found = found.isel(run=kept).assign_coords(run=kept)
+        found = found.assign_attrs(failed_runs=numbers, failed_messages=messages)
+    if not _ignores_seeds(found.score.values, found.bit.values):
         return found
-    kept = np.setdiff1d(np.arange(found.sizes["run"]), numbers)
-    messages = [failed[number] for number in numbers]
-    return found.isel(run=kept).assign_coords(run=kept).assign_attrs(failed_runs=numbers, failed_messages=messages)
+    return found.assign_coords(seed_ignored=("run", np.ones(found.sizes["run"], bool)))
+
+
+def _ignores_seeds(scores: NDArray[Any], bits: NDArray[Any]) -> bool:
+    """Whether runs of one world differ by rounding alone, and those of two worlds by more."""
+    worlds = [scores[bits == bit] for bit in (0, 1)]
+    if not all(map(len, worlds)) or len(bits) == len(worlds):
+        return False
+    alike, apart = (max(np.ptp(one, axis=0).max() for one in several) for several in (worlds, [scores[bits >= 0]]))
+    return bool(alike < ROUNDING * apart)
 
 
 def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 3) -> None:
-    """Warn if the attributes of a dataset name failed runs.
+    """Warn if the attributes of a dataset name failed runs, or if its runs ignored their seeds.
 
     Args:
         found: the dataset, without the failed runs.
@@ -387,5 +400,12 @@ def warn_of_failures(found: xr.Dataset, *, of: str = "", depth: int = 3) -> None
             f"{about['failed_with_z_prime']:,} with z′, and are not in the dataset. The first is run {failed[0]}: "
             f"{about['failed_messages'][0]}. If failures depend on the world, bounds from the other runs may be wrong: "
             "mend train, and call again with retry=True if the audit is stored",
+            stacklevel=depth + 2,
+        )
+    if "seed_ignored" in found.coords:
+        warnings.warn(
+            f"{of}all runs of a world have the same score, whatever their seed. No bound of them is valid: they may be "
+            "copies of one run. Let train draw everything from its seed, libraries' defaults included; if it does, "
+            "return a score of more values",
             stacklevel=depth + 2,
         )

@@ -346,7 +346,8 @@ class Database:
     def _other(self, *others: str) -> ValueError:
         differences = "".join(f"\n  {other}" for other in others)
         return ValueError(
-            f"store holds another audit, {self.path}:{differences}\ngive another path, or these parameters"
+            f"store holds another audit, {self.path}:{differences}\ngive another path, or what the stored audit was "
+            "made with: its parameters, and its code"
         )
 
     @property

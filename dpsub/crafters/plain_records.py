@@ -92,8 +92,8 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
             component instead, and so centres them.
         model, spec: the model and training to be audited. The label depends on them by default.
         seed: chooses the canary's slot, its direction and its sign; of the reference model.
-        label: y. By default the label to which a model trained without privacy gives z the least probability, so that
-            z's gradient is long.
+        label: y. By default the label to which a model trained without privacy gives z the least probability, of those
+            with a gradient, so that z's gradient is long.
 
     Returns:
         A substitute pair of records. Details: `singular_value`, of the direction, divided by the largest one;
@@ -127,7 +127,8 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     if y is None:
         trained = reference(task, model, spec, seed=seed)
         with torch.no_grad():
-            y = int(trained.module(trained.inputs(x[None]))[0].argmin())
+            labels = trained.module(trained.inputs(x[None]))[0].argsort(stable=True).tolist()
+        y = next((one for one in labels if trained._replace(z=Record(x, one)).has_gradient), labels[0])
     details = {"singular_value": float(np.sqrt(max(squared[0], 0) / squared[-1])), "directions": least.shape[1]}
     return _pair(task, Record(x, y), slot, "ClipBKD", seed, **details)
 

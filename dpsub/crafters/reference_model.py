@@ -7,7 +7,7 @@ of ordinary records short.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -60,19 +60,27 @@ class Reference(NamedTuple):
         """Records in the precision of theta."""
         return torch.tensor(x, dtype=self.theta.dtype)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the target's gradient has a direction. Losses may ignore a label."""
+        return bool(self._gradient().norm() > LEAST_NORM)
+
+    def _gradient(self) -> Tensor:
+        return gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
+
     def gradient(self) -> Tensor:
         """(parameters,): the gradient of the target, in the precision of theta.
 
         Raises:
             ValueError: if it is too short to have a direction.
         """
-        gradient = gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
-        if not gradient.norm() > LEAST_NORM:
+        if not self.has_gradient:
             raise ValueError(
                 f"target must have a gradient, got private record {self.slot}, whose gradient in the reference model "
-                "is 0 or nearly so: train for fewer steps or choose another target"
+                "is 0 or nearly so: train for fewer steps, or choose another target, of a label that the loss does not "
+                "ignore"
             )
-        return gradient
+        return self._gradient()
 
     def pair(
         self,
@@ -127,7 +135,8 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
         task: the private records, (n, …), as they are.
         model, spec: as in `crafted_input`. The noise multiplier and the clipping bound are not used.
         seed: ≥ 0; of the start, if it is random, and of the batches.
-        target: the index of the private record to be z, from 0 to n − 1. None: the one with the least confidence.
+        target: the index of the private record to be z, from 0 to n − 1. None: the one with the least confidence, of
+            those that have a gradient.
 
     Returns:
         A `Reference`: `module`, the trained model as a `torch.nn.Module`, in float64 if it can be; `z`, the target, and
@@ -158,13 +167,12 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
                 confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
     if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
         raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
-    slot = int(confidence.argmin()) if target is None else target
-    z = Record(task.x_train[slot], int(task.y_train[slot]))
-    trained = Reference(model, bank.theta.double(), z, slot, confidence.numpy() / len(moments))
-    try:
-        gradient_of(trained.module, trained.inputs(z.x), z.y, losses_of(model))
-    except Exception:  # it holds float32 numbers, and has trained with these
-        return trained._replace(theta=bank.theta)
+    slots = confidence.argsort(stable=True).tolist() if target is None else [target]
+    z = Record(task.x_train[slots[0]], int(task.y_train[slots[0]]))
+    for theta in (bank.theta.double(), bank.theta):  # modules may hold float32 numbers, and have trained with these
+        trained = Reference(model, theta, z, slots[0], confidence.numpy() / len(moments))
+        with suppress(Exception):
+            return next((one for slot in slots if (one := trained.with_target(task, slot)).has_gradient), trained)
     return trained
 
 

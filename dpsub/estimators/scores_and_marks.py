@@ -27,6 +27,7 @@ class Marks:
     Attributes:
         of: what a row is an observation of: one step, or a whole training. None for arrays without names.
         in_sample: whether the judged models were learned from.
+        seed_ignored: whether all runs of a world have one score, whatever their seed.
         same_world: whether the world is the same at all steps of a training, and not tossed anew.
         folds: (runs,) each run's fold, if each fold has a scorer of its own.
         together: the number of observations of each step; None if nothing says it.
@@ -34,6 +35,7 @@ class Marks:
 
     of: Of | None
     in_sample: bool
+    seed_ignored: bool
     same_world: bool
     folds: NDArray[np.int64] | None
     together: int | None
@@ -46,6 +48,7 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
     return Marks(
         of=next((KINDS[name] for name in names if name in KINDS), None),
         in_sample=_any(along, "in_sample"),
+        seed_ignored=_any(along, "seed_ignored"),
         same_world=_any(along, "same_world"),
         folds=_folds(along["fold"].values if folds is None and "fold" in along else folds, runs),
         together=_together(along["step"].values) if "observation" in names and "step" in along else None,

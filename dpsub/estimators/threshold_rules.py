@@ -20,6 +20,7 @@ from dpsub.estimators.scores_and_marks import Marks, Of
 MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
 DEPENDENT = "observations of one training depend on each other, which only threshold 'bets' allows"
 SAME_WORLD = "a training's steps share their world, so that no rule holds for them: audit with protocol 'coins'"
+SEED_IGNORED = "all runs of a world have the same score, whatever their seed, as copies of one run have"
 IN_SAMPLE = "the judged models were learned from, so this shows overfitting, too: judge others, protocol 'held_out'"
 OF_FOLDS = "each fold has a scorer of its own, so the scores are not alike: give threshold 'folds'"
 
@@ -84,6 +85,7 @@ class ThresholdRule(ABC):
     def against(self, marks: Marks) -> list[str]:
         """Why no bound by this rule is valid for scores with these marks."""
         found = [IN_SAMPLE] if marks.in_sample else []
+        found += [SEED_IGNORED] if marks.seed_ignored else []
         if marks.folds is not None and len(np.unique(marks.folds)) > 1 and not self.for_folds:
             found.append(OF_FOLDS)
         if marks.of == "step" and not self.for_past:

@@ -1,13 +1,14 @@
-"""What tells a module, a loss or another object from others of its kind: all that it holds, as a text."""
+"""What tells a module, a loss or another object from others of its kind: its code and all that it holds, as a text."""
 
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
-from types import CodeType, EllipsisType, FunctionType, ModuleType, NoneType
+from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from zlib import crc32
 
@@ -16,33 +17,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from dpsub.models.interface import Losses, cross_entropy
+from dpsub.models.interface import Losses
 
 PLAIN = (NoneType, EllipsisType, bool, int, float, complex, str, bytes)
 INSTALLED = {"torch", "opacus", "dpsub", *sys.stdlib_module_names}
+PARTS = ("_parameters", "_buffers", "_modules")
+BARE = vars(nn.Module())
 
 
 class Identity:
     """Tells objects as texts that are the same in every process.
 
-    Numbers, texts, arrays and tensors are told by their values; containers and objects by what they hold; functions and
-    classes by where they are defined and, unless they are a library's, by the globals that they read. Their code is not
-    read.
+    Numbers, texts, arrays and tensors are told by their values; containers, modules and other objects by what they
+    hold. Functions and classes are told by their source, a class with those that it derives from, and by what the
+    source names: globals, defaults, and what functions close over. A library's are told by their names.
 
     Args:
-        template: a module whose structure is known otherwise, by its `repr`. What that shows is left out.
-        drawn: parameters of the template whose values do not count.
+        drawn: parameters whose values do not count.
+        constants: tell what cannot change as code runs: of arrays, containers and objects only what they are.
 
     Attributes:
-        untold: what could not be told, such as a lambda: where it was found.
+        untold: what could not be told, such as a lambda or a function without a source: where it was found.
     """
 
-    def __init__(self, template: nn.Module | None = None, drawn: Iterable[Tensor] = ()) -> None:
+    def __init__(self, drawn: Iterable[Tensor] = (), *, constants: bool = False) -> None:
         self.untold: list[str] = []
-        self._shown = {} if template is None else {id(one): template.training for one in template.modules()}
+        self._constants = constants
         self._drawn = {id(one) for one in drawn}
         self._met: dict[int, tuple[int, object]] = {}  # with the object, so that no other gets its address
-        self._within: set[int] = set()  # what functions close over, as decorators do
 
     def tell(self, where: str, value: Any) -> str:
         """The text of one object. Another call tells an object that it has met by its number alone."""
@@ -60,8 +62,13 @@ class Identity:
             return "?"
 
     def _told(self, where: str, value: Any) -> str:
-        if isinstance(value, nn.Module):
-            return self._module(where, value)
+        if isinstance(value, partial):
+            return self.tell(where, (value.func, value.args, *value.keywords.items()))
+        if self._constants and not isinstance(value, type | FunctionType | MethodType | ModuleType | np.generic):
+            return self.tell(where, type(value))
+        if isinstance(value, nn.Module):  # of parametrized layers, torch makes a class for each
+            kind = self.tell(where, parametrize.type_before_parametrizations(value))
+            return f"<{kind}, {self._named(where, _held(value))}>"
         if isinstance(value, Tensor):
             about = f"{value.dtype}{tuple(value.shape)}{' trained' * value.requires_grad}"
             if id(value) in self._drawn:
@@ -70,8 +77,10 @@ class Identity:
             return f"{about} {sha256(numbers).hexdigest()}"
         if type(value) is np.ndarray and not value.dtype.hasobject:
             return f"{value.dtype.str}{value.shape} {sha256(value.tobytes()).hexdigest()}"
-        if isinstance(value, type | FunctionType):
-            return self._definition(where, value)
+        if isinstance(value, FunctionType):
+            return self._function(where, value)
+        if isinstance(value, type):
+            return self._class(where, value)
         if isinstance(value, ModuleType):
             return value.__name__
         if type(value) is list:
@@ -83,7 +92,7 @@ class Identity:
             return f"{{{', '.join(f'{name}: {self.tell(place, one)}' for name, place, one in entries)}}}"
         parts = value.__reduce_ex__(2)  # what Python makes copies of
         if isinstance(parts, str):
-            return f"{value.__module__}.{parts}"
+            return f"{value.__module__}.{parts}({self.tell(where, getattr(value, '__wrapped__', None))})"
         make, given, state, *items = (*parts, None)[: max(3, len(parts))]
         told = [self.tell(where, one) for one in (make, given)]
         told += [self._named(where, state) if type(state) is dict else self.tell(where, state)]
@@ -91,69 +100,40 @@ class Identity:
         return f"<{', '.join(told)}>"
 
     def _named(self, where: str, values: dict[str, Any]) -> str:
-        return ", ".join(f"{name}={self.tell(f'{where}.{name}', one)}" for name, one in sorted(values.items()))
+        return ", ".join(f"{name}={self.tell(f'{where}.{name}', one)}" for name, one in values.items())
 
-    def _module(self, where: str, module: nn.Module) -> str:
-        """What a module holds beyond what is shown; "" if that is nothing."""
-        kind = parametrize.type_before_parametrizations(module)  # of parametrized layers, torch makes a class for each
-        shown = id(module) in self._shown
-        plain = vars(nn.Module()) | {"training": self._shown.get(id(module), True)}
-        known = shown and _is_installed(kind.__module__)  # its attributes say what its parameters are
-        read = set(module.extra_repr().split(", ")) if shown else set()
-        told = {} if known else {"": self.tell(where, kind)}
-        for name, value in sorted(vars(module).items()):
-            if name in ("_parameters", "_buffers", "_modules"):
-                for inner, one in value.items():
-                    told[inner] = "" if one is None else self.tell(f"{where}.{inner}", one)
-                    if known and id(one) in self._drawn and not told[inner].startswith("#"):
-                        told[inner] = ""
-            elif name in plain and value != plain[name]:  # mostly hooks, by numbers that say nothing
-                told[name] = self.tell(f"{where}.{name}", list(value.values()) if isinstance(value, dict) else value)
-            elif name not in plain and (type(value) not in PLAIN or f"{name}={value!r}" not in read):
-                told[name] = self.tell(f"{where}.{name}", value)
-        return ", ".join(f"{name}: {one}" for name, one in told.items() if one or not shown)
-
-    def _definition(self, where: str, value: type | FunctionType) -> str:
-        """A function or class by its name, and by what its code reads."""
-        found: Any = sys.modules.get(value.__module__)
-        for part in value.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if found is not value and id(value) not in self._within:
-            self.untold.append(where)
+    def _class(self, where: str, value: type) -> str:
         name = f"{value.__module__}.{value.__qualname__}"
-        if _is_installed(value.__module__):
+        if is_installed(value.__module__) and "<" not in name:
             return name
-        if isinstance(value, FunctionType):
-            return f"{name}({self._reads(where, value)})"
-        told = {"of": self.tell(where, value.__bases__)}
-        for inner, one in sorted(vars(value).items()):
+        told = [self.tell(where, value.__bases__)]
+        for inner, one in vars(value).items():
             if isinstance(one, staticmethod | classmethod | property | cached_property):
                 one = getattr(one, "__func__", None) or getattr(one, "fget", None) or getattr(one, "func", None)
             if isinstance(one, FunctionType):
-                told[inner] = self._reads(f"{where}.{inner}", one)
+                code = getattr(inspect.unwrap(one), "__code__", one.__code__)
+                made = code.co_qualname != one.__qualname__ and _source(code) is None  # as those of dataclasses are
+                told += [] if made else [self.tell(f"{where}.{inner}", one)]
             elif not (inner[0] == inner[-1] == "_" or inner == "_abc_impl"):
-                told[inner] = self.tell(f"{where}.{inner}", one)
-        return f"{name}({', '.join(f'{inner}: {one}' for inner, one in told.items() if one)})"
+                told += [f"{inner}={self.tell(f'{where}.{inner}', one)}"]
+        return f"{name}({', '.join(told)})"
 
-    def _reads(self, where: str, function: FunctionType) -> str:
-        """What a function's code reads: its defaults, its own attributes, what it closes over, and globals."""
-        codes = list(_codes(function.__code__))
-        names = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
-        attributes = {name for code in codes for name in code.co_names}
-        todo = [(name, function.__globals__[name]) for name in sorted(names & function.__globals__.keys())]
-        read, modules = {}, set[ModuleType]()
-        for name, one in todo:
-            read[f"global {name}"] = one
-            if isinstance(one, ModuleType) and one not in modules and not _is_installed(one.__name__):
-                modules.add(one)
-                todo += [(f"{name}.{inner}", vars(one)[inner]) for inner in sorted(attributes & vars(one).keys())]
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        self._within |= {id(one) for one in cells}
-        read |= dict(zip(function.__code__.co_freevars, cells, strict=True))
-        read |= vars(function) | {"its defaults": (function.__defaults__, function.__kwdefaults__)}
-        return ", ".join(
-            f"{name}={self.tell(f'{where} ({name})', one)}" for name, one in read.items() if one is not None
-        )
+    def _function(self, where: str, function: FunctionType) -> str:
+        code, module = function.__code__, function.__globals__["__name__"]  # decorators copy those of functions
+        name = f"{module}.{code.co_qualname}"
+        if is_installed(module) and "<" not in name:
+            return name
+        source = _source(code)
+        if source is None or code.co_name == "<lambda>":  # a line may hold several
+            self.untold.append(where)
+        codes = list(_codes(code))
+        names = {one.argval for each in codes for one in dis.get_instructions(each) if one.opname == "LOAD_GLOBAL"}
+        read = dict(_read(function.__globals__, names, {name for each in codes for name in each.co_names}))
+        cells = (cell.cell_contents for cell in function.__closure__ or ())
+        read |= dict(zip(code.co_freevars, cells, strict=True)) | vars(function)
+        read |= {"its defaults": (function.__defaults__, tuple((function.__kwdefaults__ or {}).items()))}
+        told = (f"{inner}={self.tell(f'{where} ({inner})', one)}" for inner, one in read.items())
+        return f"{name}({source}, {', '.join(told)})"
 
 
 def identity_of(template: nn.Module, losses: Losses, start: object) -> tuple[int, tuple[str, ...]]:
@@ -162,14 +142,37 @@ def identity_of(template: nn.Module, losses: Losses, start: object) -> tuple[int
     Args:
         template, losses, start: as of a `ModuleBank`. Values that each model draws anew do not count.
     """
-    drawn = [] if start is None else [one for one in template.parameters() if one.requires_grad]
-    identity = Identity(template, drawn)
-    told = identity.tell("module", template)
-    if losses is not cross_entropy:
-        told += f", loss: {identity.tell('loss', losses)}"
-    if callable(start):
-        told += f", start: {identity.tell('start', start)}"
-    return crc32(told.encode(), crc32(str(template).encode())), tuple(identity.untold)
+    identity = Identity([] if start is None else [one for one in template.parameters() if one.requires_grad])
+    told = [identity.tell(name, one) for name, one in (("module", template), ("loss", losses), ("start", start))]
+    return crc32(", ".join(told).encode()), tuple(identity.untold)
+
+
+def is_installed(module: str) -> bool:
+    """Whether this is a module of a library, whose version says what it is."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] in INSTALLED or "-packages" in file
+
+
+def _held(module: nn.Module) -> dict[str, Any]:
+    """What a module holds by name, but its mode, which banks choose, and what every module holds."""
+    held: dict[str, Any] = {}
+    for name, one in vars(module).items():
+        if name in PARTS:
+            held |= one
+        elif name not in BARE:
+            held[name] = one
+        elif name != "training" and one != BARE[name]:  # mostly hooks, by numbers that say nothing
+            held[name] = list(one.values()) if isinstance(one, dict) else one
+    return held
+
+
+@cache
+def _source(code: CodeType) -> str | None:
+    """The source as it was when it was first read: what is edited later is not what runs."""
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return None
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -180,7 +183,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(inner)
 
 
-def _is_installed(module: str) -> bool:
-    """Whether this is a module of a library, whose version says what it is."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return module.partition(".")[0] in INSTALLED or "-packages" in file
+def _read(held: dict[str, Any], names: set[str], attributes: set[str]) -> Iterator[tuple[str, Any]]:
+    """What has these names, and these attributes of modules of one's own among it."""
+    for name in sorted(names & held.keys()):
+        one, others = held[name], attributes - {name}
+        yield name, one
+        if isinstance(one, ModuleType) and not is_installed(one.__name__):
+            yield from ((f"{name}.{inner}", value) for inner, value in _read(vars(one), others, others))

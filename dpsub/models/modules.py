@@ -86,7 +86,8 @@ class ModuleBank(Rows):
         shape = "×".join(map(str, self.input_shape))
         start = "made" if callable(self.start) else self.start or "own"
         checksum, _ = identity_of(self.template, self.losses, self.start)
-        return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {start} start, {checksum:08x})"
+        told = f"{shape} to {self.classes}, {self.parameters} parameters, {start} start"
+        return f"{self.name}({told}, code and values {checksum:08x})"
 
     @property
     def untold(self) -> tuple[str, ...]:

@@ -25,8 +25,10 @@ SAME_CALL = 1e-5  # relative: what is computed twice in the same way
 OF_DATA = "data-dependent control flow"  # torch's words for it
 NO_BRANCHES = (
     "an `if`, `in` or `.item()` on numbers that differ from record to record: use torch.where; models of transformers "
-    "do without if they are given an attention_mask and attn_implementation='eager'"
+    "do without if they are given an attention_mask and attn_implementation='eager'; pad sequences instead of packing "
+    "them"
 )
+TO_FLOAT = "use module.float().cpu()"
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 
 
@@ -59,10 +61,11 @@ def from_module(
             `reset_parameters`. Or a function without arguments that makes a new module, whose parameters are taken.
         loss: from outputs (n, num_classes) and labels (n,) to losses (n,). By default cross-entropy.
         name: what the bank is called in results; by default the module's class. Stores tell banks apart by it and by
-            all that module, loss and start hold: numbers, texts, tensors, objects of these, hooks, and the globals that
-            their code reads. Code itself is told by the name of its function or class alone: give another name when you
-            change it. What cannot be told apart, such as a lambda, a closure, or a class inside a function, is refused
-            by stores unless you give a name, and then answer for it.
+            a checksum of what module, loss and start hold and of their code: numbers, texts, tensors, objects of these,
+            hooks, the source of functions and classes of yours, and the globals that it names. Libraries are told by
+            the names of what is used of them. What cannot be told apart, such as a lambda, or code without a source, is
+            refused by stores unless you give a name, and then answer for it. After you edit a file, import it anew:
+            its source is read from the file.
 
     Returns:
         A bank, which `audit` and the crafters take as they take `mlp(task)`.
@@ -106,23 +109,34 @@ def from_module(
     _check_start(bank)
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
         _check_outputs(bank, x, y)
-        bank = replace(bank, activations=_activations(bank.module(), x[:1]))
-        _check_records_apart(bank, x, y)
+        bank = replace(bank, activations=sum(one.numel() for one in _kept(bank.module(), x[:1])))
+        try:
+            _check_records_apart(bank, x, y)
+        except ValueError as error:
+            module = bank.module()
+            for value in module.parameters():
+                value.requires_grad_(value.is_floating_point())
+            for one in _kept(module, x):
+                if one.is_floating_point() and one.dtype.itemsize < 4:
+                    raise ValueError(
+                        f"module must compute in float32, got one that rounds to {one.dtype}: leave autocast out, and "
+                        "keep what is frozen in float32, too. Rounding passes for records that mix"
+                    ) from error
+            raise
     return bank
 
 
-def _activations(module: nn.Module, x: Tensor) -> int:
-    """How many numbers a forward pass keeps for the backward pass, its parameters left out."""
-    own, kept = {value.data_ptr() for value in module.parameters()}, 0
+def _kept(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """What a forward pass keeps for the backward pass, its parameters left out."""
+    own, kept = {value.data_ptr() for value in module.parameters()}, list[Tensor]()
 
     def keep(value: Tensor) -> Tensor:
-        nonlocal kept
-        kept += 0 if value.data_ptr() in own else value.numel()
+        kept.append(value)
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         module(x)
-    return kept
+    return [value for value in kept if value.data_ptr() not in own]
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -138,7 +152,7 @@ def _check_parameters(module: nn.Module) -> None:
         if value.dtype != torch.float32 or value.device.type != "cpu":
             raise ValueError(
                 f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: "
-                "use module.float().cpu()"
+                + ("hold real and imaginary parts as parameters of their own" if value.is_complex() else TO_FLOAT)
             )
 
 

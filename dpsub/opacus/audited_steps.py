@@ -407,6 +407,11 @@ def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) 
         bounds: of each parameter, in units of C; None for flat clipping.
     """
     rows = [_precise(torch.cat(one) if isinstance(one, list) else one) for one in gradients]
+    if len(counts := {len(one) for one in rows}) > 1:
+        raise ValueError(
+            f"optimizer must have gradients of the same records for all parameters, got {counts} of them: layers take "
+            "each word of packed sequences for a record, so pad sequences instead"
+        )
     norms = torch.stack(
         [torch.linalg.vector_norm(one.reshape(len(one), math.prod(one.shape[1:])), dim=1) for one in rows]
     )

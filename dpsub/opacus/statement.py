@@ -126,7 +126,8 @@ class PrivacyStatement:
         return (
             "In plain words: an attacker who knows all other records, and gives a label or another value of a record a "
             f"probability of {100 * prior:.4g} % before seeing the model, guesses whether the record has it and is "
-            f"right with a probability of at most {_percent(self.risk.accuracy)}. "
+            f"right with a probability of at most {_percent(self.risk.accuracy)}. Without the model that "
+            f"probability is {100 * max(prior, 1 - prior):.7g} %. "
             + (
                 f"The attacker becomes more than {_percent(sure)} sure that the record has it in at most one of "
                 f"{once_in:,} trainings."

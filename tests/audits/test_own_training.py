@@ -95,6 +95,32 @@ def test_estimators_take_the_result():
     assert truth / 3 < bound.epsilon < truth
 
 
+@pytest.mark.parametrize(("train", "steps"), [(others.deaf, None), (others.deaf_but_for_rounding, [1, 2])])
+def test_runs_of_a_training_that_ignores_its_seed_are_told_and_no_bound_of_them_is_valid(train, steps, store):
+    options = OPTIONS | {"runs": 200, "steps": steps}
+    with pytest.warns(UserWarning, match="^all runs of a world have the same score, whatever their seed") as told:
+        found = audit_training(train, store=store, **options)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="all runs of a world"):
+        loaded = audits.load(store)
+    assert loaded.identical(found)
+    for one in (found, loaded.isel(run=slice(3, 90))):
+        for found_at in dpsub.bound(one, delta=1e-5):
+            assert found_at.epsilon > 3
+            assert not found_at.valid
+            assert "whatever their seed" in found_at.note
+    assert not estimators.epsilon_lower_bound(found.score[:, 0], found.bit, delta=1e-5).valid
+    assert not estimators.risk_lower_bound(found.score[:, 0], found.bit).valid
+
+
+@pytest.mark.parametrize("train", [others.right_of_ten, others.one_normal])
+def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train):
+    for seed in range(50):
+        found = audit_training(train, **OPTIONS | {"seed": seed})
+        assert "seed_ignored" not in found.coords
+        assert dpsub.bound(found, delta=1e-5)[0].valid
+
+
 def test_processes_find_the_same_numbers(store):
     expected = audit_training(others.two_scores, **TWO)
     assert audit_training(others.two_scores, processes=2, store=store, **TWO).equals(expected)
@@ -157,6 +183,36 @@ def test_another_audit_is_refused_with_the_difference(store):
             audit_training(others.one_normal, store=store, **{"parameters": given, **OPTIONS, **change})
 
 
+def of_rate(rate):
+    calls = []
+
+    def train(bit, seed):
+        calls.append(seed)
+        return rate * others.one_normal(bit, seed)
+
+    return train
+
+
+def shifted(bit, seed, by):
+    return by + others.one_normal(bit, seed)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(others.one_normal, others.slow, id="function"),
+        pytest.param(of_rate(1.0), of_rate(2.0), id="closure"),
+        pytest.param(functools.partial(shifted, by=1), functools.partial(shifted, by=2), id="partial"),
+    ],
+)
+def test_another_function_is_refused_unless_failed_runs_are_tried_again(one, other, store):
+    found = audit_training(one, store=store, **OPTIONS)
+    assert audit_training(one, store=store, **OPTIONS).identical(found)
+    with pytest.raises(ValueError, match="another audit, .*\n  train: stored 'code and constants .*\n.* its code"):
+        audit_training(other, store=store, **OPTIONS)
+    assert audit_training(other, store=store, retry=True, **OPTIONS).identical(found)
+
+
 def failures(attributes):
     names = ("failed_runs", "failed_messages", "failed_with_z", "failed_with_z_prime")
     return [attributes[name] for name in names]
@@ -195,7 +251,7 @@ def test_runs_that_fail_cost_themselves_alone(store):
     assert told[0].filename == __file__
     assert f"60 of 60 models, {len(wrong)} failed, complete" in str(audits.status(store))
     with pytest.warns(UserWarning, match="runs failed"):  # stay as they are
-        assert audit_training(others.two_scores, store=store, **TWO).identical(found)
+        assert audit_training(others.fails_at_times, store=store, **TWO).identical(found)
     assert audit_training(others.two_scores, store=store, retry=True, **TWO).equals(whole)
     assert audits.load(store).equals(whole)
 
@@ -230,7 +286,7 @@ def test_runs_that_are_stored_together_find_the_same_numbers(store, monkeypatch)
     interrupted, _ = interrupted_at(31, others.fails_at_times)
     with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
         audit_training(interrupted, store=store, **TWO)
-    found = audit_training(others.fails_at_times, store=store, **TWO)
+    found = audit_training(interrupted, store=store, **TWO)
     assert found.equals(expected)
     assert failures(found.attrs) == failures(expected.attrs)
     with closing(sqlite3.connect(store)) as database:
@@ -377,9 +433,7 @@ def stopped(store, how, moments, processes=1):
     print(f"runs stored when stopped: {counts}")
     assert 0 < counts[0] < 60
     assert counts == sorted(counts)
-    assert audit_training(others.one_normal, store=store, **OPTIONS).equals(
-        audit_training(others.one_normal, **OPTIONS)
-    )
+    assert audit_training(others.slow, store=store, **OPTIONS).equals(audit_training(others.one_normal, **OPTIONS))
 
 
 @pytest.mark.slow  # any audit is killed in test_plans.py

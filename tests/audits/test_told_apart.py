@@ -1,7 +1,9 @@
 """No store answers for another audit: not for a model, nor for an observer, that differs from the stored one."""
 
+import re
 from dataclasses import dataclass, field
 from functools import partial
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -36,6 +38,11 @@ class Share(audits.Observer):
 
     def watch(self, bank, task, runs):
         return AfterStep(lambda: self.of * bank.scores())
+
+
+class TwiceShare(Share):
+    def watch(self, bank, task, runs):
+        return AfterStep(lambda: 2 * self.of * bank.scores())
 
 
 class Answered(Share):
@@ -142,6 +149,64 @@ def test_a_store_does_not_answer_for_another_observer(small, tmp_path):
     held = [Share(lambda scores: scores)]
     with pytest.raises(ValueError, match=r"got share\['of'\], which dpsub cannot tell apart: .* define `attributes`"):
         audited(small, tmp_path / "other.db", bank, metrics=held)
+    with pytest.raises(ValueError, match="observer_share: stored"):
+        audited(small, store, bank, metrics=[TwiceShare(1.0)])
     said = audited(small, tmp_path / "said.db", bank, metrics=[Answered(1.0)])
     assert said.attrs["of"] == "what I say"
     assert "observer_answered" not in said.attrs
+
+
+CELLS = (
+    """
+    import numpy as np, torch
+    from dataclasses import dataclass
+    from torch import nn
+    from dpsub import DPSGD, CanaryPair, audit, data, models
+
+    task = data.from_arrays(np.random.default_rng(0).random((12, 6)), np.arange(12) % 3)
+    spec = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=2, learning_rate=0.1)
+    canary = CanaryPair((task.x_train[2], 0), (task.x_train[2], 2), 2, "S4")
+
+    @dataclass
+    class Config:
+        rate: float = 1.0
+
+    def audited(module):
+        torch.manual_seed(0)
+        bank = models.from_module(module(), task)
+        found = audit(task, bank, canary, spec, runs=8, store=STORE, device="cpu", progress=False)
+        print(found.score.values.ravel().tolist())
+    """,
+    """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out, self.config = nn.Linear(6, 3), Config()
+
+        def forward(self, x):
+            return self.config.rate * self.out(x)
+
+    audited(Net)
+    """,
+)
+
+
+@pytest.mark.slow  # a kernel imports dpsub
+def test_a_class_of_a_notebook_whose_forward_changed_is_refused(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    setting, first = map(dedent, CELLS)
+    changed = first.replace("return ", "return 3 * ")
+
+    def printed(*cells):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+        nbclient.NotebookClient(notebook, allow_errors=True).execute()
+        return ["".join(out.get("text", out.get("evalue", "")) for out in cell.outputs) for cell in notebook.cells]
+
+    setting = f"STORE = {str(tmp_path / 'audit.db')!r}\n{setting}"
+    _, made, again, refused, restored = printed(setting, first, "audited(Net)", changed, first)
+    assert made.startswith("[")
+    assert again == restored == made
+    assert re.search(r"another audit, .*\n  model: .*code and values .*\ngive another path, or .* its code", refused)
+    assert printed(setting, first)[1] == made, "another kernel goes on"
+    assert refused.split(", asked for")[1] == printed(setting, changed)[1].split(", asked for")[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
-from torch.nn.functional import softmax
+from torch.nn.functional import cross_entropy, softmax
 
 from dpsub import audit, crafters, data, models
 
@@ -163,6 +163,23 @@ def test_clipbkd_has_the_label_that_the_reference_gives_least(task, spec):
     assert pair.z.y == int(probabilities.argmin())
     assert pair.z_prime.y == (pair.z.y + 1) % 10
     np.testing.assert_array_equal(pair.z.x, pair.z_prime.x)
+
+
+def without_five(outputs, labels):
+    return cross_entropy(outputs, labels, ignore_index=5, reduction="none")
+
+
+def test_clipbkd_has_no_label_that_the_loss_ignores(task, spec):
+    module = torch.nn.Linear(task.x_train.shape[1], 10)
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    bank = models.from_module(module, task, loss=without_five)
+    setting = spec(learning_rate=1.0)
+    pair = crafters.clipbkd(task, bank, setting, seed=0)
+    module = crafters.reference(task, bank, setting, seed=0).module
+    least = module(torch.tensor(pair.z.x)[None].double())[0].argsort()[:2].tolist()
+    assert least[0] == 5
+    assert pair.z.y == least[1]
 
 
 def test_clipbkd_of_nothing_is_refused(crafted):

@@ -55,6 +55,26 @@ def test_target_without_a_gradient_is_named(task, spec):
             craft(easy, models.linear(easy), spec(learning_rate=10.0), seed=0, target=1)
 
 
+def without_five(outputs, labels):
+    return cross_entropy(outputs, labels, ignore_index=5, reduction="none")
+
+
+@pytest.mark.parametrize("craft", INPUTS)
+def test_the_target_has_a_gradient_where_the_loss_ignores_a_label(task, craft, spec):
+    module = torch.nn.Linear(task.x_train.shape[1], 10)
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    bank = models.from_module(module, task, loss=without_five)
+    found = crafters.reference(task, bank, spec(learning_rate=1.0), seed=0)
+    assert task.y_train[found.confidence.argmin()] == 5
+    seen = np.where(task.y_train == 5, np.inf, found.confidence)
+    assert found.slot == seen.argmin()
+    pair = craft(task, bank, spec(learning_rate=1.0), seed=0, **SHORT.get(craft, {}))
+    assert pair.slot == found.slot
+    with pytest.raises(ValueError, match="or choose another target, of a label that the loss does not ignore"):
+        craft(task, bank, spec(), seed=0, target=int(found.confidence.argmin()))
+
+
 def test_the_reference_is_the_model_that_crafters_look_at(task, spec):
     model = models.mlp(task, (4,))
     found, pair = crafters.reference(task, model, spec(), seed=2), crafters.mislabeled(task, model, spec(), seed=2)

@@ -71,17 +71,18 @@ ROADS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("mark", "note"), [("in_sample", "the judged models were learned from"), ("seed_ignored", "whatever their seed")]
+)
 @pytest.mark.parametrize("road", ROADS)
-def test_the_mark_in_sample_stays_on_every_road(road, tmp_path):
-    clean, marked = (
-        epsilon_lower_bound(*ROADS[road](s, tmp_path), delta=DELTA) for s in (scores(), scores("in_sample"))
-    )
+def test_a_mark_stays_on_every_road(road, mark, note, tmp_path):
+    clean, marked = (epsilon_lower_bound(*ROADS[road](s, tmp_path), delta=DELTA) for s in (scores(), scores(mark)))
     for one, other in zip(np.atleast_1d(clean), np.atleast_1d(marked), strict=True):
         assert one.valid
         assert one.epsilon > 0
         assert not other.valid
         assert other.epsilon == one.epsilon
-        assert "the judged models were learned from" in other.note
+        assert note in other.note
 
 
 @pytest.mark.parametrize("road", [name for name in ROADS if name != "concatenated"])

@@ -1,14 +1,17 @@
 """What a bank of a module is known by: all that its scores depend on, or a sentence that says what it cannot tell."""
 
 import copy
+import importlib
+import linecache
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -105,6 +108,16 @@ def by(scale):
     return decorated
 
 
+@wraps(nn.functional.cross_entropy)
+def halves_by_another_name(outputs, labels):
+    return squares(outputs, labels) / 2
+
+
+@wraps(nn.functional.cross_entropy)
+def squares_by_another_name(outputs, labels):
+    return squares(outputs, labels)
+
+
 @by(2.0)
 def decorated_squares(outputs, labels):
     return squares(outputs, labels)
@@ -115,6 +128,32 @@ def closed(scale):
         return scale * squares(outputs, labels)
 
     return loss
+
+
+@cache
+def remembered(rate):
+    return SCALE * rate
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int = 2
+
+
+def halving():
+    class Local(Net):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    return Local()
+
+
+def doubling():
+    class Local(Net):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    return Local()
 
 
 def weighted(*weights):
@@ -195,6 +234,10 @@ DIFFERENT = {
         for w in (1.0, 2.0)
     ],
     "function of a partial": [{"loss": partial(one)} for one in (squares, scaled_squares)],
+    "functions that pass for a library's": [{"loss": one} for one in (halves_by_another_name, squares_by_another_name)],
+    "lambda in a function of a library's": [{"made": ours(way=torch.vmap(partial(Net, rate=r)))} for r in (1, 2)],
+    "classes in functions": [{"made": make} for make in (halving, doubling)],
+    "named tuple": [{"made": ours(own=Pair(value))} for value in (1, 2)],
     "closures": [{"loss": closed(scale)} for scale in (1.0, 2.0)],
     "method of a module": [{"loss": weighted(w).forward} for w in (1.0, 2.0)],
     "float": [{"made": ours(rate=rate)} for rate in (1.0, 2.0)],
@@ -250,6 +293,89 @@ def test_what_a_module_reads_elsewhere_is_part_of_it(task, monkeypatch):
     assert told()[0] != before[0], "a global of another file"
 
 
+def test_a_global_that_a_remembered_function_reads_is_part_of_it(task, monkeypatch):
+    before = repr(bank(task, ours(way=remembered)))
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
+    assert repr(bank(task, ours(way=remembered))) != before
+
+
+OWN = """
+import torch
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Config:
+    rate: float = 1.0
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.out, self.config = nn.Linear(64, 10), Config()
+
+class Net(Base):
+    @torch.no_grad()
+    def unused(self):
+        return 1
+
+    def forward(self, x):
+        return scaled(self.out(x.flatten(1)) * self.config.rate)
+
+def scaled(x):
+    return 1.0 * x
+
+def loss(outputs, labels):
+    return scaled(nn.functional.cross_entropy(outputs, labels, reduction="none"))
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Imports a file of one's own with this text, as a new process would."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def imported(text):
+        (tmp_path / "files_of_ones_own.py").write_text(text)
+        linecache.clearcache()
+        sys.modules.pop("files_of_ones_own", None)
+        return importlib.import_module("files_of_ones_own")
+
+    yield imported
+    sys.modules.pop("files_of_ones_own", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("self.out(x.flatten(1)) *", "3 * self.out(x.flatten(1)) *", id="forward"),
+        pytest.param("1.0 * x", "2.0 * x", id="function that it calls"),
+        pytest.param("torch.manual_seed(0)", "torch.manual_seed(0 + 0)", id="class that it derives from"),
+        pytest.param("return 1\n", "return 2\n", id="decorated method"),
+        pytest.param("rate: float = 1.0", "rate: float = 1.0\n    more = 2", id="class of an attribute"),
+        pytest.param('reduction="none"', 'label_smoothing=0.1, reduction="none"', id="loss"),
+    ],
+)
+def test_code_is_part_of_a_bank(task, own, old, new):
+    def told(text):
+        there = own(text)
+        made = bank(task, there.Net, loss=there.loss)
+        assert made.untold == ()
+        return repr(made)
+
+    first = told(OWN)
+    assert told(OWN.replace(old, new)) != first
+    assert told(OWN) == first
+
+
+def test_a_file_that_is_edited_after_it_was_read_is_still_the_code_that_runs(task, own):
+    there = own(OWN)
+    before = repr(bank(task, there.Net))
+    Path(there.__file__).write_text(OWN.replace("1.0 * x", "2.0 * x"))
+    assert repr(bank(task, there.Net)) == before
+
+
 SAME = {
     "loss": {"loss": weighted(2.0)},
     "decorated": {"loss": decorated_squares},
@@ -259,6 +385,9 @@ SAME = {
     "parametrization": {"made": partial(parametrized, 2.0)},
     "fresh": {"made": partial(tied, 0), "start": "fresh"},
     "start": {"made": Net, "start": partial(Net, rate=1)},
+    "closure": {"loss": closed(1.0)},
+    "class in a function": {"made": halving},
+    "named tuple": {"made": ours(own=Pair(1))},
 }
 
 
@@ -283,11 +412,11 @@ def test_reprs_are_the_same_in_another_process(task):
     assert there.splitlines() == [repr(bank(task, **{"made": Net, **one})) for one in SAME.values()]
 
 
-def test_modules_of_layers_that_show_what_they_are_keep_the_reprs_that_results_are_stored_with():
+def test_a_module_of_torchs_layers_keeps_the_repr_that_stores_hold():
     rng = np.random.default_rng(0)
     task = data.from_arrays(rng.random((4, 1, 28, 28)), [0, 1, 2, 9])
     head = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    stored = "Sequential(1×28×28 to 10, 7850 parameters, fresh start, cfbd83d4)"
+    stored = "Sequential(1×28×28 to 10, 7850 parameters, fresh start, code and values 9cfc323f)"
     assert repr(models.from_module(head, task, start="fresh")) == stored
 
 
@@ -299,21 +428,19 @@ class Locked:
         return self
 
 
-def local():
-    class Local(Net):
-        pass
-
-    return Local()
+def without_source():
+    names = {}
+    exec("class Typed(Net):\n    def forward(self, x):\n        return super().forward(x) / 2", globals(), names)
+    return names["Typed"]()
 
 
 UNTOLD = {
     "lambda as a loss": ({"loss": lambda outputs, labels: squares(outputs, labels)}, ("loss",)),
-    "closure as a loss": ({"loss": closed(1.0)}, ("loss",)),
     "lambda in a partial": ({"loss": partial(lambda k, o, y: k * squares(o, y), 2.0)}, ("loss",)),
     "lambda as an attribute": ({"made": ours(way=lambda x: x)}, ("module.way",)),
     "lambda in a dictionary": ({"made": ours(ways={"up": [lambda x: x]})}, ("module.ways['up'][0]",)),
     "object that cannot be copied": ({"made": ours(own=Locked())}, ("module.own.lock",)),
-    "class in a function": ({"made": local}, ("module",)),
+    "class without a source": ({"made": without_source}, ("module.forward",)),
     "closure as a hook": (
         {"made": lambda: hooked(lambda module, args, output: output)},
         ("module.out._forward_hooks[0]",),

@@ -44,6 +44,50 @@ def of_old_weight_norm():
         return flat(nn.utils.weight_norm(nn.Linear(64, 10)))
 
 
+class Autocast(nn.Module):
+    """A layer that autocast computes in bfloat16, and one after it that it need not."""
+
+    def __init__(self, *, frozen=False):
+        super().__init__()
+        self.first, self.out, self.frozen = nn.Linear(64, 16).requires_grad_(not frozen), nn.Linear(16, 10), frozen
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inner = self.first(x.flatten(1)).tanh()
+            outputs = inner if self.frozen else self.out(inner)
+        return self.out(outputs.float()) if self.frozen else outputs.float()
+
+
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.out = DPLSTM(8, 4, batch_first=True), nn.Linear(4, 10)
+
+    def forward(self, x):
+        _, (last, _) = self.read(nn.utils.rnn.pack_padded_sequence(x, [8] * len(x), batch_first=True))
+        return self.out(last[-1])
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64, 10, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x.flatten(1) @ self.weight).real
+
+
+class Stored(nn.Module):
+    """A frozen layer that is kept in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(64, 16).bfloat16().requires_grad_(False), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.out(self.first(x.flatten(1).bfloat16()).float())
+
+
 @pytest.fixture(scope="module")
 def task(module_of):
     return module_of("attention")[0]
@@ -52,10 +96,16 @@ def task(module_of):
 ALONE = "module must treat each record by itself, got one whose "
 RANDOM = "module must draw randomness in nn.Dropout layers only, .* from call to call in "
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record, got from it: "
+ROUNDS = "module must compute in float32, got one that rounds to torch.bfloat16: leave autocast out"
 REFUSED = [
     (None, "module must be a torch.nn.Module, got a NoneType"),
     (flat(nn.Linear(64, 10)).requires_grad_(False), "module must have a parameter that requires a gradient, got none"),
     (flat(nn.Linear(64, 10)).double(), "module must have float32 parameters on the CPU, got torch.float64"),
+    (Complex(), r"on the CPU, got torch.complex64 .*: hold real and imaginary parts as parameters of their own"),
+    (Autocast(), ROUNDS),
+    (Autocast(frozen=True), ROUNDS),
+    (Stored(), ROUNDS),
+    (Packed(), BY_VMAP + ".*pad sequences instead of packing them"),
     (flat(nn.LazyLinear(10)), "module must have parameters of known shapes, got a lazy layer: call the module once"),
     (of_old_weight_norm(), r"module must be one that copy.deepcopy can copy \(torch.nn.utils.parametrizations has a"),
     (flat(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), "Opacus can .* it says:\n  .*BatchNorm"),

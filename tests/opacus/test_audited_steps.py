@@ -317,6 +317,12 @@ def test_what_a_step_cannot_be_audited_with_is_named(private):
     with pytest.raises(ValueError, match="the 4 parameters that it had when it was wrapped, got 3"):
         trained.step()
     trained = private()
+    audited(trained)
+    for number, parameter in enumerate(trained.parameters):
+        parameter.grad_sample = torch.ones(4 - (number == 1), *parameter.shape)
+    with pytest.raises(ValueError, match="of the same records for all parameters, got {3, 4} of them: .* packed"):
+        trained.optimizer.step()
+    trained = private()
     auditor = audited(trained)
     with torch.no_grad():
         trained.parameters[0].fill_(math.inf)

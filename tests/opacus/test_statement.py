@@ -61,6 +61,12 @@ def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(
     rare = privacy_statement(steps, delta=1e-2, prior=0.02)
     assert rare.risk == accounting.risk(**{**asked, "delta": 1e-2}, prior=0.02)
     assert "a probability of 2 % before" in str(rare).replace("\n", " ")
+    for one, guessed in (
+        (rare, "98 %"),
+        (statement, "50 %"),
+        (privacy_statement(steps, delta=1e-5, prior=0.9), "90 %"),
+    ):
+        assert f"%. Without the model that probability is {guessed}." in paragraphs(str(one))["In"]
     assert "in at most one of 100 trainings" in str(rare).replace("\n", " ")
 
 
