@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         proxy_labels,
     )
     from dpsub.estimators import bound
-    from dpsub.figures import findings, pictures
+    from dpsub.figures import findings
     from dpsub.worst_case import audit_worst_case
 
 __all__ = [
@@ -50,7 +50,6 @@ __all__ = [
     "models",
     "one_run_dataset",
     "opacus",
-    "pictures",
     "proxy_labels",
     "trainers",
 ]
@@ -75,7 +74,6 @@ _NAMES = {
 _MODULES = {
     "distinguishers": "audits.distinguishers",
     "findings": "figures.findings",
-    "pictures": "figures.pictures",
 }
 
 

@@ -3,10 +3,12 @@
 import ast
 import graphlib
 import importlib
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from pathlib import Path
 
@@ -36,6 +38,24 @@ ROOMS = {
     "crafters": CORE | {"data", "models", "trainers"},
     "audits": CORE | {"data", "models", "trainers", "crafters"},
 }
+# Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
+BUDGETS = {
+    "_core": 847,
+    "accounting": 1_547,
+    "estimators": 2_220,
+    "figures": 458,
+    "opacus": 1_236,
+    "data": 584,
+    "models": 1_362,
+    "trainers": 999,
+    "crafters": 1_340,
+    "audits": 3_653,
+    "__init__": 77,
+    "_version": 1,
+    "worst_case": 113,
+}
+TOP = ("__init__", "_version", "worst_case")
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -68,6 +88,18 @@ def test_every_room_has_its_place_and_is_packaged():
     assert there == {*ROOMS, "__init__", "_version"}
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert set(packaged) == {module_of(path) for path in PACKAGE.rglob("__init__.py")}
+    assert set(BUDGETS) == there
+
+
+def test_studies_are_found_by_an_editable_install_and_are_in_no_wheel():
+    """setuptools puts the checkout on the path if all packages lie in it: then a notebook runs from any folder."""
+    how = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert how["package-dir"] == {"": "."}
+    assert all(name.split(".")[0] == "dpsub" for name in how["packages"])
+    for path in FILES:
+        assert not any(name.split(".")[0] in ("own_code", "studies") for name in imported(path)), path
+    for topic in (ROOT / "studies").glob("*/"):
+        assert (topic / "__init__.py").exists() or not list(topic.glob("*.py")), topic
 
 
 def test_there_are_files_to_look_at():
@@ -117,9 +149,23 @@ def test_inside_a_room_there_are_no_circles():
     assert list(order.static_order())
 
 
-def test_files_are_of_one_idea():
-    for path in FILES:
-        assert len(path.read_text().splitlines()) <= 450, path
+def lines_of_code(path):
+    """How many lines of a file are neither blank, nor only a comment, nor part of a docstring."""
+    source = path.read_text()
+    bodies = [body for node in ast.walk(ast.parse(source)) if isinstance(body := getattr(node, "body", None), list)]
+    texts = [
+        line for body in bodies for line in body
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
+    ]  # fmt: skip
+    docstrings = {number for text in texts for number in range(text.lineno, text.end_lineno + 1)}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in BLANK]
+    return len({number for token in tokens for number in range(token.start[0], token.end[0] + 1)} - docstrings)
+
+
+@pytest.mark.parametrize("room", BUDGETS)
+def test_a_room_keeps_its_budget(room):
+    files = [PACKAGE / f"{room}.py"] if room in TOP else [*(PACKAGE / room).rglob("*.py")]
+    assert sum(map(lines_of_code, files)) <= BUDGETS[room]
 
 
 def test_statistics_import_without_torch_and_dpsub_is_light():
@@ -127,7 +173,7 @@ def test_statistics_import_without_torch_and_dpsub_is_light():
         "import sys, dpsub; heavy = {'torch', 'numpy', 'scipy', 'matplotlib', 'xarray'} & set(sys.modules);"
         "assert not heavy, heavy; import dpsub.estimators;"
         "heavy = {'torch', 'matplotlib', 'xarray', 'pandas', 'dp_accounting', 'prv_accountant'} & set(sys.modules);"
-        "assert not heavy, heavy; import dpsub.figures.findings, dpsub.figures.pictures, dpsub.worst_case;"
+        "assert not heavy, heavy; import dpsub.figures.findings, dpsub.worst_case;"
         "assert not {'torch', 'IPython'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)
@@ -251,8 +297,9 @@ def test_notebooks_glue_in_their_last_cell_alone(path):
 def test_what_a_readers_copy_lacks_is_missed_in_its_first_cell(path):
     cells = copies.for_readers(nbformat.read(path, as_version=4)).cells
     first, *others = [cell for cell in cells if cell.cell_type == "code"]
-    if any("own_code" in cell.source for cell in others):
-        assert "own_code" in first.source
+    for name in ("own_code", "studies."):
+        if any(name in cell.source for cell in others):
+            assert name in first.source
 
 
 @NOTEBOOKS

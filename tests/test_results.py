@@ -67,7 +67,7 @@ def test_further_repeats_differ_from_the_first_in_their_seed_alone():
     for store in repeats:
         first, again = load(store.parents[1] / store.name), load(store)
         number = int(store.parent.name.removeprefix("repeat="))
-        assert again.seed == audits.repeat_seeds(first.seed, number + 1)[number], store
+        assert again.attrs["seed"] == audits.repeat_seeds(first.attrs["seed"], number + 1)[number], store
         assert again.attrs.get("canary_cosine", 0) == pytest.approx(first.attrs.get("canary_cosine", 0), rel=1e-6)
         assert [again.attrs[name] for name in same] == [first.attrs[name] for name in same], store
         for of_one in np.atleast_2d(first.score.isel(step=-1)):
@@ -116,7 +116,7 @@ def test_figure_3_has_gradients_near_the_accountant_and_records_beyond_add_remov
 def final_bounds(*patterns, by):
     """Of the audits with the seed 0, a row each: stores of the preset, and where they are among repeats the first."""
     stored = [load(path) for pattern in patterns for path in PAPER.glob(pattern)]
-    assert all(one.seed == 0 and one.sizes["run"] == 2500 for one in stored)
+    assert all(one.attrs["seed"] == 0 and one.sizes["run"] == 2500 for one in stored)
     first = [one.isel(repeat=0) if "repeat" in one.dims else one for one in stored]
     last = findings.last_step(first, delta=1e-5).set_index(["scenario", by]).sort_index()
     assert last.index.is_unique

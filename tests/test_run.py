@@ -287,7 +287,10 @@ def book(run, tmp_path, monkeypatch):
     own, results = tmp_path / "notebooks/own_code", tmp_path / "results/paper"
     own.mkdir()
     results.mkdir(parents=True)
-    (own / "helper.py").write_text("from own_code.deeper import c\n")
+    (own / "helper.py").write_text("from own_code.deeper import c\nuses = 'studies.topic.drawn'\n")
+    for place in ("topic", "other_topic"):
+        (tmp_path / "studies" / place).mkdir(parents=True)
+        (tmp_path / "studies" / place / "drawn.py").write_text("e = 1\n")
     (own / "deeper.py").write_text("c = '../results/found.json'\n")
     (own / "unused.py").write_text("d = 1\n")
     (tmp_path / "results/found.json").write_text("1")
@@ -352,6 +355,8 @@ def with_an_interrupted_copy(root):
         (edited("notebooks/params/small.yaml", "page:\n  points: 4\n"), ["page"]),
         (edited("notebooks/own_code/helper.py"), ["page"]),
         (edited("notebooks/own_code/deeper.py"), ["page"]),
+        (edited("studies/topic/drawn.py"), ["page"]),
+        (edited("studies/other_topic/drawn.py"), []),
         (edited("results/found.json"), ["page"]),
         (edited("results/paper/kept.csv"), ["page"]),
         (edited("results/paper/new.csv"), ["page"]),

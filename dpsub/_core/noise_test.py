@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from dpsub._core.random_streams import stream
 
 SCALES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95])  # standard deviations that are bet on, where 1 is claimed
-AGREEING = np.array([0.6, 0.75, 0.95, 0.999])  # shares of signs that are bet on, where ½ is claimed
 SHIFTS = np.array([-1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0])  # of the sum, as shares of the records' sum
 LARGER = 1.1  # the noise may be, than what it was so far
 ENOUGH = 100  # numbers that say how large the noise is
-SAMPLE = 256  # coordinates whose signs are looked at
+SAMPLE = 256  # coordinates that are compared with those of earlier steps, or of another parameter
 REMEMBERED = 1_000  # steps
+RECENT = 8  # steps, in which other clipping leaves about the same of the records
+ROUNDED = 1e-9  # of an earlier residue's energy, which rounding may leave where it is known
 SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, at each step
 
 Array = NDArray[np.float64]
-Signs = NDArray[np.bool_]
 
 
 class Left(NamedTuple):
@@ -30,44 +30,44 @@ class Left(NamedTuple):
 
     Attributes:
         squares: (parameters,) r·r of each parameter.
-        sampled: whether r is positive at the places of `NoiseTest.sample`.
-        starts: the same for the first `SAMPLE` entries of each parameter, all parameters in a row.
+        sampled: (2, places) r and S at `NoiseTest.places`.
         product: r·S of all parameters.
         records: S·S of all parameters.
     """
 
     squares: Array
-    sampled: Signs
-    starts: Signs
+    sampled: Array
     product: float
     records: float
 
     @classmethod
-    def of(cls, residue: Array, records: Array, sizes: Sequence[int], sample: NDArray[np.int64]) -> Left:
+    def of(cls, residue: Array, records: Array, sizes: Sequence[int], places: NDArray[np.int64]) -> Left:
         """Of r and S (coordinates,), all parameters in a row."""
-        parts = np.split(residue, np.cumsum(sizes)[:-1])
-        squares = np.array([one @ one for one in parts])
-        starts = np.concatenate([one[:SAMPLE] for one in parts])
-        return cls(squares, residue[sample] > 0, starts > 0, float(residue @ records), float(records @ records))
+        squares = np.array([one @ one for one in np.split(residue, np.cumsum(sizes)[:-1])])
+        sampled = np.stack([residue[places], records[places]])
+        return cls(squares, sampled, float(residue @ records), float(records @ records))
 
 
 class NoiseTest:
     r"""Bets that the noise of DP-SGD is not what is claimed: independent Gaussian, of standard deviation σC everywhere.
 
     The residue of a step is the released sum without the records' clipped gradients and the canary, in units of σC. If
-    the optimizer is right it is N(0, 1) in each coordinate, and its signs are fair coins, whatever happened before. So
-    each likelihood ratio below has the mean 1, given the past, and so has any mean of them that the past chooses. A
-    share 1/(t(t + 1)) of the first wealth waits for step t and is then multiplied by the ratios of that step and all
-    later ones, so that a fault may begin late. The wealth ever reaches 1/alpha with probability at most alpha (Ville),
-    however long one watches.
+    the optimizer is right it is N(0, 1) in each coordinate, whatever happened before. So each likelihood ratio below
+    has a mean of at most 1, given the past, and so has any mean of them that the past chooses. A share 1/(t(t + 1)) of
+    the first wealth waits for step t and is then multiplied by the ratios of that step and all later ones, so that a
+    fault may begin late. The wealth ever reaches 1/alpha with probability at most alpha (Ville), however long one
+    watches.
 
-    - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in all parameters and in each.
-    - *comes again*: more than half of the signs of a sample of coordinates are those of an earlier step.
-    - *shared*: more than half of a parameter's first signs are those of an earlier parameter.
+    - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in each parameter, and in all less their share of S.
+    - *comes again*: the same of what remains in a sample of coordinates when S, the means of the earlier and of the
+      latest residues, and the residue of one earlier step are fitted to the residue and taken out.
+    - *shared*: the same of a parameter's first coordinates, less S and the residue of an earlier parameter.
     - *clipping*: N(βS, c²) against N(0, c²), where S is the records' clipped sum, for a few β; c is 1, or a tenth more
       than the past's residues where these are larger.
 
-    Signs do not depend on the scale, and c grows with it: more noise than is claimed is no fault.
+    Only *clipping* is about the records. A step may clip in another way, which leaves B in the residue, a function of
+    the records and of the past: N(B, 1) has more energy than N(0, 1) in every subspace that does not depend on the
+    step's noise (Anderson), and so has noise that is larger than is claimed. Neither is a fault.
 
     Args:
         alpha: the probability with which noise that is right is called wrong.
@@ -75,63 +75,81 @@ class NoiseTest:
         seed: of the sample of coordinates.
 
     Attributes:
-        sample: the sampled coordinates, of all parameters in a row.
-        fault: in words, what is wrong with the noise; None if nothing was found.
-        found_at: the number of steps after which it was found.
-        clipping: in words, how the released sums differ from those of clipped gradients; None if they do not. It is a
-            message and no verdict: other clipping may be private, too.
+        places: the coordinates that are compared: a sample of all, and the first ones of each parameter.
+        found_at: the number of steps after which a fault was found; None if none was.
+        repeats: in words, which noise comes again or is shared; None if none was found.
+        clipping: in words, how the released sums differ from those of clipped gradients; None if they do not, or if
+            `repeats`: what such noise and the records have in common is no chance. It is a message and no verdict:
+            other clipping may be private, too.
     """
 
     def __init__(self, alpha: float, sizes: Sequence[int], seed: int) -> None:
-        self.fault: str | None = None
         self.found_at: int | None = None
+        self.repeats: str | None = None
         self.clipping: str | None = None
-        self._goal, self._sizes, self._steps = -math.log(alpha), np.array(sizes, dtype=float), 0
+        self._goal, self._sizes, self._steps = -math.log(alpha), np.array([sum(sizes) - 1, *sizes], dtype=float), 0
         self._scales = np.full((1 + len(sizes), len(SCALES)), -np.inf)  # log-wealth: of all parameters, and of each
         rng, total = stream(seed, "audit", 1), sum(sizes)
-        self.sample: NDArray[np.int64] = np.sort(rng.choice(total, min(SAMPLE, total), replace=False))
-        self._remembered = np.zeros((0, len(self.sample)), dtype=np.float32)  # ±1
+        ends = np.cumsum(sizes)
+        firsts = [end - size + np.arange(min(size, SAMPLE)) for end, size in zip(ends, sizes, strict=True)]
+        compared = [np.sort(rng.choice(total, min(SAMPLE, total), replace=False)), *firsts]
+        self.places: NDArray[np.int64] = np.concatenate(compared)
+        self._ends = np.cumsum([len(one) for one in compared])[:-1]
+        self._remembered = np.zeros((0, len(compared[0])))
         self._again = self._shared = -math.inf
         self._shifts = np.full(len(SHIFTS), -np.inf)
-        self._products = self._squares = self._energy = 0.0
-        self._repeated, self._shares = 0, (0, 0)
+        self._products = self._squares = 0.0
+        self._energy = np.zeros(1 + len(sizes))
+        self._place, self._shares = 0, (0, 0)
+
+    @property
+    def fault(self) -> str | None:
+        """In words, what is wrong with the noise, as all steps show it; None if nothing was found."""
+        if self.found_at is None or self.repeats:
+            return self.repeats
+        everywhere = self._place == 0 or len(self._sizes) == 2
+        where = "all parameters" if everywhere else f"parameter {self._place - 1}"
+        scale = math.sqrt(self._energy[self._place] / self._sizes[self._place] / self._steps)
+        about = "less than" if self.clipping else f"about {100 * scale:.0f} % of"  # it would count the records' share
+        return f"it has {about} the standard deviation that is claimed, in {where}"
 
     def observe(self, left: Left) -> None:
         """Take one more step."""
         self._steps += 1
-        all_squares, all_sizes = (np.append(one.sum(), one)[:, None] for one in (left.squares, self._sizes))
-        ratios = all_squares * (1 - SCALES**-2) / 2 - all_sizes * np.log(SCALES)
-        self._scales = self._grown(self._scales, ratios)
-        self._bet_on_repeats(left.sampled)
-        self._bet_on_sharing(np.split(left.starts, np.cumsum(np.minimum(self._sizes, SAMPLE))[:-1].astype(int)))
-        self._bet_on_records(left.product, left.records)
-        self._energy += left.squares.sum()
-        if self.fault is None:
+        of_records = left.product**2 / max(left.records, sys.float_info.min)
+        squares = np.append(left.squares.sum() - of_records, left.squares)
+        self._scales = self._grown(self._scales, _too_little(squares, self._sizes))
+        sampled, *starts = np.split(left.sampled, self._ends, axis=1)
+        self._bet_on_repeats(*sampled)
+        self._bet_on_sharing(starts)
+        if not self.repeats:
+            self._bet_on_records(left.product, left.records)
+        self._energy += squares
+        if self.found_at is None:
             self._judge()
 
     def _grown(self, wealth: Any, ratios: Any) -> Any:
         """The log-wealth after this step, with what has waited for it."""
         return np.logaddexp(wealth, -math.log(self._steps * (self._steps + 1))) + ratios
 
-    def _bet_on_repeats(self, now: Signs) -> None:
-        signs = np.where(now, np.float32(1), np.float32(-1))
+    def _bet_on_repeats(self, residue: Array, records: Array) -> None:
         if len(self._remembered):
-            agreeing = (self._remembered @ signs + now.size).astype(int) // 2
-            ratios = _by_count(now.size)[agreeing]
+            means = self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)
+            ratios = _too_little_besides(residue, [records, *means], self._remembered)
             self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(len(ratios))))
-            self._repeated = self._steps - len(self._remembered) + int(agreeing.argmax())
-        self._remembered = np.vstack([self._remembered, signs])[-REMEMBERED:]
+        self._remembered = np.vstack([self._remembered, residue])[-REMEMBERED:]
 
-    def _bet_on_sharing(self, starts: Sequence[Signs]) -> None:
-        # Given the parameters before it, the signs of one are fair coins, so these ratios may be multiplied.
+    def _bet_on_sharing(self, starts: Sequence[Array]) -> None:
+        # Given the parameters before it, the noise of one is new, so these ratios may be multiplied.
         longest, best, grown = 0, 0.0, 0.0
-        for place, signs in enumerate(starts[1:], start=1):
-            same = min(starts[longest].size, signs.size)
-            growth = _seldom(_by_count(same)[np.count_nonzero(starts[longest][:same] == signs[:same])])
+        for place, (residue, records) in enumerate(starts[1:], start=1):
+            earlier = starts[longest][0]
+            same = min(earlier.size, residue.size)
+            growth = _seldom(float(_too_little_besides(residue[:same], [records[:same]], earlier[None, :same])[0]))
             grown += growth
             if growth > best:
                 best, self._shares = growth, (place, longest)
-            if signs.size > starts[longest].size:
+            if residue.size > earlier.size:
                 longest = place
         if len(starts) > 1:
             self._shared = self._grown(self._shared, grown)
@@ -139,9 +157,9 @@ class NoiseTest:
     def _bet_on_records(self, product: float, square: float) -> None:
         self._products += product
         self._squares += square
-        seen = (self._steps - 1) * self._sizes.sum()
+        seen = (self._steps - 1) * self._sizes[1:].sum()
         if seen >= ENOUGH:
-            spread = max(1.0, LARGER**2 * self._energy / seen)
+            spread = max(1.0, LARGER**2 * self._energy[1:].sum() / seen)
             self._shifts = self._grown(self._shifts, (SHIFTS * product - SHIFTS**2 * square / 2) / spread)
         wealth = float(np.logaddexp.reduce(self._shifts)) - math.log(len(SHIFTS))
         if self.clipping is None and wealth >= self._goal:
@@ -153,29 +171,44 @@ class NoiseTest:
 
     def _judge(self) -> None:
         by_place = np.logaddexp.reduce(self._scales, axis=1) - math.log(len(SCALES) * 2)
-        by_place[1:] -= math.log(len(self._sizes))  # half of the wealth is bet on all parameters, half on each
+        by_place[1:] -= math.log(len(by_place) - 1)  # half of the wealth is bet on all parameters, half on each
         wealths = np.array([np.logaddexp.reduce(by_place), self._again, self._shared])
         if np.logaddexp.reduce(wealths) - math.log(len(wealths)) < self._goal:
             return
         self.found_at = self._steps
-        kind = int(np.flatnonzero(wealths >= min(self._goal, wealths.max()))[0])
-        if kind == 1:
-            self.fault = f"the noise of step {self._steps:,} repeats that of step {self._repeated:,}"
-        elif kind == 2:
-            self.fault = "parameter {} has the noise of parameter {}".format(*self._shares)
-        else:
-            place = int(by_place.argmax())
-            where = "all parameters" if place == 0 else f"parameter {place - 1}"
-            scale = SCALES[self._scales[place].argmax()]
-            self.fault = f"it has about {100 * scale:.0f} % of the standard deviation that is claimed, in {where}"
+        kind = int(wealths.argmax())
+        if kind == 0:
+            self._place = int(by_place.argmax())
+            return
+        self.clipping = None
+        if kind == 2:
+            self.repeats = "parameter {} has the noise of parameter {}".format(*self._shares)
+            return
+        *earlier, now = self._remembered
+        alike = [abs(one @ now) / np.linalg.norm(one) for one in earlier]
+        repeated = self._steps - len(earlier) + int(np.argmax(alike))
+        self.repeats = f"the noise of step {self._steps:,} repeats that of step {repeated:,}"
 
 
-@lru_cache
-def _by_count(of: int) -> Array:
-    """The log-ratio of 0, 1, ..., `of` agreeing signs: the mean over the shares that are bet on, against ½."""
-    count = np.arange(of + 1)[:, None]
-    ratios = count * np.log(2 * AGREEING) + (of - count) * np.log(2 * (1 - AGREEING))
-    means: Array = np.logaddexp.reduce(ratios, axis=1) - math.log(len(AGREEING))
+def _too_little(squares: Array, numbers: Any) -> Array:
+    """The log-ratios (..., scales) of so many numbers with these sums of squares, if they have less than N(0, 1)."""
+    ratios: Array = squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES)
+    return ratios
+
+
+def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) -> Array:
+    """The log-ratios of too little noise in a residue, less `known` sums and each of the earlier ones (residues, n).
+
+    They are fitted by least squares, and each takes one of the n numbers away: the last known ones are left out where
+    there are few.
+    """
+    basis = np.linalg.qr(np.reshape(known[: len(residue) // 4], (-1, len(residue))).T)[0]
+    residue = residue - basis @ (basis.T @ residue)
+    squares = np.einsum("ij,ij->i", earlier, earlier)
+    besides = np.maximum(squares - ((earlier @ basis) ** 2).sum(axis=1), ROUNDED * squares + sys.float_info.min)
+    left = residue @ residue - (earlier @ residue) ** 2 / besides
+    ratios = _too_little(left, len(residue) - basis.shape[1] - 1)
+    means: Array = np.logaddexp.reduce(ratios, axis=1) - math.log(len(SCALES))
     return means
 
 

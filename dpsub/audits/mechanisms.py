@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
@@ -24,9 +25,10 @@ MECHANISM = "mechanism"  # the attribute `audited`
 SPREAD = 1.0  # the records' norms lie so many powers of ten around max_grad_norm
 ERRORS = 5.0  # standard errors of the records' share that no noise explains
 LEAST_SHARE = 1e-3  # of it, which rounding may leave; and the least sum, in units of max_grad_norm
+CALLS = 20  # with the same gradients: discrete noise on one parameter may be equal in several by chance
 NOT_NEW = (
-    "the same gradients gave the same sum twice: step adds no noise, or draws it from the same seed or key at each "
-    "call. Let it keep its generator between calls"
+    "the same gradients gave the same sum at each call: step adds no noise, or draws it from the same seed or key each "
+    "time. Let it keep its generator between calls"
 )
 
 Array = NDArray[np.float64]
@@ -80,7 +82,7 @@ def audit_mechanism(
     Args:
         step: called with (batch, parameters) float32, a gradient for each record. It returns the clipped and noised
             sum (parameters,): a NumPy array, a tensor, or anything else that NumPy reads. Before the first step it is
-            called twice with the first batch, to see whether its noise is new at each call.
+            called with the first batch until its sum differs, at most 20 times, to see whether its noise is new.
         max_grad_norm: > 0; C, to which `step` clips the norm of a record's gradient.
         adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
         steps: ≥ 1; one observation each.
@@ -103,9 +105,10 @@ def audit_mechanism(
         what was found:
 
         - `fault`, in words, and `fault_at`, a step: what is wrong with the noise. Missing if nothing was found. Without
-          `noise_multiplier`, only noise that is the same at each call is.
+          `noise_multiplier`, only noise that is the same at each call is. No other way to clip is taken for a fault.
         - `records_left` and its standard error `records_left_error`: the share of the other records' clipped sum that
-          is still in what is left. It is 0 if `step` clips the norm of each record to C, and sums.
+          is still in what is left. It is 0 if `step` clips the norm of each record to C, and sums. Missing if the noise
+          comes again, since it then has a share of any sums.
         - `clipping`, in words, if no noise explains that share. It is a message and no verdict: other clipping may be
           private, too.
 
@@ -129,12 +132,12 @@ def audit_mechanism(
     if not callable(step):
         raise ValueError(f"step must be a function that takes gradients (batch, parameters), got {step!r}")
     sizes = _sizes(parameters)
-    rng = stream(seed, "audit")
+    rng, between = stream(seed, "audit"), stream(seed, "audit", 2)
     others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm) if gradients is None else _own(gradients, sizes)
     asked = _Step(step, sum(sizes), divided_by, max_grad_norm)
     test = None if noise_multiplier is None else NoiseTest(alpha, sizes, seed)
-    found: list[tuple[float, int, float, float, float]] = []
-    fault = None
+    found: list[tuple[float, int, float]] = []
+    sums: list[Array] = []
     for known in tqdm(islice(others, steps), total=steps, unit=" steps", desc="mechanism", disable=not progress):
         direction = rng.normal(size=sum(sizes))
         direction /= np.linalg.norm(direction)
@@ -144,19 +147,24 @@ def audit_mechanism(
         if sign or adjacency == "zero_out":
             canary = sign * canary_norm * max_grad_norm * direction
             batch = np.insert(known, place, canary, axis=0)
-        if not found and np.array_equal(asked(batch), asked(batch)):
-            fault = NOT_NEW
+        if not found:
+            first = asked(batch)
+            fault = NOT_NEW if all(np.array_equal(first, asked(batch)) for _ in range(CALLS - 1)) else None
         records = _clipped_sum(known, max_grad_norm) / max_grad_norm
         left = asked(batch) - records
         score = float(left @ direction)
         left -= sign * direction
         if test is not None and noise_multiplier is not None:
-            over = left / noise_multiplier, records / noise_multiplier
-            test.observe(Left.of(*over, sizes, test.sample))
-        found.append((score, bit, math.sqrt(left @ left / len(left)), float(left @ records), float(records @ records)))
+            # Bets are on a density, which whole numbers have once they are spread between their neighbours.
+            spread = asked.grid * between.uniform(-0.5, 0.5, len(left))
+            over = (left + spread) / noise_multiplier, records / noise_multiplier
+            test.observe(Left.of(*over, sizes, test.places))
+        found.append((score, bit, math.sqrt(left @ left / len(left))))
+        along = sign * direction
+        sums.append(np.array([left @ records, left @ along, records @ records, records @ along, sign**2]))
     if not found:
         raise ValueError("gradients must hold an array for each step, got none: an iterator can be used only once")
-    scores, bits, noise, products, squares = (np.array(one) for one in zip(*found, strict=True))
+    scores, bits, noise = (np.array(one) for one in zip(*found, strict=True))
     about: dict[str, Any] = {
         "audited": MECHANISM,
         "name": getattr(step, "__qualname__", type(step).__name__),
@@ -171,7 +179,7 @@ def audit_mechanism(
         "alpha": alpha,
         "seed": seed,
         "steps": len(found),
-        **_records_left(products, squares),
+        **({} if fault or (test and test.repeats) else _records_left(np.array(sums), divided_by)),
         "fault": fault or (test and test.fault),
         "fault_at": 1 if fault else test and test.found_at,
         "commit": commit(),
@@ -188,10 +196,16 @@ def audit_mechanism(
 
 
 class _Step:
-    """The step that is audited, with checks of what it returns."""
+    """The step that is audited, with checks of what it returns.
+
+    Attributes:
+        grid: how far apart what it may return is, in units of the clipping bound, if it has returned whole numbers
+            only; else 0.
+    """
 
     def __init__(self, step: Callable[[Gradients], Any], parameters: int, divided_by: float, bound: float) -> None:
         self._step, self._parameters, self._scale = step, parameters, divided_by / bound
+        self.grid = self._scale
 
     def __call__(self, batch: Gradients) -> Array:
         """The private sum of a batch, in units of the clipping bound."""
@@ -201,27 +215,25 @@ class _Step:
             raise ValueError("step must leave the gradients as they are, got one that changes them: let it copy them")
         expected = f"step must return the private sum, finite numbers of shape ({self._parameters},)"
         try:
-            found = np.asarray(returned)
+            found = _array(returned)
         except (TypeError, ValueError, RuntimeError) as error:  # of tensors on a GPU, and of those with gradients
             raise ValueError(f"{expected}, got a {type(returned).__name__}: {error}") from error
         if found.dtype.kind not in "iuf":
-            found = _floats(expected, returned, found)
+            raise ValueError(f"{expected}, got a {type(returned).__name__} that holds {found.dtype}")
         if found.shape != (self._parameters,):
             one_axis = "" if found.size != self._parameters else ": flatten it"
             raise ValueError(f"{expected}, got shape {found.shape}{one_axis}")
         if not np.isfinite(found).all():
             raise ValueError(f"{expected}, got {found[~np.isfinite(found)][0]}")
+        if (found % 1).any():
+            self.grid = 0.0
         return found.astype(np.float64) * self._scale
 
 
-def _floats(expected: str, returned: Any, found: NDArray[Any]) -> NDArray[Any]:
-    """Numbers of a type that NumPy does not know by itself, such as bfloat16."""
-    try:
-        if found.dtype.kind in "V":
-            return found.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
-    raise ValueError(f"{expected}, got a {type(returned).__name__} that holds {found.dtype}") from None
+def _array(given: Any) -> NDArray[Any]:
+    """As NumPy reads it, but for bfloat16, of torch or of JAX, which it does not know."""
+    read = np.asarray(given.float() if getattr(given, "dtype", None) is torch.bfloat16 else given)
+    return read.astype(np.float64) if read.dtype.kind == "V" else read
 
 
 def _sizes(parameters: int | Sequence[int]) -> list[int]:
@@ -248,7 +260,7 @@ def _own(gradients: Iterable[ArrayLike], sizes: Sequence[int]) -> Iterator[Gradi
         raise ValueError(f"{expected}, got {gradients!r}")
     for one in gradients:
         try:
-            rows = np.asarray(one).astype(np.float32)
+            rows = _array(one).astype(np.float32)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{expected}, got a {type(one).__name__}: {error}") from error
         if rows.ndim != 2 or rows.shape[1] != sum(sizes):
@@ -265,18 +277,29 @@ def _clipped_sum(gradients: Gradients, bound: float) -> Array:
     return factors @ rows
 
 
-def _records_left(products: Array, squares: Array) -> dict[str, Any]:
-    """The share β of the records' sum S in what is left, by least squares, and what it says of clipping."""
-    if squares.mean() < LEAST_SHARE**2:
+def _records_left(sums: Array, divided_by: float) -> dict[str, Any]:
+    """The share of the records' sum S in what is left, r, by least squares on S and the canary's v, and what it says.
+
+    Args:
+        sums: (steps, 5) r·S, r·v, S·S, S·v and v·v.
+        divided_by: as it was asked.
+    """
+    products, squares = sums[:, :2], sums[:, [2, 3, 3, 4]].reshape(-1, 2, 2)
+    if squares[:, 0, 0].mean() < LEAST_SHARE**2:
         return {}
-    share = products.sum() / squares.sum()
-    error = math.sqrt(((products - share * squares) ** 2).sum()) / squares.sum()
-    about: dict[str, Any] = {"records_left": float(share), "records_left_error": float(error)}
-    if abs(share) > max(LEAST_SHARE, ERRORS * error) and len(products) > 1:
+    inverse = np.linalg.pinv(squares.sum(axis=0))
+    shares = inverse @ products.sum(axis=0)
+    errors = (products - squares @ shares) @ inverse
+    share, error = float(shares[0]), float(np.linalg.norm(errors[:, 0]))
+    about: dict[str, Any] = {"records_left": share, "records_left_error": error}
+    if abs(share) > max(LEAST_SHARE, ERRORS * error) and len(sums) > 1:
         more = "more" if share > 0 else "less"
         about["clipping"] = (
             f"the sums hold about {100 * abs(share):.0f} % {more} of the records than clipping to max_grad_norm leaves"
         )
-        if -1 < share < 0:
-            about["clipping"] += f", as if they were divided by about {1 / (1 + share):.2g}, which divided_by can say"
+        # Of what was divided, the canary is missing as much as the records are; other clipping treats it differently.
+        if abs(shares[0] - shares[1]) < 2 * np.linalg.norm(errors[:, 0] - errors[:, 1]) and share > -1:
+            beside = "" if divided_by == 1 else f" and not {divided_by:g}"
+            divisor = divided_by / (1 + share)
+            about["clipping"] += f", as if they were divided by about {divisor:.2g}{beside}, which divided_by can say"
     return about

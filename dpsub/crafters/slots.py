@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream
-from dpsub.data import Task, check_task
-from dpsub.data.tasks import features_of
+from dpsub.data.tasks import Task, check_task, features_of
 from dpsub.models import Model, check_fits
 
 

@@ -10,7 +10,6 @@ from dpsub.data.catalogue import (
     breast_cancer,
     cifar10,
     digits,
-    features_or_digits,
     load_features,
     mnist,
     purchase100,
@@ -18,19 +17,16 @@ from dpsub.data.catalogue import (
     random_images,
     sst2,
 )
-from dpsub.data.embeddings import MINILM, VIT
-from dpsub.data.tasks import Task, check_task, from_arrays
+from dpsub.data.embeddings import VIT
+from dpsub.data.tasks import Task, from_arrays
 
 __all__ = [
     "BREAST_CANCER_COLUMNS",
-    "MINILM",
     "VIT",
     "Task",
     "breast_cancer",
-    "check_task",
     "cifar10",
     "digits",
-    "features_or_digits",
     "from_arrays",
     "load_features",
     "mnist",

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from dpsub.data.downloads import cache, file_digest, load_arrays, save_arrays
+from dpsub.data.downloads import cache, load_arrays, save_arrays
 
 VIT = "google/vit-base-patch16-224-in21k"
 """The encoder of images that *Beyond Membership* uses, for `cifar10(encoder=VIT)`."""
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The encoder of sentences that *Beyond Membership* uses, for `sst2(encoder=MINILM)`."""
 AT_ONCE = 32
-CODE = {".py", ".pyc", ".pyd", ".so", ".dll", ".dylib"}
 CAN_RUN_CODE = {".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pkl", ".pt", ".pth"}
 # Keys of configurations whose values name classes to import. A class of the libraries' own begins with a capital.
 CLASSES = ("activation_function", "activation_fn", "tokenizer_class", "type", "types")
@@ -81,7 +80,8 @@ def _identity(encoder: str) -> bytes:
     for path in sorted(Path(encoder).rglob("*")):
         if path.is_file():
             with open(path, "rb") as file:
-                digest.update(f"{path.relative_to(encoder).as_posix()} {file_digest(file)}\n".encode())
+                content = file_digest(file, "sha256").hexdigest()
+            digest.update(f"{path.relative_to(encoder).as_posix()} {content}\n".encode())
     return digest.digest()
 
 
@@ -108,58 +108,38 @@ def _pretrained(of: Any, encoder: str, **options: Any) -> Any:
 
 
 def check_encoder_folder(folder: str) -> None:
-    """Check that loading an encoder from this folder runs no code of the folder's own.
+    """Check that loading an encoder from this folder runs no code that is not the libraries' own.
+
+    `trust_remote_code=False` does not stop sentence-transformers, which imports the classes that a JSON file names and
+    passes on what else it says.
 
     Raises:
-        ValueError: if the folder holds code, or weights that can run code and none that cannot, or a configuration
-            that asks for code.
+        ValueError: if the folder holds weights that can run code and none that cannot, or if a JSON file asks for code.
     """
     for path in sorted(Path(folder).rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_dir():
-            continue
-        if not path.is_file():
-            raise ValueError(f"encoder must be a folder of regular files, got {folder} with {name}: remove it")
-        if path.suffix.lower() in CODE:
-            raise ValueError(f"encoder must be a folder without code, got {folder} with {name}: remove it")
         if path.suffix.lower() in CAN_RUN_CODE and not any(path.parent.glob("*.safetensors")):
             raise ValueError(
                 f"encoder must be a folder with weights as *.safetensors, got {folder} with {name}, a format that can "
                 "run code: convert it"
             )
         if path.suffix.lower() == ".json":
-            for asked in _asks_for_code(path):
+            for asked in _asks_for_code(json.loads(path.read_bytes())):
                 raise ValueError(
                     f"encoder must not ask for code of its own, got {folder}, whose {name} does: {asked}; use another "
                     "encoder, or compute features yourself for dpsub.data.load_features"
                 )
 
 
-def _asks_for_code(path: Path) -> Iterator[str]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"encoder must be a folder with JSON files, got {path}, which is not one: {error}") from None
-    nodes: list[Any] = [document]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, list):
-            nodes += node
-        elif isinstance(node, dict):
-            nodes += node.values()
-            if node.get("auto_map"):
-                yield f"auto_map {node['auto_map']!r:.80}"
-            if node.get("trust_remote_code"):
-                yield "trust_remote_code"
-            for key in CLASSES:
-                named = node.get(key)
-                for value in named.values() if isinstance(named, dict) else [named]:
-                    if isinstance(value, str) and "." in value and not OWN.fullmatch(value):
-                        yield f"{key} {value!r:.80}"
-    if path.name == "modules.json":
-        for module in document if isinstance(document, list) else [document]:
-            kind, place = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
-            if not isinstance(kind, str) or not OWN.fullmatch(kind):
-                yield f"the module {kind!r:.80}"
-            if not isinstance(place, str) or ".." in Path(place).parts or Path(place).is_absolute():
-                yield f"the module's folder {place!r:.80}"
+def _asks_for_code(node: Any, names_classes: bool = False) -> Iterator[str]:
+    """What asks for code in a part of a JSON document, and whether the part stands below a key that names classes."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "trust_remote_code" and value:
+                yield key
+            yield from _asks_for_code(value, names_classes or key in CLASSES)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _asks_for_code(value, names_classes)
+    elif names_classes and isinstance(node, str) and "." in node and not OWN.fullmatch(node):
+        yield f"the class {node!r:.80}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -15,7 +16,7 @@ from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
 
-MOST_CLASSES = 1_000_000
+RECORDS = ("records", "features", ...)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -43,10 +44,21 @@ class Task(Frozen):
     pixels: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(value := getattr(self, field.name), np.ndarray):
-                object.__setattr__(self, field.name, read_only(value))
-        check_task(self)
+        checks.check_fields(self, name=checks.text, num_classes=partial(checks.whole, at_least=2))
+        shape: tuple[Any, ...] = RECORDS
+        for part in ("train", "aux", "test"):
+            x = checks.array(f"x_{part}", getattr(self, f"x_{part}"), shape=shape, kind=np.float32)
+            shape = ("records", *x.shape[1:])
+            y = checks.array(
+                f"y_{part}", getattr(self, f"y_{part}"), shape=(len(x),), kind=np.int64,
+                at_least=0, at_most=self.num_classes - 1,
+            )  # fmt: skip
+            object.__setattr__(self, f"x_{part}", read_only(x))
+            object.__setattr__(self, f"y_{part}", read_only(y))
+        if len(self.x_train) < 2:
+            raise ValueError(f"x_train must hold at least 2 records, got {len(self.x_train)}")
+        if self.pixels is not None:
+            object.__setattr__(self, "pixels", read_only(self.pixels))
 
     def pictures(self, x: ArrayLike) -> NDArray[np.float32]:
         """Records (k, …) as images: (k, height, width), or (k, height, width, 3) in colour.
@@ -54,15 +66,15 @@ class Task(Frozen):
         Raises:
             ValueError: if the records are not shaped like the task's, or its records are not images.
         """
-        records = _features("x", x, None)
-        if records.ndim == 4 and records.shape[1] in (1, 3) and records.shape[1:] == self.x_train.shape[1:]:
-            shown = np.moveaxis(records, 1, -1)
-            return shown[..., 0] if shown.shape[-1] == 1 else shown
-        if self.pixels is None or records.ndim != 2 or records.shape[1] != self.pixels.sum():
+        records = checks.array("x", x, shape=("records", *self.x_train.shape[1:]), kind=np.float32)
+        if self.pixels is not None:
+            shown = np.zeros((len(records), *self.pixels.shape), dtype=np.float32)
+            shown[:, self.pixels] = records
+            return shown
+        if records.ndim != 4 or records.shape[1] not in (1, 3):
             raise ValueError(f"x must be records of a task of images, got shape {records.shape} for {self!r}")
-        shown = np.zeros((len(records), *self.pixels.shape), dtype=np.float32)
-        shown[:, self.pixels] = records
-        return shown
+        shown = np.moveaxis(records, 1, -1)
+        return shown[..., 0] if shown.shape[-1] == 1 else shown
 
     @property
     def fingerprint(self) -> str:
@@ -112,99 +124,28 @@ def from_arrays(
         ValueError: if shapes do not match, a feature is not finite, a label is not in 0 … num_classes − 1, or
             no label is 0 and num_classes is not given.
     """
-    _check_name(name)
-    x = _features("x_train", x_train, None)
-    if len(x) < 2:
-        raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
-    parts = {"train": (x, _labels("y_train", y_train, len(x)))}
+    x = checks.array("x_train", x_train, shape=RECORDS, kind=np.float32)
+    given: dict[str, Any] = {"x_train": x, "y_train": y_train}
     for part, features, labels in (("aux", x_aux, y_aux), ("test", x_test, y_test)):
         if (features is None) != (labels is None):
             raise ValueError(f"x_{part} and y_{part} must be given together")
-        here = _features(f"x_{part}", x[:0] if features is None else features, x.shape[1:])
-        parts[part] = (here, _labels(f"y_{part}", [] if labels is None else labels, len(here)))
-    highest = max(int(labels.max(initial=0)) for _, labels in parts.values())
-    lowest = min(int(labels.min(initial=highest)) for _, labels in parts.values())
-    if num_classes is None and lowest > 0:
-        raise ValueError(
-            f"labels must count from 0 where num_classes is not given, got labels from {lowest} to {highest}: subtract "
-            f"{lowest} from them, or give from_arrays num_classes if classes without records are meant"
-        )
-    classes = max(2, highest + 1) if num_classes is None else checks.whole("num_classes", num_classes, at_least=2)
-    if highest >= classes:
-        raise ValueError(f"num_classes must be greater than every label, got {classes} with a label {highest}")
-    return Task(*parts["train"], *parts["aux"], *parts["test"], num_classes=classes, name=name)
+        given |= {f"x_{part}": x[:0] if features is None else features, f"y_{part}": () if labels is None else labels}
+    if num_classes is None:
+        labels = [checks.array(key, given[key], kind=np.int64, at_least=0) for key in given if key[0] == "y"]
+        lowest, highest = np.min(np.concatenate(labels)), np.max(np.concatenate(labels))
+        if lowest > 0:
+            raise ValueError(
+                f"labels must count from 0 where num_classes is not given, got labels from {lowest} to {highest}: "
+                f"subtract {lowest} from them, or give from_arrays num_classes if classes without records are meant"
+            )
+        num_classes = max(2, int(highest) + 1)
+    return Task(**given, num_classes=num_classes, name=name)
 
 
 def check_task(task: Task) -> None:
-    """Check the arrays of a task. A task is checked when it is made, too.
-
-    Raises:
-        ValueError: if a shape, dtype, feature or label is one that `from_arrays` does not make.
-    """
+    """Refuse what is no task. The arrays of a task are checked when it is made."""
     if not isinstance(task, Task):
         raise ValueError(f"task must be a dpsub.data.Task, got a {type(task).__name__}: make one with from_arrays")
-    _check_name(task.name)
-    checks.whole("num_classes", task.num_classes, at_least=2)
-    for part in ("train", "aux", "test"):
-        x, y = getattr(task, f"x_{part}"), getattr(task, f"y_{part}")
-        for name, values, dtype in ((f"x_{part}", x, np.float32), (f"y_{part}", y, np.int64)):
-            if not isinstance(values, np.ndarray) or values.dtype != dtype:
-                got = getattr(values, "dtype", type(values).__name__)
-                raise ValueError(
-                    f"{name} must be an array of {dtype.__name__}, got {got}: dpsub.data.from_arrays converts it"
-                )
-        _features(f"x_{part}", x, task.x_train.shape[1:])
-        _labels(f"y_{part}", y, len(x))
-        if part == "train" and len(x) < 2:
-            raise ValueError(f"x_train must hold at least 2 records, got {len(x)}")
-        if y.max(initial=0) >= task.num_classes:
-            raise ValueError(f"y_{part} must be labels from 0 to {task.num_classes - 1}, got {y.max()}")
-    if (shown := task.pixels) is not None:
-        image = isinstance(shown, np.ndarray) and shown.ndim == 2 and shown.dtype == bool
-        if not image or (int(shown.sum()),) != task.x_train.shape[1:]:
-            raise ValueError(
-                "pixels must be an array of bool (height, width), with True for each of a record's features, "
-                f"or None, got {getattr(shown, 'shape', shown)} for records of shape {task.x_train.shape[1:]}"
-            )
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not checks.drawable(name):
-        raise ValueError(f"name must be a text without NUL and halves of characters, got {name!r}")
-
-
-def _features(name: str, values: ArrayLike, shape: tuple[int, ...] | None) -> NDArray[np.float32]:
-    x = _array(name, values)
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
-        raise ValueError(f"{name} must be real numbers, got dtype {x.dtype}")
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32, copy=False)
-    if x.ndim < 2:
-        raise ValueError(f"{name} must have shape (records, features), got {x.shape}")
-    if shape is not None and x.shape[1:] != shape:
-        raise ValueError(f"{name} must have records of shape {shape}, as x_train has, got {x.shape[1:]}")
-    if not np.isfinite(x).all():
-        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(x)).sum())} values that are not, in float32")
-    return x
-
-
-def _array(name: str, values: ArrayLike) -> NDArray[Any]:
-    checks.no_mask(name, values)
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
-        raise ValueError(f"{name} must be an array of numbers, got a {type(values).__name__}") from None
-
-
-def _labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
-    y = _array(name, values)
-    if y.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), one label a record, got {y.shape}")
-    if y.size and not np.issubdtype(y.dtype, np.integer) and not np.issubdtype(y.dtype, np.floating):
-        raise ValueError(f"{name} must be whole numbers from 0, got dtype {y.dtype}")
-    if y.size and (not np.isfinite(y).all() or (y != np.floor(y)).any() or y.min() < 0 or y.max() > MOST_CLASSES):
-        raise ValueError(f"{name} must be whole numbers from 0 to {MOST_CLASSES}, got {y.min()} to {y.max()}")
-    return y.astype(np.int64, copy=False)
 
 
 def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
@@ -212,7 +153,6 @@ def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
     return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
-@checks.checked("n_train", "n_aux", "seed")
 def drawn(
     x: NDArray[np.generic],
     y: NDArray[np.generic],
@@ -228,7 +168,7 @@ def drawn(
     order = stream(seed, "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
     private = set(features_of(x[train]))
-    aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), min(n_aux, len(y))))
+    aux = list(islice((i for i in rest if next(features_of(x[i : i + 1])) not in private), n_aux))
     if n_train > len(y) or len(aux) < n_aux:
         raise ValueError(
             f"n_train and n_aux must together be no more than the {len(y)} records of {name}, not counting duplicates "

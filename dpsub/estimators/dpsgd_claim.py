@@ -20,8 +20,12 @@ from dpsub.estimators.numerics import Array, crossing
 
 LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
-SCORES = np.linspace(-8, 8, 4001)  # normal scores of the rates at which curves are computed
-INTERPOLATION = 2.5e-5  # interpolation added at most 1.7e-5 to f, measured at 48 settings half-way between curves
+RATES = ndtr(np.linspace(-8, 5, 3251))  # at which curves are computed; f is below INTERPOLATION beyond the last
+INTERPOLATION = 2.5e-5  # interpolation between noise multipliers added at most 2.2e-5 to f, at 1,000 settings
+LEAST_FNR = 1e-300  # 0 has no finite score
+PERFECT = np.array([0.0, 1.0]), np.array([1.0, 0.0])  # the curve of perfect privacy
+
+Knots = tuple[Array, Array]
 
 
 class Sampling(TypedDict, total=False):
@@ -90,6 +94,12 @@ class MechanismDP(Claim):
     def _full_batch(self) -> float:
         return distance(self.adjacency) * math.sqrt(self.steps)
 
+    @property
+    def training(self) -> dict[str, Any]:
+        """What is claimed to be known of it: all but the noise."""
+        names = ("sample_rate", "steps", "adjacency", "sampling")
+        return {name: getattr(self, name) for name in names}
+
     def noise_multiplier(self, parameter: float) -> float:
         return self._full_batch / parameter if parameter else math.inf
 
@@ -98,16 +108,17 @@ class MechanismDP(Claim):
             return np.asarray(ndtr(-ndtri(fpr) - parameter))
         least = max(-10 * PER_OCTAVE, math.ceil(PER_OCTAVE * math.log2(self._full_batch / MOST_NOISE)))
         at = PER_OCTAVE * math.log2(parameter) if parameter else -math.inf
-        if at <= least:
-            low, high, part = 1 - ndtr(SCORES), self._curve(least), parameter / 2 ** (least / PER_OCTAVE)
+        if at < least:
+            low, high, part = PERFECT, self._curve(least), parameter / 2 ** (least / PER_OCTAVE)
         else:
             low, high, part = self._curve(math.floor(at)), self._curve(math.floor(at) + 1), at % 1
-        f = (1 - part) * low + part * high - INTERPOLATION
-        return np.maximum(np.interp(ndtri(fpr), SCORES, f), 0.0)
+        # In normal scores Gaussian curves of different noise are parallel lines.
+        one, other = (ndtri(np.maximum(np.interp(fpr, *knots), LEAST_FNR)) for knots in (low, high))
+        return np.maximum(ndtr((1 - part) * one + part * other) - INTERPOLATION, 0.0)
 
-    def _curve(self, place: int) -> Array:
+    def _curve(self, place: int) -> Knots:
         sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
-        return _lowest_fnr(sigma, self.sample_rate, self.steps, self.adjacency, self.sampling)
+        return _from_below(noise_multiplier=sigma, **self.training)
 
     def parameters(self, fpr: Array, fnr: Array) -> Array:
         return np.array([self.parameter(*rates) for rates in zip(fpr.tolist(), fnr.tolist(), strict=True)])
@@ -139,21 +150,14 @@ class MechanismDP(Claim):
         sigma = self.noise_multiplier(parameter)
         if sigma > MOST_NOISE:
             return 0.0
-        interval = accounting.epsilon_interval(
-            noise_multiplier=sigma, sample_rate=self.sample_rate, steps=self.steps, delta=self.delta,
-            adjacency=self.adjacency, sampling=self.sampling, eps_error=2e-4,
-        )  # fmt: skip
-        return float(interval.lower)
+        told = {"noise_multiplier": sigma, "delta": self.delta, **self.training}
+        return float(accounting.epsilon_interval(**told, eps_error=2e-4).lower)
 
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         if self.sample_rate == 1:
             return gdp_deltas(epsilons, parameter)
-        return np.asarray(
-            accounting.delta(
-                noise_multiplier=min(self.noise_multiplier(parameter), MOST_NOISE), sample_rate=self.sample_rate,
-                steps=self.steps, epsilon=epsilons, adjacency=self.adjacency, sampling=self.sampling,
-            )
-        )  # fmt: skip
+        sigma = min(self.noise_multiplier(parameter), MOST_NOISE)
+        return np.asarray(accounting.delta(noise_multiplier=sigma, epsilon=epsilons, **self.training))
 
     def steepest(self, delta: float, parameter: float) -> float:
         return replace(self, delta=delta).epsilon(parameter)
@@ -162,16 +166,17 @@ class MechanismDP(Claim):
         return {"noise_multiplier": self.noise_multiplier(parameter)}
 
 
-@lru_cache(maxsize=1024)
-def _lowest_fnr(noise_multiplier: float, sample_rate: float, steps: int, adjacency: str, sampling: str) -> Array:
-    """A certified lower bound on f at the rates whose normal scores are SCORES."""
-    return np.asarray(
-        accounting.tradeoff(
-            ndtr(SCORES),
-            noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
-            steps=steps,
-            adjacency=adjacency,
-            sampling=sampling,
-        )
-    )
+@lru_cache(maxsize=512)
+def _from_below(**mechanism: Any) -> Knots:
+    """Rates and least false-negative rates between which lines are nowhere above f.
+
+    f is convex. Between two rates it is above the chords on either side, prolonged until they meet.
+    """
+    fnr = np.asarray(accounting.tradeoff(RATES, **mechanism))
+    widths = np.diff(RATES)
+    slopes = np.diff(fnr) / widths
+    before, own, after = slopes[:-2], slopes[1:-1], slopes[2:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        meet = widths[1:-1] * np.clip(np.nan_to_num((after - own) / (after - before)), 0.0, 1.0)
+    rates, least = (RATES[1:-2], RATES[1:-2] + meet), (fnr[1:-2], fnr[1:-2] + before * meet)
+    return np.stack(rates, axis=1).ravel(), np.stack(least, axis=1).ravel()

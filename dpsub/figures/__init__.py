@@ -1,17 +1,16 @@
-"""Figures of audits and of the accountants' ε.
+"""Figures of audits and of the accountants' ε, in one style.
 
-Functions take an `ax`, draw on it and return the artists; `epsilon_panels` makes a figure of its own. Modules beside
-them: `findings` (tables of audits) and `pictures` (crafting).
+Functions take an `ax`, draw on it and return the artists; `epsilon_panels` makes a figure of its own. The module
+`findings` beside them makes tables of audits, and what figures draw.
 """
 
 from dpsub.figures.epsilon_figures import (
-    against_noise,
-    against_runs,
     beside_claims,
+    draw_ceiling,
     epsilon_against_step,
     epsilon_panels,
+    note_ceiling,
     tradeoffs,
-    worst_case,
 )
 from dpsub.figures.style import (
     COLORS,
@@ -20,12 +19,13 @@ from dpsub.figures.style import (
     PALETTES,
     SINGLE,
     STYLE,
+    labels,
+    literal,
     looks,
     name_source,
     number,
     tag,
     use_style,
-    what_it_rests_on,
 )
 
 __all__ = [
@@ -35,17 +35,17 @@ __all__ = [
     "PALETTES",
     "SINGLE",
     "STYLE",
-    "against_noise",
-    "against_runs",
     "beside_claims",
+    "draw_ceiling",
     "epsilon_against_step",
     "epsilon_panels",
+    "labels",
+    "literal",
     "looks",
     "name_source",
+    "note_ceiling",
     "number",
     "tag",
     "tradeoffs",
     "use_style",
-    "what_it_rests_on",
-    "worst_case",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Unpack
+from math import isclose
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,19 +14,19 @@ from numpy.typing import ArrayLike
 
 from dpsub import accounting, estimators
 from dpsub._core import checks
-from dpsub.estimators import METHODS, LowerBound, audit_bounds
-from dpsub.estimators.catalogue import RULES
-from dpsub.estimators.dpsgd_claim import Sampling
+from dpsub.estimators import LowerBound, audit_bounds
 from dpsub.estimators.scores_and_marks import scores_and_bits
-from dpsub.figures import inputs
 
 __all__ = [
-    "accuracy", "bounds", "d_prime", "estimates", "every_step_mu", "last_step", "panel", "panels", "promises", "source",
-    "tidy_bounds",
+    "accuracy", "bounds", "d_prime", "every_step_mu", "last_step", "panel", "panels", "promises", "source",
 ]  # fmt: skip
 
 ALPHA = 0.05  # the default of `estimators.epsilon_lower_bound`
-MOST_STEPS = 10**9
+DIMENSIONS = {"score": ("repeat", "run", "step"), "bit": ("repeat", "run")}
+ONE_TRAINING = (
+    "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer", "n", "model",
+    "task_fingerprint", "adjacency", "sampling",
+)  # fmt: skip
 
 
 def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> list[list[LowerBound]]:
@@ -41,94 +42,52 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     Raises:
         ValueError: if the audit has fewer than `runs` runs, or if a step, a run or a whole repeat is missing.
     """
-    given = inputs.arranged("result", result)
+    given = _arranged(result)
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
-    given = inputs.whole("result", given)
     options = _sampling(given, options) | options
-    repeats = (given.isel(repeat=repeat) for repeat in range(given.sizes["repeat"]))
-    found = [estimators.epsilon_lower_bound(one.score, one.bit, delta=delta, **options) for one in repeats]
-    return [[one] if isinstance(one, LowerBound) else one for one in found]
+    by_repeat = []
+    for place in range(given.sizes["repeat"]):
+        repeat = given.isel(repeat=place)
+        of_steps = estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options)
+        assert isinstance(of_steps, list)
+        by_repeat.append(of_steps)
+    return by_repeat
 
 
-def tidy_bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **options: Any) -> pd.DataFrame:
-    """The bounds of `bounds` as a table with one row for each repeat and observed step.
+def _arranged(result: xr.Dataset) -> xr.Dataset:
+    """The scores (repeat, run, step) and bits (repeat, run) of an audit; what it has no dimension for has size 1.
 
-    Columns: `repeat`, `step`; `epsilon`, `mu` (NaN for methods without it), `method`, `rule`, `assumes`, `valid`,
-    `note`, `delta` and `alpha`, as in `estimators.LowerBound`.
-
-    Args:
-        result, delta, runs, options: as in `bounds`.
-
-    Raises:
-        ValueError: as `bounds`.
+    Steps taken for runs, or bits that are broadcast over repeats, would give bounds of something else.
     """
-    found = bounds(result, delta=delta, runs=runs, **options)
-    steps = inputs.steps("result", inputs.dataset("result", result))
-    return pd.DataFrame(
-        {"repeat": repeat, "step": int(step)} | _told_of(bound)
-        for repeat, of_steps in enumerate(found)
-        for step, bound in zip(steps, of_steps, strict=True)
-    )
+    checks.instance("result", result, of=xr.Dataset, called="the dataset of an audit")
+    arranged = {}
+    for name, dims in DIMENSIONS.items():
+        there = result[name].dims
+        if "run" not in there or set(there) - set(dims) or ("repeat" in there) != ("repeat" in result.score.dims):
+            raise ValueError(
+                "result must have a score for each run, and step and repeat if there are several, and a bit for each "
+                f"of these runs, got {name} with the dimensions {tuple(map(str, there))}"
+            )
+        arranged[name] = result[name].expand_dims([dim for dim in dims if dim not in there]).transpose(*dims)
+    return xr.Dataset(arranged, attrs=result.attrs)
 
 
-@checks.checked("delta", "alpha")
-def estimates(
-    scores: ArrayLike, bits: ArrayLike, *, delta: float, alpha: float = 0.05, **mechanism: Unpack[Sampling]
-) -> pd.DataFrame:
-    """What every estimator says of the same runs: one row for each method and threshold rule that go together.
-
-    Choose one of them before you look, by what you know: the largest bound of several is not valid. Columns are those
-    of `tidy_bounds`, without `repeat` and `step`. Where a rule cannot be used on these scores, `epsilon` is NaN and
-    `note` says why.
-
-    Args:
-        scores: (runs,), one for each model; higher speaks for z.
-        bits: (runs,) of 0 (trained with z) and 1 (trained with z′).
-        delta: 0 < δ < 1; the δ at which ε is stated.
-        alpha: as in `estimators.epsilon_lower_bound`.
-        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches were not Poisson's, `sampling` of the training.
-            Without them method "pld" is left out.
-
-    Raises:
-        ValueError: if an argument is out of range, or scores and bits do not go together.
-
-    >>> import numpy as np
-    >>> from dpsub import findings
-    >>> bits = np.arange(400) % 2
-    >>> scores = np.random.default_rng(0).normal(size=400) - 3 * bits
-    >>> table = findings.estimates(scores, bits, delta=1e-5)
-    >>> bool(table.valid[(table.method == "gdp") & (table.rule == "ranks")].all())
-    True
-    """
-    columns, _, several = scores_and_bits(scores, bits)
-    if several:
-        raise ValueError(f"scores must be (runs,), one for each model, got shape {columns.shape}")
-    rows = []
-    for method, claim in METHODS.items():
-        for name, rule in RULES.items():
-            if (method == "pld" and not mechanism) or name == "folds" or not (rule.one_threshold or claim.exact):
-                continue
-            sampling = mechanism if method == "pld" else Sampling()
-            try:
-                bound = estimators.epsilon_lower_bound(
-                    scores, bits, delta=delta, alpha=alpha, method=method, threshold=name, **sampling
-                )
-            except ValueError as error:
-                if name == "ranks":  # it takes all scores: what is wrong is an argument
-                    raise
-                bound = LowerBound(
-                    np.nan, method, claim.assumes, False, str(error), rule=name, delta=delta, alpha=alpha
-                )
-            assert isinstance(bound, LowerBound)
-            rows.append(_told_of(bound))
-    return pd.DataFrame(rows)
+def _steps(result: xr.Dataset) -> np.ndarray:
+    """(steps,) the observed steps: a selection of one step has one."""
+    if "step" not in result.coords:  # xarray would count from 0
+        raise ValueError("result must have the coordinate step, which says when scores were observed")
+    return np.atleast_1d(result.step.values)
 
 
-def _told_of(bound: LowerBound) -> dict[str, Any]:
-    names = ("epsilon", "mu", "method", "rule", "assumes", "valid", "note", "delta", "alpha")
-    told = {name: getattr(bound, name) for name in names}
-    return told | {"mu": np.nan if bound.mu is None else bound.mu}
+def _attribute(result: xr.Dataset, name: str) -> Any:
+    if name not in result.attrs:
+        raise ValueError(
+            f"result must have the attributes of an audit, got one without {name}: give it with "
+            f"result.assign_attrs({name}=…), or to audit_training in parameters={{…}}; figures.beside_claims draws "
+            "bounds of a mechanism that has none"
+        )
+    return result.attrs[name]
 
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,15 +102,14 @@ def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if its batches were not Poisson's, which have no ε under add/remove.
     """
-    steps = inputs.steps("result", inputs.dataset("result", result))
     if (sampling := result.attrs.get("sampling", "poisson")) != "poisson":
         raise ValueError(
             f"result must be of Poisson batches, got sampling={sampling!r}, for which there is no add/remove ε: use "
             "bounds(result, ...), and accounting.epsilon with this sampling"
         )
-    about = {name: inputs.attribute("result", result, name) for name in ("noise_multiplier", "sample_rate")}
+    about = {name: _attribute(result, name) for name in ("noise_multiplier", "sample_rate")}
     return {
-        adjacency: np.asarray(accounting.epsilon(**about, steps=steps, delta=delta, adjacency=adjacency))
+        adjacency: np.asarray(accounting.epsilon(**about, steps=_steps(result), delta=delta, adjacency=adjacency))
         for adjacency in ("substitute", "add_remove")
     }
 
@@ -165,31 +123,26 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         options: of `bounds`. The ceiling is that of bounds with these options; for method "pld" it depends on the step.
 
     Raises:
-        ValueError: if there is no audit, or if the audits differ in one of these.
+        ValueError: if the audits differ in one of these.
     """
-    if not isinstance(audited, Mapping):
-        raise ValueError(f"audited must be audits by scenario, in a dictionary, got {type(audited).__name__}")
-    if not audited:
-        raise ValueError("audited must be one audit or more, by scenario, got none")
-    first = inputs.dataset("audited", next(iter(audited.values())))
-    steps = inputs.steps("audited", first)
-    sizes = inputs.arranged("audited", first).sizes
+    first = next(iter(audited.values()))
+    steps, sizes = _steps(first), _arranged(first).sizes
     for scenario, other in audited.items():
-        its_sizes = inputs.arranged(f"audited[{scenario!r}]", other).sizes
-        if name := inputs.differing(first, other, inputs.ONE_TRAINING):
+        for name in ONE_TRAINING:
             mine, its = first.attrs.get(name), other.attrs.get(name)
-            raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
-        its_steps = inputs.steps(f"audited[{scenario!r}]", other)
-        if its_sizes != sizes or not np.array_equal(its_steps, steps):
+            rounded = name == "noise_multiplier" and mine and its and isclose(mine, its, rel_tol=1e-6)
+            if mine != its and not rounded:  # as between two machines
+                raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
+        if (its_sizes := _arranged(other).sizes) != sizes or not np.array_equal(_steps(other), steps):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
-                f"{_told(its_sizes, its_steps)} beside {_told(sizes, steps)}"
+                f"{_told(its_sizes, _steps(other))} beside {_told(sizes, steps)}"
             )
-    found = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
+    by_scenario = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
         "steps": steps,
         **promises(first, delta=delta),
-        "audited": found,
+        "audited": by_scenario,
         "ceiling": _ceiling(
             options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options
         ),
@@ -220,10 +173,8 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
         options: of `bounds`.
     """
     by_label: dict[str, dict[str, xr.Dataset]] = {}
-    for key, one in inputs.named("audited", audited).items():
-        if not isinstance(key, tuple) or len(key) != 2:
-            raise ValueError(f"audited must be audits by label and scenario, in a dictionary, got the key {key!r}")
-        by_label.setdefault(key[0], {})[key[1]] = one
+    for (label, scenario), one in audited.items():
+        by_label.setdefault(label, {})[scenario] = one
     return {
         label: panel({s: of[s] for s in sorted(of, key=str)}, delta=delta, **options) for label, of in by_label.items()
     }
@@ -238,14 +189,15 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     last step that the audit holds, which is in `steps`.
 
     Raises:
-        ValueError: if there is no audit, or if no valid bound exists for an audit's scores.
+        ValueError: if no valid bound exists for an audit's scores.
     """
     rows = []
-    for place, result in enumerate(_several(audited)):
-        steps = inputs.steps(f"audited[{place}]", inputs.dataset(f"audited[{place}]", result))
+    for place, result in enumerate(audited):
+        steps = _steps(checks.instance("audited", result, of=xr.Dataset, called="a sequence of audits"))
         last = result.isel(step=[int(steps.argmax())]) if "step" in result.dims else result
         own, best = ([of[-1] for of in bounds(last, delta=delta, threshold=rule)] for rule in ("auto", "best"))
-        inputs.all_valid(f"audited[{place}]", own)
+        if not_valid := [bound.note for bound in own if not bound.valid]:  # no column would say so
+            raise ValueError(f"audited[{place}] must have scores that allow a valid bound, got others: {not_valid[0]}")
         valid, papers = estimators.over_repeats(own), estimators.over_repeats(best)
         names = ("scenario", "sample_rate", "max_grad_norm", "steps", "learning_rate")
         rows.append(
@@ -254,15 +206,6 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
             | {adjacency: float(epsilon[0]) for adjacency, epsilon in promises(last, delta=delta).items()}
         )
     return pd.DataFrame(rows)
-
-
-def _several(audited: Iterable[xr.Dataset]) -> list[xr.Dataset]:
-    single = isinstance(audited, xr.Dataset | Mapping | str) or getattr(audited, "shape", None) == ()
-    if single or not isinstance(audited, Iterable):
-        raise ValueError(f"audited must be a sequence of audits, got {type(audited).__name__}")
-    if not (found := list(audited)):
-        raise ValueError("audited must be one audit or more, got none")
-    return found
 
 
 @checks.checked(bit=partial(checks.whole, at_least=0, at_most=1))
@@ -277,47 +220,42 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
         ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their
             numbers, whose world decides.
     """
-    if "accuracy" not in inputs.dataset("result", result).data_vars:
+    if "accuracy" not in result.data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
     dims = ("repeat", "measured", "step")
-    if foreign := set(result.accuracy.dims) - set(dims):
-        raise ValueError(f"result must have accuracies by repeat, measured and step, got the dimension {foreign.pop()}")
-    found = result.accuracy.expand_dims([name for name in dims if name not in result.accuracy.dims]).transpose(*dims)
-    if missing := int(found.isnull().sum()):
-        raise ValueError(f"result must be whole, got {missing:,} of {found.size:,} accuracies missing")
-    if not found.size:
-        raise ValueError(f"result must have accuracies of one model and step or more, got sizes {dict(found.sizes)}")
-    models = found.values.reshape(-1, found.sizes["step"])
+    accuracies = result.accuracy.expand_dims([dim for dim in dims if dim not in result.accuracy.dims]).transpose(*dims)
+    if missing := int(accuracies.isnull().sum()):
+        raise ValueError(f"result must be whole, got {missing:,} of {accuracies.size:,} accuracies missing")
+    models = accuracies.values.reshape(-1, accuracies.sizes["step"])
     if bit is None:
         return np.asarray(models)
-    if "measured" not in result.coords:
+    if "measured" not in result.coords:  # xarray would count from 0
         raise ValueError(
             "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
         )
-    runs = inputs.numbered("result", inputs.arranged("result", result)).bit
-    measured = np.atleast_1d(result.measured.values)
-    if unknown := set(measured.tolist()) - set(runs.run.values.tolist()):
+    bits = _arranged(result).bit
+    numbers = bits.number.transpose(..., "run").values.reshape(-1, bits.sizes["run"])[0].tolist()  # as in each repeat
+    measured = np.atleast_1d(result.measured.values).tolist()
+    if unknown := set(measured) - set(numbers):
         raise ValueError(
             f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
             "the same runs in measured"
         )
-    bits = runs.sel(run=measured).values.ravel()
-    if not np.isin(bits, (0, 1)).all():
-        raise ValueError("result must have bits of 0 or 1 for the measured runs, got others: its store is not complete")
-    return np.asarray(models[bits == bit])
+    places = [numbers.index(number) for number in measured]
+    return np.asarray(models[bits.values[:, places].ravel() == bit])
 
 
 def source(*audited: xr.Dataset) -> str:
     """The tasks of a figure's audits and their number of models, to write below it."""
-    if not audited:
-        raise ValueError("audited must be one audit or more, got none")
-    held = [inputs.whole("audited", inputs.arranged("audited", result)) for result in audited]
+    held = [_arranged(result) for result in audited]
+    if not all((audit.bit >= 0).all() for audit in held):
+        raise ValueError("audited must be whole, got bits of -1: a store is not complete")
     tasks = dict.fromkeys(str(result.attrs.get("task", "simulated")) for result in audited)
-    sizes = dict.fromkeys((one.sizes["run"], one.sizes["repeat"]) for one in held)
-    told = " and ".join(
+    sizes = dict.fromkeys((audit.sizes["run"], audit.sizes["repeat"]) for audit in held)
+    models = " and ".join(
         f"{runs:,} models" if repeats == 1 else f"{repeats} × {runs:,} models" for runs, repeats in sizes
     )
-    return f"{', '.join(tasks)}; {told} an audit"
+    return f"{', '.join(tasks)}; {models} an audit"
 
 
 def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) -> float:
@@ -373,22 +311,13 @@ def every_step_mu(result: xr.Dataset) -> float:
     >>> every_step_mu(found.assign_attrs(noise_multiplier=2.0, sample_rate=1.0, steps=4))
     1.5811388300841898
     """
-    of = inputs.dataset("result", result)
-    if "distance" not in of.data_vars or of.distance.dims != ("run", "step"):
+    if "distance" not in result.data_vars or result.distance.dims != ("run", "step"):
         raise ValueError(
             'result must have distances (run, step): audit(..., metrics=("distance",)), and isel(repeat=0) of several '
-            f"repeats, got {dict(of.distance.sizes) if 'distance' in of.data_vars else 'none'}"
+            f"repeats, got {dict(result.distance.sizes) if 'distance' in result.data_vars else 'none'}"
         )
-    sigma, q, steps = (inputs.attribute("result", of, one) for one in ("noise_multiplier", "sample_rate", "steps"))
-    sigma = checks.real("noise_multiplier", sigma, above=0)
-    if checks.real("sample_rate", q, above=0, at_most=1) < 1:
+    sigma, q, steps = (_attribute(result, name) for name in ("noise_multiplier", "sample_rate", "steps"))
+    if q < 1:
         raise ValueError(f"result must be of sample rate 1, where each step is a Gaussian mechanism, got {q}")
-    distances = of.distance.values
-    if not distances.size or distances.dtype.kind != "f" or not (distances >= 0).all():
-        raise ValueError("result must have distances >= 0 of one run and step or more: is its store complete?")
-    with np.errstate(over="ignore"):
-        mean = np.square(2 * distances.astype(np.float64) / sigma).mean()
-        mu = float(np.sqrt(np.float64(checks.whole("steps", steps, at_most=MOST_STEPS)) * mean))
-    if not np.isfinite(mu):
-        raise ValueError(f"result must have distances that are finite, and not of too little noise, got μ = {mu}")
-    return mu
+    distances = checks.array("result's distances", result.distance, at_least=0)
+    return float(np.sqrt(steps * np.square(2 * distances / sigma).mean()))

@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
-from dpsub.figures.inputs import on_axes, text
 
 STYLE = "dpsub.figures.dpsub"
 """The style of all figures, for `plt.style.use`."""
@@ -80,40 +79,40 @@ def number(value: float, *, digits: int = 3) -> str:
         value: any finite number.
         digits: how many significant digits are kept at most. Whole numbers below ten millions keep all of theirs.
 
-    Raises:
-        ValueError: if the value is no finite number.
-
     >>> number(20000), number(0.0625), number(1e-5), number(2.5e-6)
     ('20,000', '0.0625', '10⁻⁵', '2.5·10⁻⁶')
     """
-    value, digits = checks.real("value", value), checks.whole("digits", digits, at_most=15)
+    value = checks.real("value", value)
     size = abs(value)
     if value == 0 or (size < 1e7 and value == int(value)):
-        told = f"{size:,.0f}"
+        text = f"{size:,.0f}"
     elif 1e-3 <= float(f"{size:.{digits - 1}e}") < 1e7:
-        told = np.format_float_positional(float(f"{size:.{digits}g}"), trim="-")
-        whole, point, part = told.partition(".")
-        told = f"{int(whole):,}{point}{part}"
+        text = np.format_float_positional(float(f"{size:.{digits}g}"), trim="-")
+        whole, point, part = text.partition(".")
+        text = f"{int(whole):,}{point}{part}"
     else:
         factor, power = f"{size:.{digits - 1}e}".split("e")
         factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
-        told = ("" if factor == "1" else f"{factor}·") + "10" + str(int(power)).translate(RAISED)
-    return f"−{told}" if value < 0 else told
+        text = ("" if factor == "1" else f"{factor}·") + "10" + str(int(power)).translate(RAISED)
+    return f"−{text}" if value < 0 else text
 
 
 def what_it_rests_on(bound: LowerBound) -> str:
     """A note for legends: what a bound assumes, and "not valid" if it is not."""
-    if not isinstance(bound, LowerBound):
-        raise ValueError(f"bound must be a LowerBound, got {type(bound).__name__}")
-    checks.choice("bound: assumes", bound.assumes, tuple(ASSUMES))
     return ASSUMES[bound.assumes] + ("" if bound.valid else "; not valid")
 
 
-def named_bounds(names: Mapping[Any, str], bounds: Mapping[Any, LowerBound]) -> dict[Any, str]:
-    """The labels of a legend. Assumptions are told only where bounds differ in theirs: one for all is the caption's."""
+def labels(bounds: Mapping[Any, LowerBound], names: Mapping[Any, str] | None = None) -> dict[Any, str]:
+    """The labels of bounds in a legend. Assumptions are told only where they differ: one for all is the caption's.
+
+    Args:
+        bounds: one bound for each entry of the legend.
+        names: what to call each; by default as `LOOKS` says, or the key as it is.
+    """
+    names = {key: looks(key)["label"] for key in bounds} if names is None else names
     if len({bound.assumes for bound in bounds.values()}) > 1:
-        return {key: f"{name}, {what_it_rests_on(bounds[key])}" for key, name in names.items()}
-    return {key: name if bounds[key].valid else f"{name}, not valid" for key, name in names.items()}
+        return {key: f"{names[key]}, {what_it_rests_on(bound)}" for key, bound in bounds.items()}
+    return {key: names[key] if bound.valid else f"{names[key]}, not valid" for key, bound in bounds.items()}
 
 
 OWN = {"color": "0.25", "marker": "X"}  # for a name that `LOOKS` does not have, by itself
@@ -135,28 +134,29 @@ def literal(label: object) -> str:
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
-def looks(name: str, **changes: Any) -> dict[str, Any]:
-    """The look of `name`, as arguments of any matplotlib call that draws lines."""
-    known = LOOKS.get(name) if isinstance(name, str) else None
-    return {**(known or {**OWN, "label": literal(name)}), **changes}
+def looks(name: str, ax: Axes | None = None, **changes: Any) -> dict[str, Any]:
+    """The look of `name`, as arguments of any matplotlib call that draws lines.
 
-
-def looks_on(ax: Axes, name: str, **changes: Any) -> dict[str, Any]:
-    """The look of `name` in the figure of these axes, where names that `LOOKS` does not have differ from each other."""
+    Args:
+        name: a key of `LOOKS`, or a name of your own.
+        ax: names of your own in the figure of these axes differ from each other. Without it they look alike.
+        changes: arguments that replace those of the look.
+    """
     if name in LOOKS:
-        return looks(name, **changes)
-    names = _OWN_NAMES.setdefault(ax.figure.figure, [])
-    names += [] if name in names else [name]
-    place = names.index(name)
-    own = {"color": COLORS[place % len(COLORS)], "marker": MARKERS[place % len(MARKERS)]}
-    return looks(name, **own | changes)
+        return {**LOOKS[name], **changes}
+    own = OWN
+    if ax is not None:
+        names = _OWN_NAMES.setdefault(ax.figure.figure, [])
+        names += [] if name in names else [name]
+        place = names.index(name)
+        own = {"color": COLORS[place % len(COLORS)], "marker": MARKERS[place % len(MARKERS)]}
+    return {**own, "label": literal(name), **changes}
 
 
 def tag(ax: Axes, name: str) -> Annotation:
     """Write a panel's label above its left corner, as it is: without reading math."""
-    on_axes(ax=ax)
     return ax.annotate(
-        broken(text("name", name), 40),
+        broken(name, 40),
         (0.03, 1.0),
         xycoords="axes fraction",
         ha="left",
@@ -168,6 +168,4 @@ def tag(ax: Axes, name: str) -> Annotation:
 
 def name_source(figure: Figure, source: str) -> Text:
     """Write below a figure, small, what it was made from, as it is: without reading math."""
-    if not isinstance(figure, FigureBase):
-        raise ValueError(f"figure must be a matplotlib figure, got {type(figure).__name__}")
-    return figure.supxlabel(broken(text("source", source), 100), fontsize=7, color="0.35", parse_math=False)
+    return figure.supxlabel(broken(source, 100), fontsize=7, color="0.35", parse_math=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
-from dpsub.data import Task, check_task
+from dpsub.data.tasks import Task, check_task
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_parameters
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsub._core import checks
-from dpsub.data import Task, check_task
+from dpsub.data.tasks import Task, check_task
 from dpsub.models.mkl_kernels import begin_computing
 
 OPACUS_EPS = 1e-6  # Opacus scales gradients by C / (norm + 1e-6), and so do banks
@@ -161,7 +161,7 @@ def check_fits(model: Model, task: Task) -> None:
     """Check a task, and that a model fits it, before long work starts.
 
     Raises:
-        ValueError: as in `dpsub.data.check_task`; if the model is no `Model` or has another input shape or number of
+        ValueError: if task is no `Task` or model no `Model`; if the model has another input shape or number of
             classes; or if torch's default dtype is not float32.
     """
     check_task(task)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
-from dpsub.data import Task, check_task
+from dpsub.data.tasks import Task, check_task
 from dpsub.models.bank_base import GATHER_BELOW, Rows, WeightedSum
 from dpsub.models.interface import RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Activation, Conv, Dense, Flatten, Kept, Layer, MaxPool

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsub._core import checks
-from dpsub.data import Task, check_task
+from dpsub.data.tasks import Task, check_task
 from dpsub.models.differentiation import Masked, draw, masked, switch
 from dpsub.models.interface import Losses, cross_entropy
 from dpsub.models.mkl_kernels import begin_computing

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES, numbered
-from dpsub._core.noise_test import SAMPLE, Left, NoiseTest
+from dpsub._core.noise_test import Left, NoiseTest
 from dpsub._core.provenance import versions
 from dpsub.accounting.phases import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
@@ -55,9 +55,8 @@ class Auditor:
         self._share = asked.alpha  # of the bets
         if asked.test_noise and audited.per_sample:
             self._share /= 2
-            sizes = [one.numel() for one in audited.parameters]
-            self._noise = NoiseTest(self._share, sizes, asked.seed)
-            self._looks_at = LooksAt(sizes, self._noise.sample)
+            self._sizes = [one.numel() for one in audited.parameters]
+            self._noise = NoiseTest(self._share, self._sizes, asked.seed)
         self._bettor = Bettor(self._share, self._expected, asked.canaries)
         self._weights = PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
@@ -65,7 +64,7 @@ class Auditor:
         self._sigmas: list[float] = []
         self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
         self._reported: Report | None = None
-        self._reported_for = (0, "")  # so many steps and this sampling
+        self._reported_for = (0, 0, "")  # so many steps, unseen ones and this sampling
         self._steps = AuditedSteps(
             audited,
             Canaries(
@@ -110,7 +109,7 @@ class Auditor:
             scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
         self._bettor.observe(scores, np.array(bits) == 0, self._claim, distance(self._asked.adjacency) / sigma)
         if self._noise is not None and seen.left is not None:
-            self._noise.observe(self._looks_at.left(*seen.left, sigma))
+            self._noise.observe(looked_at(*seen.left, sigma, self._sizes, torch.as_tensor(self._noise.places)))
         self._scores += scores
         self._bits += bits
         self._sigmas.append(sigma)
@@ -161,20 +160,21 @@ class Auditor:
                 f"report() must come after a step of the optimizer, got none so far{waiting}: call optimizer.step() "
                 "where it is not skipped"
             )
-        sampling = self._sampling()
-        if self._reported is None or self._reported_for != (self.steps, sampling):
-            self._reported, self._reported_for = self._report(sampling), (self.steps, sampling)
+        accountant = accounted(self._audited.optimizer).get("self")
+        unseen = max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps)
+        about = self.steps, unseen, self._sampling(accountant)
+        if self._reported is None or self._reported_for != about:
+            self._reported, self._reported_for = self._report(*about[1:]), about
         return self._reported
 
-    def _sampling(self) -> str:
+    def _sampling(self, accountant: Any) -> str:
         """That of the attached accountant, if it is dpsub's. Opacus's own assume Poisson sampling."""
-        accountant = accounted(self._audited.optimizer).get("self")
         if not isinstance(accountant, SubstitutePRVAccountant):
             return "poisson"
         accountant.check_sampling(accountant.sampling)
         return accountant.sampling
 
-    def _report(self, sampling: str) -> Report:
+    def _report(self, unseen: int, sampling: str) -> Report:
         rates = [self._rate(*one) for one in self._batches]
         known = [rate for rate in rates if rate is not None]
         rate, sigma = (min(known) if len(known) == len(rates) else None), min(self._sigmas)
@@ -198,6 +198,7 @@ class Auditor:
             notes=self._audited.notes,
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
+            unseen=unseen,
         )
 
     def _claimed(self, rates: list[float], sampling: str) -> float:
@@ -259,25 +260,12 @@ class Auditor:
         return rate
 
 
-class LooksAt:
-    """What the test of the noise looks at, of parameters of these sizes and at these sampled coordinates."""
-
-    def __init__(self, sizes: Sequence[int], sample: NDArray[np.int64]) -> None:
-        starts = np.cumsum([0, *sizes[:-1]])
-        firsts = [np.arange(start, start + min(size, SAMPLE)) for start, size in zip(starts, sizes, strict=True)]
-        self._sizes = list(sizes)
-        self._places = torch.as_tensor(np.concatenate([sample, *firsts]))
-        self._sampled = len(sample)
-
-    def left(self, residue: Tensor, records: Tensor, sigma: float) -> Left:
-        """Of tensors in clipping bounds, all parameters in a row."""
-        self._places = self._places.to(residue.device)
-        positive = (residue[self._places] > 0).cpu().numpy()
-        norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, self._sizes)]
-        numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
-        product, square = numbers[-2:] / sigma**2
-        squares = (numbers[:-2] / sigma) ** 2
-        return Left(squares, positive[: self._sampled], positive[self._sampled :], product, square)
+def looked_at(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
+    """What the test of the noise takes, of tensors in clipping bounds, all parameters in a row."""
+    norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, list(sizes))]
+    numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
+    sampled = torch.stack([residue[places], records[places]]).double().cpu().numpy()
+    return Left((numbers[:-2] / sigma) ** 2, sampled / sigma, *(numbers[-2:] / sigma**2))
 
 
 class PieceWeights:
@@ -340,7 +328,9 @@ class Report:
             20,000.
         notes: what the audit did not look at.
         fault: what is wrong with the noise, in words; None if nothing was found.
-        clipping: how the released sums differ from those of clipped gradients, in words; None if they do not.
+        clipping: how the released sums differ from those of clipped gradients, in words; None if they do not, or if the
+            noise comes again, which has a share of any sums.
+        unseen: the number of steps in the attached accountant's history that were not observed.
     """
 
     observations: int
@@ -360,6 +350,7 @@ class Report:
     notes: tuple[str, ...] = ()
     fault: str | None = None
     clipping: str | None = None
+    unseen: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -386,6 +377,11 @@ class Report:
             f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
+        if self.unseen:
+            found.append(
+                f"Not observed: {self.unseen:,} of the {self.unseen + self.observations:,} steps in the accountant's "
+                "history. No number here is about them."
+            )
         if self.fault is not None:
             found.append(
                 f"What is left without the records and the canary is not the noise that is claimed: {self.fault}."

@@ -58,8 +58,8 @@ def audit_optimizer(
 
     What is left besides the canary is the noise in all coordinates. Other bets, with half of alpha, are that it is less
     than claimed, everywhere or in one parameter, or that it repeats earlier noise or another parameter's. They take a
-    few steps where a canary takes hundreds, and the report names what they found. It also says so if the sums are not
-    those of clipped gradients; that is a message and no verdict, since other clipping may be private, too.
+    few steps where a canary takes hundreds, and the report names what they found. They take no other way to clip for a
+    fault, since it may be private, too: that the sums are not those of clipped gradients is a message and no verdict.
 
     What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
     coin decides whether it is in. It enters the first of the batches that `BatchMemoryManager` makes of one. If

@@ -32,7 +32,7 @@ def main(figure_3, folder, parameters):
         again = more_repeats.repeated(
             trained,
             task,
-            trained.seed,
+            trained.attrs["seed"],
             folder / "crossed" / path.name,
             crafted_for=crafted,
             repeats=REPEATS,

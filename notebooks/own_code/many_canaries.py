@@ -48,7 +48,7 @@ def found_at(rng, noise, alpha):
     test, none = NoiseTest(alpha, [COORDINATES], 0), np.zeros(COORDINATES)
     for step in range(1, (MOST if noise < 1 else STEPS) + 1):
         left = noise * rng.normal(size=COORDINATES)
-        test.observe(Left.of(left, none, [COORDINATES], test.sample))
+        test.observe(Left.of(left, none, [COORDINATES], test.places))
         if test.fault is not None:
             return step
     return MOST

@@ -15,6 +15,7 @@ import yaml
 
 import dpsub
 from dpsub import audits, crafters, findings
+from studies.beyond_membership import tasks
 
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
@@ -25,7 +26,7 @@ def records(parameters, folder):
     folder = Path(folder).absolute()
     section = folder.name if folder.name in preset else folder.parent.name
     given = preset[section]
-    return dpsub.data.features_or_digits(
+    return tasks.features_or_digits(
         given["features"],
         **{name: given.get(name) for name in RECORDS},
         seed=0,
@@ -79,6 +80,7 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
             [_along_repeats(kept[key]) for kept in found if key in kept],
             "repeat",
             coords="different",
+            compat="equals",
             combine_attrs="override",
         )
         for key in found[0]
@@ -111,7 +113,7 @@ def main(folder, repeats, parameters):
                     f"got {parameters}"
                 )
             store = path.parent / f"repeat={i}" / path.name
-            seed = audits.repeat_seeds(one.seed, int(repeats))[i]
+            seed = audits.repeat_seeds(one.attrs["seed"], int(repeats))[i]
             again = repeated(one, task, seed, store)
             print(store, f"{again.wall_seconds:.0f} s", flush=True)
 

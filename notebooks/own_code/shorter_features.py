@@ -39,7 +39,11 @@ def main(folder, parameters):
         one = audits.load(folder / f"C={bound}-S5.db")
         store = folder / f"norm={part:g}" / f"C={bound}-S5.db"
         again = more_repeats.repeated(
-            one, scaled(task, part), one.seed, store, repeats=REPEATS
+            one,
+            scaled(task, part),
+            one.attrs["seed"],
+            store,
+            repeats=REPEATS,
         )
         print(store, f"{again.wall_seconds:.0f} s", flush=True)
 

@@ -19,7 +19,7 @@ def watched(steps, noise, *, sizes=SIZES, alpha=0.05, seed=0, records=0.0):
     for _ in range(steps):
         known = 0.3 * rng.normal(size=sum(sizes))
         residue = noise(rng, sizes) + records * known
-        test.observe(Left.of(residue, known, sizes, test.sample))
+        test.observe(Left.of(residue, known, sizes, test.places))
         if test.fault is not None:
             break
     return test
@@ -67,9 +67,9 @@ def of_twenty_seeds(rng, sizes):
 @pytest.mark.parametrize(
     ("noise", "within", "told"),
     [
-        (scaled(0.5), 2, "it has about 50 % of the standard deviation that is claimed, in all parameters"),
+        (scaled(0.5), 2, "of the standard deviation that is claimed, in all parameters"),
         (scaled(0.9), 20, "of the standard deviation that is claimed, in all parameters"),
-        (nothing_in_the_second, 2, "it has about 2 % of the standard deviation that is claimed, in parameter 1"),
+        (nothing_in_the_second, 2, "it has about 0 % of the standard deviation that is claimed, in parameter 1"),
         (the_same_in_all, 3, "has the noise of parameter 0"),
         (of_twenty_seeds, 21, "repeats that of step"),
     ],
@@ -81,6 +81,18 @@ def test_faults_are_named_within_a_few_steps(noise, within, told):
         assert told in test.fault
 
 
+@pytest.mark.parametrize("scale", [0.5, 0.9])
+def test_how_much_noise_there_is_is_told_from_all_steps(scale):
+    """Not from those alone after which the bets were won."""
+    for seed in range(10):
+        rng, test, steps = np.random.default_rng(seed), NoiseTest(0.05, SIZES, seed), 100
+        for _ in range(steps):
+            residue, records = scaled(scale)(rng, SIZES), scaled(0.3)(rng, SIZES)
+            test.observe(Left.of(residue, records, SIZES, test.places))
+        percent = int(re.search(r"it has about (\d+) % of the standard deviation", test.fault).group(1))
+        assert percent / 100 == pytest.approx(scale, abs=0.005 + 4 * scale / (2 * steps * sum(SIZES)) ** 0.5)
+
+
 @pytest.mark.parametrize("noise", [scaled(0.7), nothing_in_the_second, the_same_in_all])
 def test_a_fault_that_begins_late_is_found(noise):
     steps = itertools.count()
@@ -89,10 +101,10 @@ def test_a_fault_that_begins_late_is_found(noise):
 
 
 def test_a_repeated_step_is_named():
-    test = NoiseTest(0.05, SIZES, 0)
+    test, rng = NoiseTest(0.05, SIZES, 0), np.random.default_rng(0)
     for seed in (5, 6, 7, 8, 6):
         residue = scaled(1.0)(np.random.default_rng(seed), SIZES)
-        test.observe(Left.of(residue, residue, SIZES, test.sample))
+        test.observe(Left.of(residue, scaled(1.0)(rng, SIZES), SIZES, test.places))
     assert (test.fault, test.found_at) == ("the noise of step 5 repeats that of step 2", 5)
 
 
@@ -104,3 +116,61 @@ def test_what_is_left_of_the_records_is_told_and_no_fault(share):
         assert (more == "more") == (share > 0)
         assert int(percent) / 100 == pytest.approx(abs(share), abs=0.25)
         assert test.fault is None
+
+
+def to(norm, rows):
+    """The rows, scaled to norms that are a function of theirs."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows * norm(norms) / norms
+
+
+def each_parameter(rows):
+    parts = np.split(rows, np.cumsum(SIZES)[:-1], axis=1)
+    return np.concatenate([to(lambda norms: np.minimum(norms, 3**-0.5), part) for part in parts], axis=1)
+
+
+# Seven ways to clip to norm 1 that are private and not the usual one, which comes first.
+CLIPPINGS = {
+    "usual": lambda rows: to(lambda norms: np.minimum(norms, 1), rows),
+    "normalised": lambda rows: to(lambda norms: 1, rows),
+    "automatic": lambda rows: to(lambda norms: norms / (norms + 0.01), rows),
+    "to a half": lambda rows: to(lambda norms: np.minimum(norms, 0.5), rows),
+    "smooth": lambda rows: to(lambda norms: norms / (1 + norms**2) ** 0.5, rows),
+    "of each parameter": each_parameter,
+    "of each coordinate": lambda rows: rows.clip(-(sum(SIZES) ** -0.5), sum(SIZES) ** -0.5),
+    "of means of two": lambda rows: CLIPPINGS["usual"](rows.reshape(-1, 2, rows.shape[1]).mean(axis=1)),
+}
+
+
+def clipped_by(clipping, noise, seed, alpha=0.05):
+    """A test of 40 steps on batches of 64 records, whose gradients have a direction in common. `noise(rng, step)`."""
+    rng, test = np.random.default_rng(seed), NoiseTest(alpha, SIZES, seed)
+    common = rng.normal(size=sum(SIZES))
+    for step in range(40):
+        rows = common + 2 * rng.normal(size=(64, sum(SIZES)))
+        rows *= 10 ** rng.uniform(-1, 1, (64, 1)) / np.linalg.norm(rows, axis=1, keepdims=True)
+        records = CLIPPINGS["usual"](rows).sum(axis=0)
+        residue = (clipping(rows).sum(axis=0) - records) / 0.5 + noise(rng, step)
+        test.observe(Left.of(residue, records / 0.5, SIZES, test.places))
+    return test
+
+
+def test_no_other_clipping_is_a_fault():
+    audits = [
+        clipped_by(clipping, lambda rng, step: rng.normal(size=sum(SIZES)), seed)
+        for clipping in CLIPPINGS.values()
+        for seed in range(8)
+    ]
+    assert sum(test.fault is not None for test in audits) <= binom.ppf(0.999, len(audits), 0.05)
+    assert sum(test.clipping is not None for test in audits[8:]) > len(audits) / 2
+
+
+@pytest.mark.parametrize("period", [1, 10])
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_noise_that_repeats_is_found_with_other_clipping_and_then_says_nothing_of_it(clipping, period):
+    for seed in range(3):
+        drawn = scaled(1.0)(np.random.default_rng(100 + seed), [10 * sum(SIZES)]).reshape(10, -1)
+        test = clipped_by(CLIPPINGS[clipping], lambda rng, step: drawn[step % period], seed)
+        assert test.found_at <= 15
+        assert test.fault == f"the noise of step {test.found_at} repeats that of step {test.found_at - period}"
+        assert test.clipping is None

@@ -59,12 +59,10 @@ def test_a_task_that_was_changed_is_refused_before_training(task, model, canary,
     broken[5, 2] = np.nan
     labels = np.where(np.arange(30) == 4, 10, task.y_train)
     for parts, message in (
-        ({"x_train": broken}, "x_train must be finite, got 1 values that are not"),
-        ({"y_train": labels}, "y_train must be labels from 0 to 9, got 10"),
-        ({"y_train": np.where(labels == 10, -1, task.y_train)}, "y_train must be whole numbers from 0 to"),
-        ({"x_test": task.x_test[:, :5]}, "x_test must have records of shape"),
-        ({"x_train": task.x_train.astype(np.float64)}, "x_train must be an array of float32, got float64"),
-        ({"y_train": task.y_train.tolist()}, "y_train must be an array of int64, got list"),
+        ({"x_train": broken}, r"x_train must be finite numbers in float32, got nan \(1 of"),
+        ({"y_train": labels}, "y_train must be whole numbers >= 0 and <= 9, got 10"),
+        ({"y_train": np.where(labels == 10, -1, task.y_train)}, "y_train must be whole numbers >= 0 and <= 9, got -1"),
+        ({"x_test": task.x_test[:, :5]}, r"x_test must have shape \(records, "),
         ({"x_train": task.x_train[:1], "y_train": task.y_train[:1]}, "x_train must hold at least 2 records, got 1"),
         ({"x_train": task.x_train + 1}, "canary must be crafted for this task"),
         ({"y_train": task.y_train[::-1].copy()}, "canary must be crafted for this task"),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpsub.data import files
-from dpsub.data.downloads import Source
 
 
 @pytest.fixture
@@ -66,11 +65,9 @@ def published_mnist(monkeypatch):
 
     def publish_at(address):
         """Let dpsub look for them there, with their own hashes."""
-        table = {
-            name: (Source(f"{address}/{name}", sha256(packed[name]).hexdigest()), sha256(raw).hexdigest())
-            for name, raw in found.items()
-        }
+        table = {name: tuple(sha256(of[name]).hexdigest() for of in (packed, found)) for name in found}
         monkeypatch.setattr(files, "MNIST", table)
+        monkeypatch.setattr(files, "MNIST_MIRROR", address)
 
     return PublishedMnist(found, packed, labels, images, publish_at)
 

@@ -13,7 +13,6 @@ from dpsub.data import (
     breast_cancer,
     catalogue,
     digits,
-    features_or_digits,
     files,
     load_features,
     mnist,
@@ -52,8 +51,6 @@ def test_same_seed_same_digits():
     [
         (digits, 1_500, "n_train must be <= 1296 of the 1797 digits, which leaves some to test on, got 1500"),
         (breast_cancer, 419, "n_train must be <= 418 of the 569 records.*got 419"),
-        (random_images, 10**15, r"must be such that records \(.*\) fit into memory"),
-        (partial(random_images, size=10**400), 2, r"must be such that records \(.*\) fit into memory"),
     ],
 )
 def test_more_records_than_there_can_be_are_refused(make, n_train, message):
@@ -160,7 +157,7 @@ def test_features_are_drawn_from_the_pool(tmp_path, pool):
 
 
 def test_arrays_that_are_not_needed_are_not_read(tmp_path, monkeypatch):
-    path, incomplete, read = save(tmp_path / "f.npz"), save(tmp_path / "g.npz", y_test=None), []
+    path, read = save(tmp_path / "f.npz"), []
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x_private.npy", header("(10,)") + b"cut short")
         archive.writestr("x_dev.npy", header(f"({10**15},)"))
@@ -168,23 +165,11 @@ def test_arrays_that_are_not_needed_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda self, name, *_: read.append(str(name)) or opened(self, name))
     assert len(load_features(path, n_train=8, n_aux=6).y_train) == 8
     assert {*read} == {"x_test.npy", "x_train.npy", "y_test.npy", "y_train.npy"}
-    read.clear()
-    with pytest.raises(ValueError, match="without y_test"):
-        load_features(incomplete)
-    assert not read
 
 
 def test_features_that_stand_in_for_others_say_so(tmp_path):
     task = load_features(save(tmp_path / "f.npz"), n_train=8, n_aux=6, name="small", stand_in_for="ViT-B/16")
     assert task.name == "small (stand-in for ViT-B/16)"
-
-
-def test_digits_serve_where_there_is_no_file(tmp_path):
-    path = save(tmp_path / "f.npz")
-    sizes = {"n_train": 8, "n_aux": 6, "seed": 3}
-    assert features_or_digits(path, **sizes).fingerprint == load_features(path, **sizes).fingerprint
-    assert features_or_digits(path, **sizes, name="small", stand_in_for="ViT").name == "small (stand-in for ViT)"
-    assert features_or_digits(None, **sizes).fingerprint == digits(n_train=8, seed=3).fingerprint
 
 
 def test_features_are_looked_for_in_the_data_folder(tmp_path, monkeypatch):
@@ -215,11 +200,11 @@ def test_more_records_than_there_are_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"x_test": None}, "path must hold x_train, y_train, x_test, y_test, got .* without x_test"),
-        ({"y_train": None}, "without y_train"),
-        ({"y_train": np.arange(3)}, r"y_train must have shape \(20,\), one label a record, got \(3,\)"),
+        ({"x_test": None}, "path must be an .npz file of plain arrays x_train, y_train, x_test and y_test, .*'x_test"),
+        ({"y_train": None}, "path must be .*'y_train"),
+        ({"y_train": np.arange(3)}, r"y_train must have shape \(20,\), got \(3,\)"),
         ({"x_train": np.where(POOL["x"] < 59, POOL["x"], np.nan)}, "x_train must be finite"),
-        ({"x_test": np.zeros((4, 2))}, "x_test must have records of shape"),
+        ({"x_test": np.zeros((4, 2))}, r"x_test must have shape \(records, 3\), got \(4, 2\)"),
         ({"y_test": np.array([0, 1, 0.5, 1])}, "y_test must be whole numbers"),
         ({"x_train": np.array([object()] * 20)}, "path must be an .npz file of plain arrays"),
     ],
@@ -268,13 +253,3 @@ def test_feature_files_themselves(name):
 def header(shape, kind="'<f4'"):
     about = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + (len(about) + 1).to_bytes(2, "little") + about + b"\n"
-
-
-@pytest.mark.parametrize("shape", [f"({10**15},)", f"({10**20},)", "(2, 3", "('a',)", "(-1,)"])
-@pytest.mark.parametrize("kind", ["'<f4'", "'|O'", "'zz'"])
-def test_arrays_that_announce_what_no_file_holds_are_refused_in_a_sentence(tmp_path, shape, kind):
-    with zipfile.ZipFile(tmp_path / "features.npz", "w") as archive:
-        for name in ("x_train", "y_train", "x_test", "y_test"):
-            archive.writestr(f"{name}.npy", header(shape, kind))
-    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays, got"):
-        load_features(tmp_path / "features.npz")

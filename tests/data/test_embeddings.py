@@ -138,26 +138,13 @@ RUNS = "import os\nos.mkdir(os.environ['PAYLOAD'])\nclass Evil: pass\n"
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("evil.py", RUNS, "with evil.py: remove it"),
-        ("1_Pooling/modeling_evil.PY", RUNS, "with 1_Pooling/modeling_evil.PY: remove it"),
         ("2_Dense/pytorch_model.bin", "", "2_Dense/pytorch_model.bin, a format that can run code: convert it"),
         ("2_Dense/model.pt", "", "2_Dense/model.pt, a format that can run code: convert it"),
-        ("modules.json", [{"path": "", "type": "evil.Evil"}], "modules.json does: type 'evil.Evil'"),
-        ("modules.json", [{"path": "", "type": "Evil"}], "modules.json does: the module 'Evil'"),
-        (
-            "modules.json",
-            [{"path": "../x", "type": "sentence_transformers.models.Transformer"}],
-            r"the module's folder '\.\./x'",
-        ),
+        ("modules.json", [{"path": "", "type": "evil.Evil"}], "modules.json does: the class 'evil.Evil'"),
         ("modules.json", [{"type": "sentence_transformers.util.torch", "path": ""}], "transformers.util.torch"),
-        ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "/tmp"}], "folder '/tmp'"),
-        ("modules.json", {"type": 3}, "the module 3"),
-        ("modules.json", "[" * 100_000, "JSON files"),
-        ("config.json", {"auto_map": {"AutoModel": "evil.Evil"}}, "config.json does: auto_map"),
-        ("deep/config.json", {"a": [{"auto_map": {"AutoModel": "other/repo--evil.Evil"}}]}, "does: auto_map"),
         ("sentence_bert_config.json", {"model_args": {"trust_remote_code": True}}, "does: trust_remote_code"),
-        ("2_Dense/config.json", {"activation_function": "os.system"}, "activation_function 'os.system'"),
-        ("0_Router/router_config.json", {"types": {"a": "evil.Evil"}}, "types 'evil.Evil'"),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "the class 'os.system'"),
+        ("0_Router/router_config.json", {"types": {"a": "evil.Evil"}}, "the class 'evil.Evil'"),
     ],
 )  # fmt: skip
 def test_a_folder_with_code_of_its_own_is_refused(minilm, vit, tmp_path, monkeypatch, name, content, told):
@@ -218,4 +205,4 @@ def test_library_that_is_not_installed_is_named(monkeypatch):
     with pytest.raises(
         ImportError, match=r"needs the package sentence-transformers: pip install 'dpsub\[embeddings\]'"
     ):
-        of_sentences(["a"], data.MINILM)
+        of_sentences(["a"], embeddings.MINILM)

@@ -33,28 +33,27 @@ def test_fingerprints_change_with_what_they_are_of():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: from_arrays(np.zeros(4), Y), r"x_train must have shape \(records, features\), got \(4,\)"),
+        (lambda: from_arrays(np.zeros(4), Y), r"x_train must have shape \(records, features, ...\), got \(4,\)"),
         (lambda: from_arrays(X[:1], Y[:1]), "x_train must hold at least 2 records, got 1"),
-        (lambda: from_arrays(X, Y[:3]), r"y_train must have shape \(4,\), one label a record, got \(3,\)"),
-        (lambda: from_arrays(X, [0, 1, 0, -1]), "y_train must be whole numbers from 0"),
+        (lambda: from_arrays(X, Y[:3]), r"y_train must have shape \(4,\), got \(3,\)"),
+        (lambda: from_arrays(X, [0, 1, 0, -1]), "y_train must be whole numbers >= 0, got -1"),
         (lambda: from_arrays(X, [1, 2, 3, 1]), "labels must count from 0 .*, got labels from 1 to 3: subtract 1"),
         (lambda: from_arrays(X, [2, 2, 1, 1], x_aux=X, y_aux=[1, 2, 1, 2]), "labels must count from 0"),
-        (lambda: from_arrays(X, [0, 1, 0, 0.5]), "y_train must be whole numbers from 0"),
-        (lambda: from_arrays(X * np.nan, Y), "x_train must be finite, got 12 values that are not"),
+        (lambda: from_arrays(X, [0, 1, 0, 0.5]), "y_train must be whole numbers >= 0, got 0.5"),
+        (lambda: from_arrays(X * np.nan, Y), r"x_train must be finite numbers in float32, got nan \(12 of 12 values\)"),
         (lambda: from_arrays(X, Y, x_aux=X), "x_aux and y_aux must be given together"),
         (
             lambda: from_arrays(X, Y, x_test=np.zeros((2, 5)), y_test=[0, 1]),
-            r"x_test must have records of shape \(3,\)",
+            r"x_test must have shape \(records, 3\), got \(2, 5\)",
         ),
-        (lambda: from_arrays(X, [0, 1, 0, 5], num_classes=5), "num_classes must be greater than every label"),
-        (lambda: from_arrays(X, [0, 1, 1e19, 1]), "y_train must be whole numbers from 0 to 1000000"),
-        (lambda: from_arrays(X, ["a"] * 4), "y_train must be whole numbers from 0, got dtype"),
-        (lambda: from_arrays(X + 1j, Y), "x_train must be real numbers, got dtype complex128"),
+        (lambda: from_arrays(X, [0, 1, 0, 5], num_classes=5), "y_train must be whole numbers >= 0 and <= 4, got 5"),
+        (lambda: from_arrays(X, [0, 1, 1e19, 1]), "y_train must be whole numbers >= 0, got 1e"),
+        (lambda: from_arrays(X, ["a"] * 4), "y_train must be whole numbers >= 0, got"),
+        (lambda: from_arrays(X + 1j, Y), "x_train must be finite numbers in float32, got dtype complex128"),
         (lambda: from_arrays(np.ma.masked_less(X, 1), Y), "x_train must not be masked"),
-        (lambda: from_arrays(X, Y, name=3), "name must be a text without NUL and halves of characters, got 3"),
-        (lambda: from_arrays(X, Y, name="\ud800"), r"name must be a text .*, got '\\ud800'"),
-        (lambda: from_arrays([[1], [1, 2]], Y), "x_train must be an array of numbers, got a list"),
-        (lambda: from_arrays(torch.ones(4, 3, requires_grad=True), Y), "x_train must be an array of numbers"),
+        (lambda: from_arrays(X, Y, name=3), "name must be a text that is not empty, got 3"),
+        (lambda: from_arrays([[1], [1, 2]], Y), "x_train must be .*, got rows of different lengths"),
+        (lambda: from_arrays(torch.ones(4, 3, requires_grad=True), Y), "x_train must be .*detach"),
         (lambda: load_features("~nobody-of-this-name/a"), "path must be a path in the file system"),
         (lambda: load_features(None), "path must be a path in the file system, got None"),
     ],
@@ -67,14 +66,11 @@ def test_bad_input_is_named(call, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x_train": None}, "x_train must be an array of float32, got NoneType"),
+        ({"x_train": None}, "x_train must be finite numbers in float32, got None"),
         ({"x_train": np.full((4, 3), np.inf, dtype=np.float32)}, "x_train must be finite"),
         ({"y_test": np.zeros(2, dtype=np.int64)}, r"y_test must have shape \(0,\)"),
         ({"num_classes": 1.5}, "num_classes must be a whole number >= 2"),
-        ({"num_classes": ...}, "num_classes must be a whole number >= 2"),
         ({"name": None}, "name must be a text"),
-        ({"pixels": np.ones((2, 2), dtype=bool)}, r"pixels must be .*, got \(2, 2\) for records of shape \(3,\)"),
-        ({"pixels": [[1, 1, 1]]}, "pixels must be an array of bool"),
     ],
 )
 def test_a_task_is_checked_when_it_is_made_by_hand(change, message):
@@ -82,11 +78,15 @@ def test_a_task_is_checked_when_it_is_made_by_hand(change, message):
         replace(from_arrays(X, Y), **change)
 
 
-def test_more_auxiliary_records_than_can_be_counted_are_refused(tmp_path):
-    file = tmp_path / "few.npz"
-    np.savez(file, x_train=np.eye(9), y_train=np.arange(9) % 2, x_test=np.eye(9), y_test=np.arange(9) % 2)
-    with pytest.raises(ValueError, match="n_train and n_aux must together be no more than the 9 records"):
-        load_features(file, n_train=2, n_aux=2**63)
+def test_a_task_holds_read_only_arrays_of_its_own():
+    x, y = np.ones((4, 3)), np.array([0.0, 1.0, 0.0, 1.0])
+    task = replace(from_arrays(X, Y), x_train=x, y_train=y)
+    assert (task.x_train.dtype, task.y_train.dtype) == (np.float32, np.int64)
+    x[:], y[:] = 2, 0
+    assert task.x_train.max() == 1
+    assert task.y_train.tolist() == [0, 1, 0, 1]
+    for array in (task.x_train, task.y_train, task.x_aux, task.y_test):
+        assert not array.flags.writeable
 
 
 def test_labels_may_begin_above_0_where_the_number_of_classes_is_given():
@@ -113,13 +113,7 @@ def test_images_are_pictures_with_their_colours_last():
 
 def test_other_records_are_no_pictures():
     flat, task = from_arrays(np.zeros((2, 3)), [0, 1]), digits(n_train=60)
-    for x, of in ((flat.x_train, flat), (np.zeros((2, 3)), task)):
-        with pytest.raises(ValueError, match=r"x must be records of a task of .*, got .*\(2, 3\)"):
-            of.pictures(x)
-
-
-def test_what_is_no_array_of_numbers_is_no_picture():
-    task = digits(n_train=60)
-    for x in ("a", None, ..., np.full((1, task.x_train.shape[1]), 1e300), 1 + 0j):
-        with pytest.raises(ValueError, match="x must be "):
-            task.pictures(x)
+    with pytest.raises(ValueError, match=r"x must be records of a task of images, got shape \(2, 3\)"):
+        flat.pictures(flat.x_train)
+    with pytest.raises(ValueError, match=r"x must have shape \(records, \d+\), got \(2, 3\)"):
+        task.pictures(np.zeros((2, 3)))

@@ -2,6 +2,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpsub import accounting
@@ -76,6 +78,30 @@ def test_half_way_between_its_curves_a_claim_adds_nothing_to_the_accountants(q, 
     own, exact = claim.tradeoff(fpr, parameter), accounting.tradeoff(fpr, **mechanism, adjacency=adjacency)
     assert (own <= exact).all()
     assert own == pytest.approx(exact, abs=1e-4)
+
+
+LAWS = (
+    *((adjacency, "poisson") for adjacency in ("substitute", "add_remove", "zero_out")),
+    *((adjacency, "epochs") for adjacency in ("substitute", "zero_out")),
+    ("substitute", "without_replacement"),
+)
+
+
+# Few steps with little noise: f bends sharply where it is decided how many of the batches held the record.
+@given(st.sampled_from(LAWS), st.floats(0.001, 0.999), st.integers(1, 2), st.floats(0.2, 0.6))
+@example(("substitute", "without_replacement"), 0.40003, 1, 0.2394)
+@example(("add_remove", "poisson"), 0.5, 1, 0.2114)
+@example(("substitute", "without_replacement"), 0.00324, 74_543, 0.92515)  # f changes fast with the noise
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_no_claim_is_above_the_certified_curve(law, q, steps, sigma):
+    q = 1 / round(1 / q) if law[1] == "epochs" else q
+    mechanism = {"sample_rate": q, "steps": steps, "adjacency": law[0], "sampling": law[1]}
+    [claim] = MechanismDP.of_columns(DELTA, mechanism, 1)
+    parameter = claim.noise_multiplier(sigma)  # its own inverse
+    near_bends = np.outer([1 - q, (1 - q) ** 2, q, q**2], np.linspace(0.997, 1.003, 61)).ravel()
+    fpr = np.concatenate((norm.cdf(np.linspace(-8, 8, 801)), near_bends[near_bends < 1]))
+    certified = accounting.tradeoff(fpr, noise_multiplier=sigma, **mechanism)
+    assert (claim.tradeoff(fpr, parameter) <= certified + 1e-12).all()
 
 
 SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]

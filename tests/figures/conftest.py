@@ -4,9 +4,11 @@ import pytest
 import xarray as xr
 
 from dpsub import figures
+from dpsub._core.datasets import numbered
 from dpsub.estimators import LowerBound
 
 MECHANISM = {"noise_multiplier": 20.0, "sample_rate": 1.0, "steps": 400}
+TRAINING = {**MECHANISM, "max_grad_norm": 1.0, "learning_rate": 0.1}
 
 
 @pytest.fixture
@@ -49,10 +51,20 @@ def audited():
         result = xr.Dataset(
             {"score": (("repeat", "run", "step"), score), "bit": (("repeat", "run"), bit)},
             coords={"repeat": np.arange(repeats), "step": list(steps)},
-            attrs={"scenario": scenario, "task": "a task", "runs": runs, "max_grad_norm": 1.0, "learning_rate": 0.1}
-            | MECHANISM
-            | attrs,
+            attrs={"scenario": scenario, "task": "a task", "runs": runs, "seed": 0, **TRAINING, **attrs},
         )
-        return result if repeats > 1 else result.isel(repeat=0, drop=True)
+        return numbered(result if repeats > 1 else result.isel(repeat=0, drop=True))
 
     return made
+
+
+@pytest.fixture(scope="session")
+def drawn():
+    """All texts as matplotlib draws them, without the line breaks of long names, and without a crash."""
+
+    def texts(figure):
+        figure.draw_without_rendering()
+        shown = (text._preprocess_math(text.get_text()) for text in figure.findobj(plt.Text) if text.get_visible())
+        return "\n".join(text.replace("\n", "") for text, math in shown if math is False)
+
+    return texts

@@ -50,35 +50,6 @@ def test_group_privacy_is_drawn_when_given(ax, bounds_of):
     np.testing.assert_array_equal(artists["group"].get_ydata(), [3, 5])
 
 
-def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax, bounds_of):
-    artists = figures.worst_case(
-        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, 2.2],
-        audited={
-            "rank test": [bounds_of([0.9, 1.9], assumes="mechanism"), bounds_of([1.1, 2.1], assumes="mechanism")],
-            "best": [bounds_of([1.0, 2.0], valid=False)] * 2,
-        },
-    )  # fmt: skip
-    for name, values in (("substitute", [1, 2]), ("add_remove", [0.5, 1]), ("group", [1.1, 2.2])):
-        np.testing.assert_array_equal(artists[name].get_xydata().T, [[1, 2], values])
-    points, _, (bars,) = artists["rank test"]
-    np.testing.assert_allclose(points.get_ydata(), [1.0, 2.0])
-    np.testing.assert_allclose([segment[:, 1] for segment in bars.get_segments()], [[0.8, 1.2], [1.8, 2.2]])
-    places = [artists[name][0].get_xdata() for name in ("rank test", "best")]
-    assert (places[0] != places[1]).all()
-    np.testing.assert_allclose(places, [[1, 2], [1, 2]], atol=0.1)
-    assert artists["best"][0].get_markerfacecolor() == "white"
-    assert points.get_markerfacecolor() == figures.LOOKS["S1"]["color"]
-    assert artists["rank test"].get_label() == "S1, rank test, assumes the mechanism"
-    assert artists["best"].get_label() == "S1, best, assumes GDP; not valid"
-
-
-def test_what_cannot_be_certified_does_not_break_the_figure(ax, bounds_of):
-    figures.worst_case(
-        ax, substitute=[1, 2], add_remove=[0.5, 1], group=[1.1, np.inf], audited={"ranks": [bounds_of([0.9, 1.9])]}
-    )
-    assert 1.9 < ax.get_ylim()[1] < 10
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_panels_share_the_highest_axis_and_one_legend_and_name_their_data(audited, order):
     audits = [audited(3), audited(3, noise_multiplier=8.0), audited(3, noise_multiplier=60.0)][::order]
@@ -133,28 +104,6 @@ def test_scenarios_of_ones_own_differ_in_a_figure_and_keep_their_looks(bounds_of
     plt.close(figure)
 
 
-def test_bounds_beyond_the_promise_are_on_the_plot(ax, audited):
-    bounds = [[findings.bounds(audited(), delta=1e-5)[0][-1]]]
-    assert bounds[0][0].epsilon > 2
-    figures.against_runs(ax, [300], audited={"S2": bounds}, substitute=0.5, add_remove=0.2, ceiling=[9.0])
-    assert ax.get_ylim()[1] > bounds[0][0].epsilon
-
-
-def test_bounds_against_runs_show_the_ceiling_and_the_truth(ax, audited):
-    result = audited(3)
-    by_runs = [findings.bounds(result.isel(step=[-1]), delta=1e-5, runs=runs) for runs in (50, 300)]
-    repeats = [[found[i][0] for found in by_runs] for i in range(3)]
-    artists = figures.against_runs(
-        ax, [50, 300], audited={"S2": repeats}, substitute=10.0, add_remove=4.4, ceiling=[5.0, 9.0]
-    )
-    for place, mean in enumerate(artists["S2"].lines[0].get_ydata()):
-        assert mean == pytest.approx(np.mean([repeat[place].epsilon for repeat in repeats]))
-    assert artists["substitute"].get_ydata()[0] == 10.0
-    assert artists["add_remove"].get_ydata()[0] == 4.4
-    np.testing.assert_array_equal(artists["ceiling"].get_xydata(), [[50, 5.0], [300, 9.0]])
-    assert ax.get_ylim()[1] > 10
-
-
 def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_of, audited):
     plain, free = bounds_of([1.0]), bounds_of([1.0], assumes="none")
     given = {"substitute": [4], "add_remove": [2]}
@@ -167,15 +116,6 @@ def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_o
     panels = {method: findings.panel({"S2": audited(3)}, delta=1e-5, method=method) for method in ("gdp", "dp")}
     labels = [text.get_text() for text in figures.epsilon_panels(panels, source="a task").legends[0].get_texts()]
     assert {"crafted gradient (S2), assumes GDP", "crafted gradient (S2), assumes nothing"} <= set(labels)
-
-
-def test_a_ceiling_that_leaves_the_plot_says_where_it_goes(ax, bounds_of):
-    given = {"audited": {"S2": [bounds_of([1.0, 2.0])]}, "substitute": 4.0, "add_remove": 2.0}
-    figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 25.4])
-    assert [text.get_text() for text in ax.texts] == ["ceiling: 3 to 25"]
-    ax.clear()
-    figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 4.2])
-    assert not ax.texts
 
 
 def test_notes_of_the_ceiling_lie_outside_of_the_data(ax, bounds_of):
@@ -197,20 +137,10 @@ def test_bounds_of_any_mechanism_stand_beside_their_claims(ax, bounds_of):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["Laplace", "half the noise", "learned, not valid"]
     assert ax.yaxis_inverted()
     figures.beside_claims(ax, bounds, claimed=1.0)
-    with pytest.raises(ValueError, match=r"claimed must be for the names of bounds, .* got \['Laplace'\]"):
+    with pytest.raises(KeyError, match="half the noise"):
         figures.beside_claims(ax, bounds, claimed={"Laplace": 1.0})
-    with pytest.raises(ValueError, match=r"bounds\['a'\] must be one LowerBound, got a list: give one step's"):
+    with pytest.raises(ValueError, match=r"bounds\['a'\] must be one LowerBound, of one step, got a list"):
         figures.beside_claims(ax, {"a": [right]}, claimed=1.0)
-
-
-def test_figure_a5_draws_every_sample_rate(ax):
-    rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]
-    artists = figures.against_noise(ax, {q: [1, 2] for q in rates}, {q: [q, 2 * q] for q in rates}, reference=2)
-    assert list(artists) == rates
-    np.testing.assert_array_equal(artists[0.01].get_xydata(), [[1, 0.01], [2, 0.02]])
-    looks = {(line.get_color(), line.get_marker()) for line in artists.values()}
-    assert len(looks) == len(rates)
-    assert ax.lines[-1].get_ydata()[0] == 2
 
 
 def test_tradeoffs_are_drawn_over_guessing(ax):
@@ -228,3 +158,74 @@ def test_tradeoffs_of_other_names_can_be_told_apart(ax):
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(names)
     assert {line.get_marker() for line in lines if line.get_label() != "substitute"} == {""}
     assert artists["substitute"].get_color() == figures.LOOKS["substitute"]["color"]
+
+
+NAMES = (r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300)
+LINES = {"substitute": [1, 2], "add_remove": [0.5, 1]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_drawn_as_they_are(ax, bounds_of, drawn, name):
+    """They are in every legend, on every axis, and below and above every figure."""
+    [bounds] = [bounds_of([1.0, 2.0])]
+    ways = {
+        "step": lambda ax: figures.epsilon_against_step(ax, [1, 2], **LINES, audited={name: [bounds]}),
+        "claims": lambda ax: figures.beside_claims(ax, {name: bounds[0]}, claimed=1.0),
+        "tradeoffs": lambda ax: [figures.tradeoffs(ax, [0, 1], {name: [1, 0]}), ax.legend()],
+        "tag": lambda ax: figures.tag(ax, name),
+        "source": lambda ax: figures.name_source(ax.figure, name),
+        "looks": lambda ax: [ax.plot([1, 2], **figures.looks(name)), ax.legend()],
+    }
+    for way, draw in ways.items():
+        ax.clear()
+        draw(ax)
+        assert name in drawn(ax.figure), way
+
+
+def test_the_data_of_a_panel_are_drawn_as_they_are(audited, drawn):
+    result = audited(scenario=r"$\frac$", task="_made $\\up_ of$ <b>")
+    panel = findings.panel({r"$\frac$": result}, delta=1e-5)
+    texts = drawn(figures.epsilon_panels({"$q_": panel}, source=findings.source(result)))
+    for told in ("$q_", r"$\frac$", "_made $\\up_ of$ <b>; 300 models an audit"):
+        assert told in texts
+
+
+def test_a_ceiling_that_depends_on_the_step_is_a_line_of_its_own(ax, bounds_of):
+    one = {"S2": [bounds_of([1.0, 2.0])]}
+    given = {**LINES, "audited": one}
+    line = figures.epsilon_against_step(ax, [1, 2], **given, ceiling=[2.5, 3.0])["ceiling"]
+    np.testing.assert_array_equal(line.get_xydata(), [[1, 2.5], [2, 3.0]])
+    assert ax.get_ylim()[1] > 3.0
+    ax.clear()
+    note = figures.epsilon_against_step(ax, [1, 2], **given, ceiling=[30.0, 75.0])["ceiling"]
+    assert note.get_text() == "ceiling: 30 to 75"
+    ax.clear()
+    flat = figures.epsilon_against_step(ax, [1, 2], **given, ceiling=[2.5, 2.5])["ceiling"]
+    np.testing.assert_array_equal(flat.get_ydata(), [2.5, 2.5])
+
+
+def test_steps_in_another_order_are_all_on_the_plot(ax, bounds_of):
+    figures.epsilon_against_step(ax, [200, 100], **LINES, audited={"S2": [bounds_of([2.0, 1.0])]})
+    assert ax.get_xlim()[1] > 200
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"substitute": [1, 2, 3]}, r"substitute must have shape \(2,\), got \(3,\)"),
+        ({"add_remove": [1, np.nan]}, "add_remove must be numbers without NaN"),
+        ({"steps": np.ma.array([1, 2], mask=[1, 0])}, "steps must not be masked"),
+        ({"steps": ["1", "2"]}, "steps must be finite numbers, got"),
+        ({"ceiling": [1, 2, 3]}, "broadcast"),
+        ({"steps": [1]}, "substitute must have shape"),
+    ],
+)
+def test_numbers_that_would_be_missing_from_a_figure_are_named(ax, bounds_of, change, message):
+    audited = {"S2": [bounds_of([1.0, 2.0])]}
+    with pytest.raises(ValueError, match=message):
+        figures.epsilon_against_step(ax, **{"steps": [1, 2], **LINES, "audited": audited, **change})
+
+
+def test_rates_beyond_0_and_1_are_refused(ax):
+    with pytest.raises(ValueError, match=r"fnr\['a'\] must be finite numbers >= 0 and <= 1, got 1.5"):
+        figures.tradeoffs(ax, [0, 1], {"a": [1.5, 0]})

@@ -3,6 +3,7 @@ import pytest
 import xarray as xr
 
 from dpsub import DPSGD, accounting, audit, audit_worst_case, crafters, data, estimators, findings, models
+from dpsub.estimators import epsilon_lower_bound
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -11,47 +12,10 @@ def test_bounds_are_the_estimators_for_each_repeat_and_step(audited, repeats):
     found = findings.bounds(result, delta=1e-5)
     assert [len(repeat) for repeat in found] == [2] * repeats
     one = result if repeats == 1 else result.isel(repeat=2)
-    alone = estimators.epsilon_lower_bound(one.score[:, 1], one.bit, delta=1e-5)
+    alone = epsilon_lower_bound(one.score[:, 1], one.bit, delta=1e-5)
     assert found[-1][1] == alone
     papers = findings.bounds(result, delta=1e-5, threshold="best")
     assert not papers[0][0].valid
-
-
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_tidy_bounds_are_the_bounds_row_by_row(audited, repeats):
-    result = audited(repeats)
-    table = findings.tidy_bounds(result, delta=1e-5, runs=100, method="dp")
-    expected = [bound for of in findings.bounds(result, delta=1e-5, runs=100, method="dp") for bound in of]
-    assert table.epsilon.tolist() == [bound.epsilon for bound in expected]
-    assert list(zip(table.repeat, table.step, strict=True)) == [
-        (i, step) for i in range(repeats) for step in (100, 400)
-    ]
-    assert set(table.method) == {"dp"}
-    assert table.mu.isna().all()
-
-
-def test_estimates_are_those_of_each_estimator():
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 2, 300)
-    scores = rng.normal(size=300) - 2 * bits
-    table = findings.estimates(scores, bits, delta=1e-5, sample_rate=1, steps=1, adjacency="substitute")
-    assert len(table) == 18
-    assert not table.duplicated(["method", "rule"]).any()
-    for row in table.itertuples():
-        options = {"sample_rate": 1, "steps": 1, "adjacency": "substitute"} if row.method == "pld" else {}
-        bound = estimators.epsilon_lower_bound(
-            scores, bits, delta=1e-5, method=row.method, threshold=row.rule, **options
-        )
-        assert (row.epsilon, row.valid, row.assumes) == (bound.epsilon, bound.valid, bound.assumes)
-    assert set(findings.estimates(scores, bits, delta=1e-5).method) == set(estimators.METHODS) - {"pld"}
-    alternating = findings.estimates(scores, np.arange(300) % 2, delta=1e-5)
-    assert alternating.note[np.isnan(alternating.epsilon)].str.contains("split|tossed anew").all()
-    for changes, told in (
-        ({"scores": scores[:, None]}, r"scores must be \(runs,\)"),
-        ({"bits": bits[:9]}, "bits must"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            findings.estimates(**{"scores": scores, "bits": bits, "delta": 1e-5} | changes)
 
 
 def test_bounds_of_the_first_runs_are_those_of_a_smaller_audit(audited):
@@ -177,13 +141,11 @@ def test_a_panel_by_the_mechanism_has_its_bounds_and_its_ceiling_at_each_step(au
     assert findings.bounds(result, delta=1e-5, method="pld") == panel["audited"]["S2"], "the audit says it all"
 
 
-def test_nothing_to_draw_or_to_name_is_an_error():
-    with pytest.raises(ValueError, match="audited must be one audit or more, by scenario, got none"):
-        findings.panel({}, delta=1e-5)
-    with pytest.raises(ValueError, match="audited must be a sequence of audits, got ndarray"):
-        findings.last_step(np.array(1.0), delta=1e-5)
-    with pytest.raises(ValueError, match="audited must be one audit or more, got none"):
-        findings.source()
+def test_what_is_no_audit_is_named(audited):
+    with pytest.raises(ValueError, match="result must be the dataset of an audit, got a DataArray"):
+        findings.bounds(audited().score, delta=1e-5)
+    with pytest.raises(ValueError, match="audited must be a sequence of audits, got a str"):
+        findings.last_step(audited(), delta=1e-5)
 
 
 def test_simulated_and_single_steps_can_be_tabled(audited, mechanism):
@@ -298,10 +260,147 @@ def test_audits_whose_steps_say_too_little_have_no_mu(watched):
         findings.every_step_mu(result.assign_attrs(sample_rate=0.5))
     with pytest.raises(ValueError, match="got {'run': 8}"):
         findings.every_step_mu(result.isel(step=-1))
-    with pytest.raises(ValueError, match="steps must be >= 1 and <= 1000000000"):
-        findings.every_step_mu(result.assign_attrs(steps=10**400))
-    with pytest.raises(ValueError, match="distances that are finite"):
-        findings.every_step_mu(result.assign_attrs(noise_multiplier=1e-300))
-    for spoiled in (result.assign(distance=result.distance * np.nan), result.isel(run=[])):
-        with pytest.raises(ValueError, match="result must have distances >= 0 .*: is its store complete"):
-            findings.every_step_mu(spoiled)
+    with pytest.raises(ValueError, match="result's distances must be finite numbers >= 0, got nan"):
+        findings.every_step_mu(result.assign(distance=result.distance * np.nan))
+
+
+ORDERS = (("step", "repeat", "run"), ("run", "step", "repeat"), ("step", "run", "repeat"))
+
+
+def with_accuracy(result, models=8):
+    """The audit with accuracies that tell the model by their hundreds, and the step by their units."""
+    lead = ("repeat",) if "repeat" in result.dims else ()
+    sizes = {name: result.sizes[name] for name in lead} | {"measured": models, "step": result.sizes["step"]}
+    values = np.arange(np.prod(list(sizes.values()))).reshape(tuple(sizes.values())) / 100
+    return result.assign(accuracy=(tuple(sizes), values)).assign_coords(measured=np.arange(models))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_transposed_audit_has_the_same_findings(audited, order):
+    result = with_accuracy(audited(3))
+    turned = result.transpose(*order, "measured")
+    assert findings.bounds(turned, delta=1e-5) == findings.bounds(result, delta=1e-5)
+    assert (
+        findings.panel({"S2": turned}, delta=1e-5)["audited"] == findings.panel({"S2": result}, delta=1e-5)["audited"]
+    )
+    assert findings.last_step([turned], delta=1e-5).equals(findings.last_step([result], delta=1e-5))
+    assert findings.source(turned) == findings.source(result)
+    for bit in (None, 0, 1):
+        np.testing.assert_array_equal(findings.accuracy(turned, bit=bit), findings.accuracy(result, bit=bit))
+
+
+def test_as_many_steps_as_runs_are_not_taken_for_runs(audited):
+    square = audited(steps=range(10, 210, 5), runs=40)
+    found = findings.bounds(square, delta=1e-5)
+    assert len(set(found[0])) > 1
+    assert findings.bounds(square.transpose(), delta=1e-5) == found
+    bounds = epsilon_lower_bound(square.score, square.bit, delta=1e-5)
+    assert [bounds] == found
+    assert epsilon_lower_bound(square.score.T, square.bit, delta=1e-5) == bounds
+    assert epsilon_lower_bound(square.score.T, square.bit.values, delta=1e-5) == bounds
+
+
+def test_a_selection_has_the_findings_of_its_part(audited):
+    result = with_accuracy(audited(3))
+    whole = findings.bounds(result, delta=1e-5)
+    assert findings.bounds(result.sel(repeat=1), delta=1e-5) == whole[1:2]
+    assert findings.bounds(result.isel(repeat=[2, 0]), delta=1e-5) == [whole[2], whole[0]]
+    for last in (result.isel(step=-1), result.isel(step=[-1]), result.isel(step=-1, drop=True)):
+        assert findings.bounds(last, delta=1e-5) == [repeat[-1:] for repeat in whole]
+    assert findings.bounds(result.isel(step=[1, 0]), delta=1e-5) == [repeat[::-1] for repeat in whole]
+    some = result.isel(run=slice(0, 300, 3))
+    expected = epsilon_lower_bound(result.score[1, ::3], result.bit[1, ::3], delta=1e-5)
+    assert findings.bounds(some, delta=1e-5)[1] == expected
+    assert findings.panel({"S2": some}, delta=1e-5)["ceiling"] == estimators.max_certifiable_epsilon(100, delta=1e-5)
+    accuracies = findings.accuracy(result)
+    np.testing.assert_array_equal(findings.accuracy(result.isel(step=-1)), accuracies[:, -1:])
+    np.testing.assert_array_equal(findings.accuracy(result.isel(measured=2)), accuracies[2::8])
+
+
+def test_the_last_step_is_the_latest_whatever_its_place(audited):
+    table = findings.last_step([audited()], delta=1e-5)
+    assert findings.last_step([audited().isel(step=[1, 0])], delta=1e-5).equals(table)
+    early = findings.last_step([audited().isel(step=[0])], delta=1e-5)
+    assert (early.steps[0], table.steps[0]) == (100, 400)
+    assert early.substitute[0] == pytest.approx(findings.promises(audited(), delta=1e-5)["substitute"][0], abs=1e-3)
+
+
+def test_accuracies_follow_the_numbers_of_their_runs(audited):
+    result = with_accuracy(audited(3))
+    expected = {bit: findings.accuracy(result, bit=bit) for bit in (0, 1)}
+    order = np.random.default_rng(0).permutation(300)
+    for bit in (0, 1):
+        np.testing.assert_array_equal(findings.accuracy(result.isel(run=order), bit=bit), expected[bit])
+        np.testing.assert_array_equal(findings.accuracy(result.isel(run=slice(8)), bit=bit), expected[bit])
+    with pytest.raises(ValueError, match="result must hold the runs whose accuracy was measured, .* number 0: select"):
+        findings.accuracy(result.isel(run=slice(150, 300)), bit=0)
+    for bit in (2, -1, "0", True):
+        with pytest.raises(ValueError, match="bit must be"):
+            findings.accuracy(result, bit=bit)
+    with pytest.raises(ValueError, match="result must have the coordinate measured"):
+        findings.accuracy(result.drop_vars("measured"), bit=0)
+    with pytest.raises(ValueError, match="result must be whole, got 12 of 48 accuracies missing"):
+        findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: one.isel(run=0), r"result must have a score for each run, .* got score with .*\('step',\)"),
+        (lambda one: one.rename(run="model"), "result must have a score for each run, .* got score with .*'model'"),
+        (lambda one: one.rename(run="observation"), "result must have a score for each run"),
+        (lambda one: one.expand_dims(x=2), "result must have a score for each run, .* got score with .*'x'"),
+        (lambda one: one.assign(bit=one.bit.expand_dims(repeat=1)), "result must have .* got bit with"),
+        (lambda one: one.isel(run=[]), r"scores must have shape \(runs,\)"),
+        (lambda one: one.assign(score=one.score.where(one.step > 100)), "scores must not be NaN, got 300"),
+        (lambda one: one.assign(bit=one.bit * 0 - 1), "bits must be 0"),
+    ],
+)
+def test_what_is_no_whole_audit_is_refused(audited, change, message):
+    with pytest.raises(ValueError, match=message):
+        findings.bounds(change(audited()), delta=1e-5)
+
+
+def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):
+    result = audited()
+    there = xr.DataArray(np.arange(300) < 100, dims="run")
+    store = result.assign(score=result.score.where(there), bit=result.bit.where(there, -1).astype(np.int8))
+    with pytest.raises(ValueError, match="scores must be of trained models: 200 of 300 runs are not trained yet"):
+        findings.bounds(store, delta=1e-5)
+    with pytest.raises(ValueError, match="audited must be whole, got bits of -1"):
+        findings.source(store)
+    assert findings.bounds(store, delta=1e-5, runs=100) == findings.bounds(result, delta=1e-5, runs=100)
+
+
+def test_what_an_audit_does_not_say_is_named(audited):
+    with pytest.raises(ValueError, match="result must have the coordinate step"):
+        findings.promises(audited().isel(step=-1, drop=True), delta=1e-5)
+    with pytest.raises(
+        ValueError, match="must have the attributes of an audit, got one without noise_mult.*parameters="
+    ):
+        findings.promises(audited().drop_attrs(), delta=1e-5)
+    with pytest.raises(ValueError, match="must have the coordinate step"):
+        findings.panel({"S2": audited().drop_vars("step")}, delta=1e-5)
+
+
+def test_scores_and_bits_with_named_dimensions_belong_together(audited):
+    result = audited().assign_coords(run=np.arange(300))
+    with pytest.raises(ValueError, match="scores and bits must be of the same runs in the same order"):
+        epsilon_lower_bound(result.score, result.bit.isel(run=slice(None, None, -1)), delta=1e-5)
+    with pytest.raises(ValueError, match="scores must have the dimension 'model' of bits"):
+        epsilon_lower_bound(result.score, result.bit.rename(run="model"), delta=1e-5)
+    several = audited(300)
+    with pytest.raises(ValueError, match="scores must be of one repeat"):
+        epsilon_lower_bound(several.score.isel(step=0), several.bit[0], delta=1e-5)
+    with pytest.raises(ValueError, match="scores must be an array of numbers, got Dataset"):
+        epsilon_lower_bound(result, result.bit, delta=1e-5)
+
+
+def test_repeats_are_read_by_name():
+    by_repeat = xr.DataArray([[1.0, 2.0, 3.0], [3.0, 4.0, 8.0]], dims=("repeat", "step"))
+    expected = estimators.over_repeats(by_repeat.values)
+    turned = estimators.over_repeats(by_repeat.T)
+    assert turned.repeats == expected.repeats == 2
+    np.testing.assert_array_equal([turned.mean, turned.error], [expected.mean, expected.error])
+    with pytest.raises(ValueError, match='bounds must be .* the dimension "repeat", got'):
+        estimators.over_repeats(by_repeat.rename(repeat="seed"))

@@ -2,6 +2,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from dpsub import figures
+from dpsub.figures import style
 
 
 def test_every_look_has_a_label_and_something_besides_its_colour():
@@ -18,7 +19,7 @@ def test_no_two_looks_are_alike_without_their_colour_and_label():
 
 def test_a_legend_says_what_a_bound_assumes_and_whether_it_is_valid(bounds_of):
     said = [
-        figures.what_it_rests_on(bounds_of([1.0], assumes=assumes, valid=valid)[0])
+        style.what_it_rests_on(bounds_of([1.0], assumes=assumes, valid=valid)[0])
         for assumes, valid in (("none", True), ("gdp", True), ("mechanism", False), ("product", True))
     ]
     assert said == [

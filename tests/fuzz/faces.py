@@ -14,13 +14,11 @@ FACES = {
     },
     "dpsub.distinguishers": "dpsub.audits.distinguishers",
     "dpsub.findings": "dpsub.figures.findings",
-    "dpsub.pictures": "dpsub.figures.pictures",
 }  # fmt: skip
 
 RESULT = "a record that dpsub makes and users only read"
 PROTOCOL = "for others to implement, not to call"
 PART = "a part of a training, made for each block by what checks all arguments before"
-DOWNLOAD = "needs files from the network"
 TENSORS = "of the protocol of models: trainers call it for each step, with tensors of their own"
 EXCUSED = {
     "dpsub.Record": "what canaries hold, which check it",
@@ -55,9 +53,6 @@ EXCUSED = {
     **{f"dpsub.trainers.{name}": PART for name in ("ScoredSteps", "assemble_pairs")},
     **{f"dpsub.trainers.{name}": PART for name in ("block_size", "poisson_coins")},
     "dpsub.models.Network": "made of layers that are not public: mlp and convnet make it",
-    **{f"dpsub.data.{name}": DOWNLOAD for name in ("cifar10", "mnist", "sst2")},
-    "dpsub.data.purchase100": "needs a file that users get by themselves",
-    "dpsub.data.purchase100_like": "clusters 20,000 records at each call",
     **{
         f"dpsub.models.Linear.{name}": TENSORS
         for name in ("clipped_sum", "first", "flat", "gradient_norms", "inputs", "within_span")
@@ -69,6 +64,8 @@ EXCUSED = {
     },
     "dpsub.opacus.SubstitutePRVAccountant.get_optimizer_hook_fn": "Opacus's own, for its optimizers",
 }  # fmt: skip
+# Of these rooms, NumPy and matplotlib refuse what is not checked: their own tests say what is.
+UNTRIED = ("dpsub.data.", "dpsub.figures.", "dpsub.findings.")
 
 
 def public():

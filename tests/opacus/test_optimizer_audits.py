@@ -54,6 +54,15 @@ class NoClipping(DPOptimizer):
             parameter.summed_grad = parameter.grad_sample.sum(dim=0)
 
 
+class Normalised(DPOptimizer):
+    """Scales each record's gradient to the norm C, as automatic clipping does: private, and not the usual clipping."""
+
+    def clip_and_accumulate(self):
+        [parameter] = self.params
+        factors = self.max_grad_norm / parameter.grad_sample.norm(dim=1, keepdim=True)
+        parameter.summed_grad = (factors * parameter.grad_sample).sum(dim=0)
+
+
 class NoiseInAllButTheLast(DPOptimizer):
     def add_noise(self):
         super().add_noise()
@@ -75,6 +84,31 @@ def several(kind, sizes=(60, 5, 30, 5)):
         torch.optim.SGD(parameters, 0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
+
+
+def trained_alike(kind, seed, reseeded, steps=40):
+    """The report of steps on records whose gradients have a direction in common, as those of a training have."""
+    optimizer = optimizer_of(kind=kind, seed=seed, expected_batch_size=64)
+    auditor = audit_optimizer(optimizer, seed=seed, alpha=0.01, **CLAIM)
+    records = torch.Generator().manual_seed(1_000 + seed)
+    common, [weights] = torch.randn(400, generator=records), optimizer.params
+    for step in range(steps):
+        if reseeded and step % 10 == 0:
+            optimizer.generator.manual_seed(seed)
+        weights.grad_sample = 0.02 * (common + torch.randn(64, 400, generator=records))
+        optimizer.step()
+        optimizer.zero_grad()
+    return auditor.report()
+
+
+@pytest.mark.parametrize("kind", [DPOptimizer, Normalised])
+def test_noise_that_repeats_is_told_from_other_clipping(kind):
+    for seed in range(6):
+        report = trained_alike(kind, seed, reseeded=False)
+        assert (report.fault, report.refuted) == (None, False)
+        assert (report.clipping is None) == (kind is DPOptimizer)
+        report = trained_alike(kind, seed, reseeded=True)
+        assert (report.fault, report.clipping) == ("the noise of step 11 repeats that of step 1", None)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -450,6 +484,15 @@ def test_a_rate_that_changes_is_that_of_each_step():
     assert accountant.history == [(2.0, 0.1, 10), (2.0, 0.2, 10)]
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
     assert auditor.report().sample_rate == 0.1
+
+
+def test_steps_that_nobody_saw_are_said():
+    auditor, accountant = rated()
+    assert "Not observed" not in str(auditor.report())
+    accountant.history = [(2.0, 0.1, 60), *accountant.history]  # as that of a checkpoint is
+    told = " ".join(str(auditor.report()).split())
+    assert "Not observed: 60 of the 80 steps in the accountant's history. No number here is about them." in told
+    assert auditor.report().unseen == 60
 
 
 @pytest.mark.parametrize("asked", [{}, {"sample_rate": 0.1}])

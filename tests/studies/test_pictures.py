@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.colors import to_rgba
 
-from dpsub import DPSGD, crafters, data, figures, models, pictures
+from dpsub import DPSGD, crafters, data, figures, models
+from studies.beyond_membership import pictures
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +89,20 @@ def test_many_models_are_drawn_as_a_band_of_one_standard_deviation(ax):
         ends = (mean[step] - spread[step], mean[step] + spread[step])
         assert (heights.min(), heights.max()) == pytest.approx(ends)
     assert len(ax.lines) == 1
+
+
+def test_accuracies_with_named_dimensions_are_read_by_name(ax):
+    found = xr.DataArray([[0.5, 0.6], [0.7, 0.9]], dims=("measured", "step"))
+    for given in (found, found.T):
+        ax.clear()
+        line = pictures.accuracies(ax, [1, 2], {"with": given})["with"]
+        np.testing.assert_allclose(line.get_ydata(), 100 * found.mean("measured"))
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300])
+def test_names_in_pictures_are_drawn_as_they_are(ax, drawn, name):
+    pictures.accuracies(ax, [1, 2], {name: [[0.1, 0.2]]})
+    assert name in drawn(ax.figure)
+    ax.clear()
+    pictures.row_of_images([ax], np.zeros((1, 2, 2)), [name])
+    assert name in drawn(ax.figure)

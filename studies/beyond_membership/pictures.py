@@ -1,23 +1,22 @@
-"""Figures of crafting, drawn from the trace of a canary."""
+"""Pictures of crafting, drawn from the trace of a canary; records as images; test accuracies."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub._core import checks
-from dpsub.figures.inputs import named, numbers, on_axes, points, text
-from dpsub.figures.style import LOOKS, broken, literal, number
+from dpsub.figures import LOOKS, literal, number
 
 Trace = Mapping[str, NDArray[Any]]
 TO_TARGET = "cosine with target gradient"
-OF_TRACE = "trace must be that of a canary, as CanaryPair.trace holds it"
 MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
 
 
@@ -26,11 +25,7 @@ def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 2.
     """
-    on_axes(path=path, ranked=ranked)
-    steps, distance = _of(trace, "step"), np.sort(_of(trace, "travel"))
-    paths = numbers("trace['path']", _entry(trace, "path"))
-    if paths.shape != (len(steps), 3):
-        raise ValueError(f"{OF_TRACE}, with a path of shape ({len(steps)}, 3), got {paths.shape}")
+    distance = np.sort(trace["travel"])
     artists: dict[str, Artist] = {}
     color = LOOKS["S2"]["color"]
     looks = (
@@ -38,8 +33,8 @@ def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
         ("middling", {"color": "0.6", "linestyle": "--", "label": "median"}),
         ("most", {"color": "0.6", "linestyle": "-", "label": "most travelled"}),
     )
-    for (name, look), values in zip(looks, paths.T, strict=True):
-        (artists[name],) = path.plot(steps, values, **look)
+    for (name, look), values in zip(looks, trace["path"].T, strict=True):
+        (artists[name],) = path.plot(trace["step"], values, **look)
     path.set_xlabel("training step")
     path.set_ylabel("parameter")
     path.legend()
@@ -59,9 +54,7 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, section 3.2.2.
     """
-    on_axes(ax=ax)
-    values = _of(trace, "confidence")
-    slot = checks.whole("slot", slot, at_least=0, at_most=len(values) - 1)
+    values = trace["confidence"]
     order = np.argsort(values)
     artists: dict[str, Artist] = {}
     (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
@@ -78,12 +71,10 @@ def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 3.
     """
-    on_axes(cosine=cosine, ratio=ratio)
     artists: dict[str, Artist] = {}
-    steps = np.arange(len(_of(trace, "cosine")))
     color = LOOKS["S3"]["color"]
     for ax, name, label in ((cosine, "cosine", TO_TARGET), (ratio, "norm_ratio", "norm / target's norm")):
-        (artists[name],) = ax.plot(steps, _of(trace, name, len(steps)), color=color)
+        (artists[name],) = ax.plot(trace[name], color=color)
         ax.axhline(0, color="0.8", linewidth=0.8)
         ax.set_xlabel("crafting step")
         ax.set_ylabel(label)
@@ -97,12 +88,7 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
 
     Source: *Beyond Membership*, Algorithm 4.
     """
-    on_axes(ax=ax)
-    values = _of(trace, "cosine")
-    own, chosen = (
-        checks.whole(argument, y, at_least=0, at_most=len(values) - 1)
-        for argument, y in (("own", own), ("chosen", chosen))
-    )
+    values = trace["cosine"]
     order = np.argsort(values, kind="stable")[::-1]
     places = np.argsort(order)  # of each label, from the left
     of_label = {chosen: LOOKS["S4"]["color"], own: "black"}
@@ -132,9 +118,7 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
 
     Source: *Beyond Membership*, Algorithm 5.
     """
-    on_axes(ax=ax)
-    values = _of(trace, "cosine")
-    chosen = checks.whole("chosen", chosen, at_least=0, at_most=len(values) - 1)
+    values = trace["cosine"]
     ax.hist(values, bins=40, color="0.8", edgecolor="white", linewidth=0.4)
     look = LOOKS["S5"]
     (mark,) = ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
@@ -152,33 +136,18 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
 
 def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str]) -> list[Artist]:
     """Images (k, height, width) in one grey scale, with a name below each; colour images have a last axis of 3."""
-    shown = numbers("images", images)
-    if shown.ndim not in (3, 4) or not shown.size or shown.shape[3:] not in ((), (3,)):
-        raise ValueError(f"images must have shape (k, height, width) or (k, height, width, 3), got {shown.shape}")
-    for argument, listed in (("axes", axes), ("names", names)):
-        if (
-            not isinstance(listed, Sequence | np.ndarray)
-            or isinstance(listed, str)
-            or getattr(listed, "shape", None) == ()
-        ):
-            raise ValueError(f"{argument} must be a list, one for each image, got {type(listed).__name__}")
-    if not len(axes) == len(shown) == len(names):
-        raise ValueError(
-            f"axes and names must be one for each of {len(shown)} images, got {len(axes)} and {len(names)}"
-        )
-    for place, ax in enumerate(axes):
-        on_axes(**{f"axes[{place}]": ax})
+    shown = np.asarray(images)
     low, high = float(shown.min()), float(shown.max())
     artists: list[Artist] = []
     for ax, image, name in zip(axes, shown, names, strict=True):
         artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(broken(text("names", name), 40), fontsize=7, parse_math=False)
+        ax.set_xlabel(textwrap.fill(name, 40), fontsize=7, parse_math=False)
     return artists
 
 
-def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) -> dict[str, Artist]:
+def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, Any]) -> dict[str, Artist]:
     """Figure A1: test accuracy along training, of models with and without canaries.
 
     Args:
@@ -190,42 +159,19 @@ def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, ArrayLike]) ->
 
     Source: *Beyond Membership*, Figure A1.
     """
-    on_axes(ax=ax)
     artists: dict[str, Artist] = {}
-    x = points("steps", steps)
-    for (name, values), dash in zip(named("accuracy", accuracy).items(), cycle(("-", "--", ":", "-.")), strict=False):
+    for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
         look = LOOKS.get(name, {"color": "black", "label": literal(name)})
         color = look["color"]
-        models = 100 * _by_model(f"accuracy[{name!r}]", values, len(x))
+        models = 100 * np.asarray(values.transpose(..., "step") if isinstance(values, xr.DataArray) else values)
         mean = models.mean(axis=0)
         if len(models) < 10:
-            ax.plot(x, models.T, color=color, alpha=0.3, linewidth=0.6)
+            ax.plot(steps, models.T, color=color, alpha=0.3, linewidth=0.6)
         else:
             spread = models.std(axis=0, ddof=1)
-            ax.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
-        (artists[name],) = ax.plot(x, mean, color=color, linestyle=dash, label=look["label"])
+            ax.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+        (artists[name],) = ax.plot(steps, mean, color=color, linestyle=dash, label=look["label"])
     ax.set_xlabel("training step")
     ax.set_ylabel("test accuracy (%)")
     ax.legend(loc="lower right")
     return artists
-
-
-def _entry(trace: Trace, name: str) -> Any:
-    if not isinstance(trace, Mapping) or name not in trace:
-        raise ValueError(f"{OF_TRACE}, with {name!r}, got {list(trace) if isinstance(trace, Mapping) else trace!r}")
-    return trace[name]
-
-
-def _of(trace: Trace, name: str, count: int | None = None) -> NDArray[np.float64]:
-    return points(f"trace[{name!r}]", _entry(trace, name), count)
-
-
-def _by_model(argument: str, values: Any, count: int) -> NDArray[np.float64]:
-    """(models, count) accuracies; a dimension named "step" is the last, whatever its place."""
-    names = getattr(values, "dims", None)
-    if isinstance(names, tuple) and "step" in names:
-        values = values.transpose(..., "step")
-    found = checks.rates(argument, numbers(argument, values))
-    if found.ndim != 2 or found.shape[1] != count or not len(found):
-        raise ValueError(f"{argument} must have shape (models, {count}), one column for each step, got {found.shape}")
-    return found

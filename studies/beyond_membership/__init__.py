@@ -1,0 +1,1 @@
+"""*Beyond Membership*: tasks, figures and pictures of its pages."""

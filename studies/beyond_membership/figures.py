@@ -1,0 +1,135 @@
+"""Figures 2, 5 and A5: audited lower bounds and the accountants' ε against each other, the runs and the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.container import Container
+from numpy.typing import ArrayLike
+
+from dpsub.estimators import LowerBound, over_repeats
+from dpsub.figures import LOOKS, PALETTES, draw_ceiling, labels, literal, looks, note_ceiling, number
+
+
+def worst_case(
+    ax: Axes,
+    *,
+    substitute: ArrayLike,
+    add_remove: ArrayLike,
+    group: ArrayLike,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    ceiling: ArrayLike | None = None,
+) -> dict[str, Artist | Container]:
+    """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
+
+    Args:
+        ax: where to draw.
+        substitute, add_remove, group: (points,) the accountants' ε, increasing.
+        audited: for each estimator, by its name in the legend, its repeats: lists with one bound for each point. Drawn
+            as mean ± 2 standard errors, shifted sideways so that they do not overlap; hollow if they are not valid.
+        ceiling: the bound that a perfect attack would reach with as many runs; (points,) if it depends on the point.
+
+    Source: *Beyond Membership*, Figure 2.
+    """
+    x = np.asarray(substitute)
+    promised = {"group": np.asarray(group), "substitute": x, "add_remove": np.asarray(add_remove)}
+    artists: dict[str, Artist | Container] = {}
+    for name, values in promised.items():
+        (artists[name],) = ax.plot(x, values, **looks(name))
+    beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
+    firsts = {name: repeats[0][0] for name, repeats in audited.items()}
+    named = labels(firsts, {name: f"S1, {literal(name)}" for name in audited})
+    look: dict[str, Any] = {"color": LOOKS["S1"]["color"], "markersize": 3.5, "linestyle": "none"}
+    for (name, repeats), shift, marker in zip(audited.items(), beside, cycle("oD^s"), strict=False):
+        mean, error, _ = over_repeats(repeats)
+        fill = look["color"] if firsts[name].valid else "white"
+        artists[name] = ax.errorbar(
+            x + shift, mean, yerr=np.nan_to_num(error), marker=marker, mfc=fill, label=named[name], **look
+        )
+    ax.set_xlim(left=0)
+    highest = max((value for value in promised["group"] if np.isfinite(value)), default=0.0)
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * highest))  # the larger limit, if panels share this axis
+    if ceiling is not None:
+        artists["ceiling"] = draw_ceiling(ax, x, ceiling)
+    ax.set_xlabel(r"$\varepsilon_S$ (accounting)")
+    ax.set_ylabel(r"$\varepsilon$")
+    return artists
+
+
+def against_runs(
+    ax: Axes,
+    runs: ArrayLike,
+    *,
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    substitute: float,
+    add_remove: float,
+    ceiling: ArrayLike,
+    legend: bool = True,
+) -> dict[str, Artist | Container]:
+    """Figure 5: lower bounds from the final models against the number of runs.
+
+    Args:
+        ax: where to draw.
+        runs: (k,) runs of both worlds together, increasing.
+        audited: for each scenario its repeats, each a list of k bounds.
+        substitute, add_remove: the accountants' ε.
+        ceiling: (k,) the bounds that a perfect attack would reach.
+        legend: whether to draw a legend.
+
+    Source: *Beyond Membership*, Figure 5.
+    """
+    x, most = np.asarray(runs), np.asarray(ceiling)
+    artists: dict[str, Artist | Container] = {
+        "substitute": ax.axhline(substitute, **looks("substitute")),
+        "add_remove": ax.axhline(add_remove, **looks("add_remove")),
+    }
+    named = labels({scenario: repeats[0][0] for scenario, repeats in audited.items()})
+    for scenario, repeats in audited.items():
+        mean, error, several = over_repeats(repeats)
+        look = looks(scenario, ax, label=named[scenario])
+        artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
+    (artists["ceiling"],) = ax.plot(x, most, **looks("ceiling"))
+    ax.set_xscale("log")
+    ax.set_xticks(x, [number(count) for count in x.tolist()], rotation=45)
+    ax.minorticks_off()
+    highest = max(np.max(over_repeats(repeats).mean) for repeats in audited.values())
+    top = 1.15 * max(substitute, highest)
+    ax.set_ylim(0, top)
+    if most.max() > top:  # the line leaves the axes: say where it goes
+        note_ceiling(ax, most)
+    ax.set_xlabel("runs, both worlds")
+    ax.set_ylabel(r"$\varepsilon$")
+    if legend:
+        ax.legend()
+    return artists
+
+
+def against_noise(
+    ax: Axes, noise_multipliers: Mapping[float, ArrayLike], values: Mapping[float, ArrayLike], *, reference: float
+) -> dict[float, Artist]:
+    """Figure A5: a quantity against the noise multiplier, one line for each sample rate.
+
+    Args:
+        ax: where to draw.
+        noise_multipliers, values: (points,) for each sample rate.
+        reference: a value to compare with, drawn as a dashed line.
+
+    Source: *Beyond Membership*, Figure A5.
+    """
+    artists: dict[float, Artist] = {}
+    shades = PALETTES["rate"]
+    last = max(len(noise_multipliers) - 1, 1)
+    for place, (q, marker) in enumerate(zip(noise_multipliers, cycle("osD^vP"), strict=False)):
+        color = shades[round(place * (len(shades) - 1) / last)]
+        (artists[q],) = ax.plot(
+            noise_multipliers[q], values[q], color=color, marker=marker, markersize=3, label=f"q = {q:g}"
+        )
+    ax.axhline(reference, color="black", linestyle="--", linewidth=0.9)
+    ax.set_xscale("log")
+    ax.set_xlabel("noise multiplier σ")
+    return artists
