@@ -109,9 +109,9 @@ def main() -> None:
     })  # fmt: skip
 
     def stored(path: Path, plan: Plan = plan) -> xr.Dataset:
-        return carried_out(plan, audits.Execution(device="cpu", store=path, progress=False))
+        return carried_out(plan, device="cpu", store=path, progress=False)
 
-    found = carried_out(plan, audits.Execution(device="cpu", progress=False))
+    found = carried_out(plan, device="cpu", progress=False)
 
     def by_numpy(path: Path) -> None:
         with open(path, "wb") as file:

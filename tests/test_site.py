@@ -138,7 +138,7 @@ def test_what_an_address_leads_to_is_unfolded(page, address):
     opened = "() => [...document.querySelectorAll('dt:has(+ dd > .dpsub-in-full[open])')].map(one => one.id)"
     page.goto(f"{address}/book/api/audits.html#dpsub-distinguishers", wait_until="networkidle")
     assert page.evaluate(opened) == []
-    for name in ("audit", "Execution"):
+    for name in ("audit", "Status"):
         page.goto(f"{address}/book/api/audits.html#dpsub.audits.{name}")
         page.wait_for_function(f"({opened})().includes('dpsub.audits.{name}')")
 

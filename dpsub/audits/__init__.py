@@ -2,7 +2,6 @@
 
 from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
-from dpsub.audits.execution import Execution
 from dpsub.audits.finished_models import ProxyLabels, proxy_labels
 from dpsub.audits.many_runs import audit, repeat_seeds
 from dpsub.audits.mechanisms import audit_mechanism
@@ -15,7 +14,6 @@ from dpsub.audits.store import Status, load, status
 from dpsub.audits.sweeps import load_all, sweep
 
 __all__ = [
-    "Execution",
     "Observer",
     "OneRunDataset",
     "ProxyLabels",

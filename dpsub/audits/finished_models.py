@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -130,7 +129,8 @@ class ProxyLabels:
 
     def _scores(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
         """(m,): logit(z) − logit(z′)."""
-        outputs = torch.from_numpy(_table(name, values, (self.drawn, self.classes))[self.records])[..., None]
+        table = checks.array(name, values, shape=(self.drawn, self.classes))
+        outputs = torch.from_numpy(table[self.records])[..., None]
         of_z, of_z_prime = (label_logits(outputs, torch.from_numpy(labels.copy()))[:, 0] for labels in self.labels.T)
         return (of_z - of_z_prime).numpy()
 
@@ -171,14 +171,13 @@ def proxy_labels(
     >>> proxy_labels([0, 1, 1], [[0.0, 1.0], [0.5, 0.5], [0.0, 1.0]], seed=0).records
     array([0, 1])
     """
-    table = _table("probabilities", probabilities)
+    table = checks.array("probabilities", probabilities, shape=("records", "classes"), at_least=0)
     total = table.sum(axis=1)
-    if table.shape[1] < 2 or (table < 0).any() or (abs(total - 1) > ROUNDING).any():
+    if (abs(total - 1) > ROUNDING).any():
         raise ValueError(
-            "probabilities must be of two classes or more, >= 0, and add up to 1 for each record, got "
-            f"{table[int(abs(total - 1).argmax())].tolist()}"
+            f"probabilities must add up to 1 for each record, got {table[int(abs(total - 1).argmax())].tolist()}"
         )
-    own = _labels(labels, len(table), table.shape[1])
+    own = checks.array("labels", labels, shape=(len(table),), kind=np.int64, at_least=0, at_most=table.shape[1] - 1)
     draws = stream(seed, "proxy")
     sums = np.cumsum(table / total[:, None], axis=1)[:, :-1]
     other = (draws.random(len(own))[:, None] >= sums).sum(axis=1)
@@ -196,34 +195,3 @@ def proxy_labels(
     for array in (records, ordered, bits):
         array.flags.writeable = False
     return ProxyLabels(records, ordered, bits, len(own), table.shape[1], turned, proxy, tolerance, seed)
-
-
-def _table(name: str, values: Any, shape: tuple[int, int] | None = None) -> NDArray[np.float64]:
-    expected = f"{name} must be finite numbers {'(records, classes)' if shape is None else shape}"
-    checks.no_mask(name, values)
-    try:
-        given = np.asarray(values)
-        if given.dtype.kind not in "iuf":
-            raise TypeError
-        table = given.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{expected}, got {type(values).__name__}: give an array, of a tensor its detach()") from None
-    if table.ndim != 2 or not table.size or (shape is not None and table.shape != shape):
-        raise ValueError(f"{expected}, got {table.shape}")
-    if not np.isfinite(table).all():
-        raise ValueError(f"{expected}, got {int((~np.isfinite(table)).sum())} that are not finite")
-    return table
-
-
-def _labels(values: Any, records: int, classes: int) -> NDArray[np.int64]:
-    expected = f"labels must be {records} whole numbers from 0 to {classes - 1}, one for each row of probabilities"
-    checks.no_mask("labels", values)
-    try:
-        given = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{expected}, got {type(values).__name__}") from None
-    if given.dtype.kind not in "iu" or given.shape != (records,):
-        raise ValueError(f"{expected}, got {given.dtype} of shape {given.shape}")
-    if given.min() < 0 or given.max() >= classes:
-        raise ValueError(f"{expected}, got {given.min()} to {given.max()}")
-    return given.astype(np.int64)

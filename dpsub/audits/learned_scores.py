@@ -7,7 +7,7 @@ trained before any model that is judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -22,9 +22,9 @@ from tqdm.auto import tqdm
 
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import torch_seed
-from dpsub.audits.local_executors import Executor
+from dpsub.audits.executors import Executor
 from dpsub.audits.observers import Observer, Watch
-from dpsub.audits.plans import Arrays, Computation, OtherAudit, Shard, Stopped, Tick
+from dpsub.audits.plans import Arrays, Computation, Shard, Stopped, Tick
 from dpsub.data import Task
 from dpsub.trainers import Bank, assemble, block_size, devices
 from dpsub.trainers.bank import block_bytes
@@ -67,17 +67,15 @@ class Learning:
 
     Attributes:
         runs: how many pairs of twins it is learned from, in each repeat.
-        fingerprint: of what was learned, once that is known.
         learned: what was learned, once it is there.
     """
 
     runs: int
-    fingerprint: str | None = None
     learned: Learned | None = field(default=None, repr=False)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        known = {} if self.fingerprint is None else {"learned_fingerprint": self.fingerprint}
+        known = {} if self.learned is None else {"learned_fingerprint": self.learned.fingerprint}
         return {"score": SCORES[1], "learning_runs": self.runs, **known}
 
     @property
@@ -87,36 +85,11 @@ class Learning:
             return {}
         return {COEFFICIENTS: self.learned.coefficients, DIRECTIONS: self.learned.directions}
 
-    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Learning:
-        """With what a store holds. If that is lost, with the fingerprint of what has to be learned again.
-
-        Raises:
-            OtherAudit: if the store's arrays are not those that its fingerprint names.
-        """
-        fingerprint = attributes.get("learned_fingerprint")
-        if not isinstance(fingerprint, str):
+    def resumed(self, arrays: Arrays) -> Learning:
+        """With what a store holds."""
+        if COEFFICIENTS not in arrays:
             return self
-        known = replace(self, fingerprint=fingerprint)
-        if not {COEFFICIENTS, DIRECTIONS} <= arrays.keys():
-            return known if self.learned is None else known.completed(self.learned)
-        stored = Learned(arrays[COEFFICIENTS], arrays[DIRECTIONS])
-        if stored.fingerprint != fingerprint:
-            raise OtherAudit(f"learned_fingerprint: stored {fingerprint!r}, with numbers of {stored.fingerprint!r}")
-        return known.completed(stored)
-
-    def completed(self, learned: Learned) -> Learning:
-        """The same with what was learned.
-
-        Raises:
-            ValueError: if something else was learned before.
-        """
-        if self.fingerprint not in (None, learned.fingerprint):
-            raise ValueError(
-                f"store lost what its score was learned to be, and now it is learned to be something else, "
-                f"{learned.fingerprint} and not {self.fingerprint}: use the machine and versions that the audit was "
-                "made on, or give another path"
-            )
-        return replace(self, fingerprint=learned.fingerprint, learned=learned)
+        return replace(self, learned=Learned(arrays[COEFFICIENTS], arrays[DIRECTIONS]))
 
 
 class LearnedScore(Observer):

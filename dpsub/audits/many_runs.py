@@ -18,9 +18,9 @@ from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
-from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.execution import Options, carried_out
+from dpsub.audits.executors import Executor
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
-from dpsub.audits.local_executors import Executor
 from dpsub.audits.observers import Observer, Score, chosen, seen, watching
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
@@ -57,7 +57,6 @@ def audit(
     coordinates: str = "auto",
     seed: int = 0,
     matmul_precision: str = "highest",
-    execution: Execution | None = None,
     **options: Unpack[Options],
 ) -> xr.Dataset:
     r"""Train `runs` models, each with z or z′ in the slot by a fair coin, and score them along the way.
@@ -103,9 +102,26 @@ def audit(
         matmul_precision: "highest" is float32. "high" and "medium" allow TF32 or bfloat16 on devices that have them.
             That is faster, and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
             for, though the scores may hardly change.
-        execution: where and how the audit runs, as one object.
-        options: the same as keyword arguments: `device`, `client`, `store`, `repair`, `allow_mix` and `progress`, as
-            `audits.Execution` describes them.
+        options: where and how the audit runs. Its numbers depend on the kind of device alone.
+
+            - `device`: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, several blocks train side by side, one
+              thread each: as many as torch may use threads and the memory holds.
+            - `client`: a `dask.distributed.Client`, or a scheduler's address. Its workers train the shards, one torch
+              thread for each of their threads; only this process writes. A worker that dies costs the shards it was
+              training. On a machine with several GPUs, start one worker for each, as dask-cuda does. A script that
+              starts a LocalCluster must do so under `if __name__ == "__main__":`, since workers import it.
+            - `store`: a file for the audit, by convention `….db`: an SQLite database. Finished shards are written there
+              at once. The same call resumes from what is there, or reads it if nothing is missing, on any device.
+              `status` tells how far it is, and `load(partial=True)` reads what is there. One process at a time may
+              write. Another machine computes noise multipliers and canaries slightly differently. So a noise multiplier
+              or gradient within 1e-6 of the stored one counts as the same, and so does a record of the same label if
+              each feature is within 1e-3 of its standard deviation in the private records. The stored ones are then
+              used.
+            - `repair`: compute damaged shards of the store again. Without it, damage is an error.
+            - `allow_mix`: resume a store that was begun on another kind of device (GPU, or CPU instructions) or with
+              another version of torch or dpsub, and record both. The distribution is unchanged, but no single machine
+              reproduces the numbers.
+            - `progress`: show a progress bar.
 
     Returns:
         A dataset with `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; and
@@ -126,7 +142,6 @@ def audit(
 
     Source: *Beyond Membership*, Algorithm 1.
     """
-    how = Execution.of(execution, options)
     check_fits(model, task)
     canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
     for each in canaries:
@@ -154,7 +169,7 @@ def audit(
         learning=Learning(learning_runs) if learned else None,
     )
     plan.attributes  # noqa: B018, which refuses what stores could not tell apart
-    return carried_out(plan, how)
+    return carried_out(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -245,7 +260,7 @@ class ManyRuns(BankPlan):
         plan = self.with_noise(attributes)
         plan = replace(plan, canaries=stored_canaries(self.canaries, self.task, attributes, arrays))
         if plan.learning is not None:
-            plan = replace(plan, learning=plan.learning.resumed(attributes, arrays))
+            plan = replace(plan, learning=plan.learning.resumed(arrays))
         check_same(attributes, plan.attributes)
         return plan
 
@@ -255,7 +270,7 @@ class ManyRuns(BankPlan):
 
     def prepared(self, executor: Executor, *, progress: bool) -> Self:
         assert self.learning is not None
-        return replace(self, learning=self.learning.completed(learned(self, executor, progress=progress)))
+        return replace(self, learning=replace(self.learning, learned=learned(self, executor, progress=progress)))
 
     @property
     def told_apart(self) -> tuple[Any, ...]:

@@ -213,37 +213,22 @@ class _Step:
         returned = self._step(given)
         if not np.array_equal(given, batch):
             raise ValueError("step must leave the gradients as they are, got one that changes them: let it copy them")
-        expected = f"step must return the private sum, finite numbers of shape ({self._parameters},)"
-        try:
-            found = _array(returned)
-        except (TypeError, ValueError, RuntimeError) as error:  # of tensors on a GPU, and of those with gradients
-            raise ValueError(f"{expected}, got a {type(returned).__name__}: {error}") from error
-        if found.dtype.kind not in "iuf":
-            raise ValueError(f"{expected}, got a {type(returned).__name__} that holds {found.dtype}")
-        if found.shape != (self._parameters,):
-            one_axis = "" if found.size != self._parameters else ": flatten it"
-            raise ValueError(f"{expected}, got shape {found.shape}{one_axis}")
-        if not np.isfinite(found).all():
-            raise ValueError(f"{expected}, got {found[~np.isfinite(found)][0]}")
+        found: Array = checks.array("step's sum", _known(returned), shape=(self._parameters,))
         if (found % 1).any():
             self.grid = 0.0
-        return found.astype(np.float64) * self._scale
+        return found * self._scale
 
 
-def _array(given: Any) -> NDArray[Any]:
-    """As NumPy reads it, but for bfloat16, of torch or of JAX, which it does not know."""
-    read = np.asarray(given.float() if getattr(given, "dtype", None) is torch.bfloat16 else given)
-    return read.astype(np.float64) if read.dtype.kind == "V" else read
+def _known(given: Any) -> Any:
+    """What NumPy can read: it does not know bfloat16, of torch or of JAX."""
+    if getattr(given, "dtype", None) is torch.bfloat16:
+        return given.float()
+    return np.asarray(given, np.float32) if "bfloat16" in str(getattr(given, "dtype", "")) else given
 
 
 def _sizes(parameters: int | Sequence[int]) -> list[int]:
-    if isinstance(parameters, Sequence | np.ndarray):
-        expected = "parameters must be a number, or several, one for each parameter"
-        each = checks.several(expected, parameters)
-        if not each:
-            raise ValueError(f"{expected}, got none")
-        return [checks.whole(f"parameters[{i}]", size) for i, size in enumerate(each)]
-    return [checks.whole("parameters", parameters)]
+    sizes: list[int] = np.atleast_1d(checks.array("parameters", parameters, kind=np.int64, at_least=1)).tolist()
+    return sizes
 
 
 def _random(rng: np.random.Generator, records: int, parameters: int, bound: float) -> Iterator[Gradients]:
@@ -255,19 +240,8 @@ def _random(rng: np.random.Generator, records: int, parameters: int, bound: floa
 
 
 def _own(gradients: Iterable[ArrayLike], sizes: Sequence[int]) -> Iterator[Gradients]:
-    expected = f"gradients must be an iterable of arrays (records, {sum(sizes)}) of finite numbers"
-    if isinstance(gradients, str | bytes) or not isinstance(gradients, Iterable):
-        raise ValueError(f"{expected}, got {gradients!r}")
-    for one in gradients:
-        try:
-            rows = _array(one).astype(np.float32)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{expected}, got a {type(one).__name__}: {error}") from error
-        if rows.ndim != 2 or rows.shape[1] != sum(sizes):
-            raise ValueError(f"{expected}, got one of shape {rows.shape}: give parameters, the number of its columns")
-        if not np.isfinite(rows).all():
-            raise ValueError(f"{expected}, got {rows[~np.isfinite(rows)][0]}")
-        yield rows
+    for rows in gradients:
+        yield checks.array("gradients", _known(rows), shape=("records", sum(sizes)), kind=np.float32)
 
 
 def _clipped_sum(gradients: Gradients, bound: float) -> Array:

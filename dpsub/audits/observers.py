@@ -215,8 +215,6 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
     """The observers that `metrics` names or holds, in the order of their names."""
     found: dict[str, Observer] = {}
     for one in checks.several('metrics must be a sequence of names or observers, such as ("accuracy",)', metrics):
-        if isinstance(one, Observer):
-            _check_declared(one)
         observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
         if found.setdefault(observer.name, observer) is not observer:
             raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
@@ -255,18 +253,6 @@ def seen(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
             f"{shape} for {shape[0]} observed models, got {got}"
         )
     return found
-
-
-def _check_declared(observer: Observer) -> None:
-    kind, dims = type(observer).__name__, observer.dims
-    for name in ("name", "long_name"):
-        checks.text(f"metrics: {kind}.{name}", getattr(observer, name, None))
-    if not isinstance(dims, tuple) or not all(isinstance(name, str) for name in dims):
-        raise ValueError(f"metrics: {kind}.dims must be a tuple of names, got {dims!r}")
-    if observer.most_runs is not None:
-        checks.whole(f"metrics: {kind}.most_runs", observer.most_runs)
-    checks.whole(f"metrics: {kind}.copies", observer.copies, at_least=0)
-    checks.flag(f"metrics: {kind}.all_coordinates", observer.all_coordinates)
 
 
 def _check_name(observer: Observer) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.bank_plans import PRECISION, BankPlan, refuse_other_batches
-from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.execution import Options, carried_out
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
@@ -58,7 +58,6 @@ def audit_one_run(
     metrics: Sequence[str] = (),
     seed: int = 0,
     matmul_precision: str = "highest",
-    execution: Execution | None = None,
     **options: Unpack[Options],
 ) -> xr.Dataset:
     r"""Train once with m pairs in m slots, each filled with z or z′ by a fair coin of its own, and score every pair.
@@ -92,7 +91,7 @@ def audit_one_run(
         metrics: "accuracy", on the test records, and "weights", the parameters, both of the final model.
         seed: ≥ 0; of batches, noise, starts and coins. Models come in blocks, each with its own streams of randomness,
             as in `audit`. Arguments, versions and the kind of device determine the numbers.
-        matmul_precision, execution, options: as in `audit`. What is stored at once are blocks of models: an interrupted
+        matmul_precision, options: as in `audit`. What is stored at once are blocks of models: an interrupted
             block begins anew, and so does a single training. Of the pairs a store keeps the slots, the scenario, the
             crafter's details and a checksum. Pairs that differ in any of these are refused, even if they differ by
             rounding.
@@ -130,7 +129,6 @@ def audit_one_run(
     ({'model': 1, 'pair': 10}, 'substitute')
     """
     refuse_other_batches(spec)
-    how = Execution.of(execution, options)
     check_fits(model, task)
     if whiten and not subtract_expected:
         raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
@@ -148,7 +146,7 @@ def audit_one_run(
         seed=seed,
         matmul_precision=matmul_precision,
     )
-    return carried_out(plan, how)
+    return carried_out(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

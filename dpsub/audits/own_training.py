@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import metadata
-from itertools import pairwise
-from math import isfinite
 from threading import Event
 from typing import Any, ClassVar, Unpack
 from zlib import crc32
@@ -26,8 +24,8 @@ from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.execution import Execution, Options, carried_out
-from dpsub.audits.local_executors import message_of
+from dpsub.audits.execution import OwnOptions, carried_out
+from dpsub.audits.executors import message_of
 from dpsub.audits.plans import Arrays, Cut, Layout, Made, Plan, Results, Shard, Tick, Variable, check_same
 from dpsub.models.identity import Identity
 
@@ -36,8 +34,6 @@ Train = Callable[[int, int], Any]
 OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
 MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
 MOST_RUNS = 10**6
-MOST_STEP = 2**53
-MOST_WHOLE = 2**63
 ABOUT = ("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train")
 # What a dataset says beside that. Parameters have other names.
 WHERE_FROM = {"device", "cpu_capability", "commit", "wall_seconds", "last_written"}
@@ -47,13 +43,6 @@ IMPORTABLE = (
     "not in another function or a notebook"
 )
 _turn = threading.RLock()  # one run at a time in a process: seeds of torch and NumPy are the process's
-
-
-class OwnOptions(Options, total=False):
-    """The fields of `Execution` that `audit_training` takes as keyword arguments."""
-
-    retry: bool
-    processes: int
 
 
 @checks.checked("adjacency", "seed", name=checks.text, runs=partial(checks.whole, at_most=MOST_RUNS))
@@ -66,7 +55,6 @@ def audit_training(
     parameters: Mapping[str, bool | int | float | str] | None = None,
     seed: int = 0,
     steps: Sequence[int] | None = None,
-    execution: Execution | None = None,
     **options: Unpack[OwnOptions],
 ) -> xr.Dataset:
     r"""Call your own training function `runs` times, each time with z or z′ by a fair coin, and collect the scores.
@@ -98,7 +86,7 @@ def audit_training(
         seed: ≥ 0; of the coins and of the runs' seeds.
         steps: the numbers of steps after which a run was scored, in increasing order, one for each score that `train`
             returns. None: one score for each run, at the coordinate 1.
-        execution, options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
+        options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
             than 4,096 runs, several neighbours are stored together. A worker of a `client` trains one run at a time, so
             give each one thread. Two more options:
 
@@ -135,7 +123,6 @@ def audit_training(
     >>> dict(audited.sizes), audited.attrs["name"]
     ({'run': 8, 'step': 1}, 'one normal')
     """
-    how = Execution.of(execution, options)
     _check_train(train)
     plan = OwnTraining(
         train=train,
@@ -146,11 +133,11 @@ def audit_training(
         seed=seed,
         observed=_steps(steps),
         code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
-        mended=how.retry,
+        mended=options.get("retry", False),
     )
-    if how.processes > 1:
+    if options.get("processes", 1) > 1:
         _check_importable(train)
-    return carried_out(plan, how)
+    return carried_out(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -248,49 +235,25 @@ def _check_train(train: object) -> None:
         raise ValueError(f"{expected}, in this order, got one of {signature}: exchange them")
 
 
-def _parameters(parameters: object) -> dict[str, Plain]:
-    """The parameters of a training function, by name and in order.
-
-    Raises:
-        ValueError: if they are no mapping from names that are free to numbers and texts.
-    """
-    if parameters is None:
-        return {}
-    expected = "parameters must be a mapping from names to numbers and texts"
-    if not isinstance(parameters, Mapping):
-        raise ValueError(f"{expected}, got {parameters!r}")
+def _parameters(parameters: Mapping[str, Any] | None) -> dict[str, Plain]:
+    """The parameters of a training function, by name and in order."""
     found: dict[str, Plain] = {}
-    for name, value in parameters.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"{expected}, whose names are identifiers, such as sample_rate, got {name!r}")
+    for name, value in sorted((parameters or {}).items()):
         if name in ABOUT or name in WHERE_FROM or name.startswith(("version_", "failed_")):
             raise ValueError(f"parameters must have names other than an audit's own attributes, got {name!r}")
         plain = value.item() if isinstance(value, np.generic) else value
-        if isinstance(plain, str):
-            fine = checks.drawable(plain)
-        elif isinstance(plain, float):
-            fine = isfinite(plain)
-        else:
-            fine = isinstance(plain, int) and abs(plain) < MOST_WHOLE
-        if not fine:
-            raise ValueError(
-                f"{expected}: finite, below 2⁶³ if whole, and without NUL or halves of characters, got a "
-                f"{type(value).__name__} for {name!r} that is none of these"
-            )
-        found[name] = str(plain) if isinstance(plain, str) else plain
-    return dict(sorted(found.items()))
+        if not isinstance(plain, bool | int | float | str):
+            raise ValueError(f"parameters must be numbers and texts, got a {type(value).__name__} for {name!r}")
+        found[name] = plain
+    return found
 
 
 def _steps(steps: Sequence[int] | None) -> tuple[int, ...]:
     """The steps that scores belong to; (1,) if each run has one score."""
-    if steps is None:
-        return (1,)
-    expected = "steps must be increasing whole numbers, one for each score of a run, such as [50, 100], or None"
-    given = checks.several(expected, steps)
-    found = tuple(checks.whole(f"steps[{i}]", step, at_most=MOST_STEP) for i, step in enumerate(given))
-    if not found or any(one >= other for one, other in pairwise(found)):
-        raise ValueError(f"{expected}, got {steps!r}")
-    return found
+    found = checks.array("steps", [1] if steps is None else steps, shape=("scores",), kind=np.int64, at_least=1)
+    if not found.size or (np.diff(found) <= 0).any():
+        raise ValueError(f"steps must increase, one for each score of a run, such as [50, 100], got {steps!r}")
+    return tuple(found.tolist())
 
 
 def _check_importable(train: Train) -> None:
@@ -308,22 +271,11 @@ def _check_importable(train: Train) -> None:
 
 
 def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
-    """The scores of one run.
-
-    Raises:
-        ValueError: if they are not numbers, not finite, or not one for each step.
-    """
-    checks.no_mask("train's scores", returned)
-    values = np.asarray(returned)
-    if values.dtype.kind not in "iuf":
-        raise ValueError(f"train must return a number or a sequence of numbers, got a {type(returned).__name__}")
-    if values.shape != (steps,) and (values.shape, steps) != ((), 1):
+    """The scores of one run."""
+    found = checks.array("train's scores", returned, kind=np.float32)
+    if found.shape != (steps,) and (found.shape, steps) != ((), 1):
         expected = "one score" if steps == 1 else f"{steps} scores, one for each of steps"
-        raise ValueError(f"train must return {expected}, got shape {values.shape}")
-    with np.errstate(over="ignore"):
-        found = values.astype(np.float32)
-    if not np.isfinite(found).all():
-        raise ValueError(f"train must return finite scores, got {values[~np.isfinite(found)].flat[0]}")
+        raise ValueError(f"train must return {expected}, got shape {found.shape}")
     return found
 
 

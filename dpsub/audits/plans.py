@@ -25,7 +25,7 @@ from dpsub._core.provenance import commit, versions
 from dpsub.trainers import devices
 
 if TYPE_CHECKING:
-    from dpsub.audits.local_executors import Executor
+    from dpsub.audits.executors import Executor
 
 ROUNDING = 1e-5  # of scores, as a part of what the worlds are apart
 SHARDS = 128  # of a repeat, at most: little is lost with one shard, and few are written

@@ -23,7 +23,7 @@ from dpsub.audits.bank_plans import (
     refuse_other_batches,
     stored_canaries,
 )
-from dpsub.audits.execution import Execution, Options, carried_out
+from dpsub.audits.execution import Options, carried_out
 from dpsub.audits.many_runs import ONCE, check_canary
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
@@ -58,7 +58,6 @@ def audit_steps(
     protocol: str = "coins",
     seed: int = 0,
     matmul_precision: str = "highest",
-    execution: Execution | None = None,
     **options: Unpack[Options],
 ) -> xr.Dataset:
     r"""Train with z or z′ in the slot by a fair coin for each step, and score every privatised sum.
@@ -87,7 +86,7 @@ def audit_steps(
             first training and z′ at those of the second, and so on. There the world is not tossed anew at each step,
             so that bets do not apply, and bounds by ranks are not valid: they take observations for independent.
         seed: ≥ 0; of batches, noise, starts and coins.
-        matmul_precision, execution, options: as in `audit`. What is stored at once are trainings: an interrupted
+        matmul_precision, options: as in `audit`. What is stored at once are trainings: an interrupted
             training begins anew.
 
     Returns:
@@ -112,7 +111,6 @@ def audit_steps(
     ({'observation': 500}, True, 500)
     """
     refuse_other_batches(spec)
-    how = Execution.of(execution, options)
     check_fits(model, task)
     checks.instance("canary", canary, of=CanaryPair | StepCanary, called="a dpsub.CanaryPair, or a StepCanary")
     check_canary(task, model, canary, spec)
@@ -131,7 +129,7 @@ def audit_steps(
         seed=seed,
         matmul_precision=matmul_precision,
     )
-    return carried_out(plan, how)
+    return carried_out(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

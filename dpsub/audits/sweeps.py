@@ -6,14 +6,12 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub.audits.execution import Execution
 from dpsub.audits.many_runs import audit
 from dpsub.audits.plans import warn_of_failures
 from dpsub.audits.store import located, read
@@ -69,10 +67,7 @@ def sweep(
         for scenario, craft in scenarios.items():
             store = stores.get((label, scenario))
             canary = craft(task, model, spec, seed=seed)
-            where: dict[str, Any] = {"store": store}
-            if isinstance(how := options.get("execution"), Execution):
-                where = {"execution": replace(how, store=store)}
-            found[label, scenario] = audit(task, model, canary, spec, seed=seed, **options | where)
+            found[label, scenario] = audit(task, model, canary, spec, seed=seed, **options | {"store": store})
     return found
 
 

@@ -21,7 +21,7 @@ from distributed import Client, KilledWorker, LocalCluster
 from torch import nn
 
 from dpsub import DPSGD, audit, audit_one_run, audit_steps, audit_training, audits, crafters, data, models
-from dpsub.audits import cluster, plans
+from dpsub.audits import executors, plans
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
     def dies(what, shard, device):
         raise KilledWorker("train", SimpleNamespace(address="tcp://10.0.0.7:1"), 3)
 
-    monkeypatch.setattr(cluster, "_computed", dies)
+    monkeypatch.setattr(executors, "_on_worker", dies)
     with pytest.raises(RuntimeError, match=r"while they trained runs \d+ to \d+ of repeat \d, .*tcp://10.0.0.7:1: if"):
         audit(*arguments, client=client, **OPTIONS)
 
@@ -152,7 +152,7 @@ def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):
 
 
 def test_a_cluster_that_does_not_answer_is_named_before_the_work(arguments, store, monkeypatch):
-    monkeypatch.setattr(cluster, "PATIENCE", 0.3)
+    monkeypatch.setattr(executors, "PATIENCE", 0.3)
     with pytest.raises(ConnectionError, match=r"no scheduler answers at 'tcp://127\.0\.0\.1:1'.*start one with `dask"):
         audit(*arguments, client="tcp://127.0.0.1:1", store=store, **OPTIONS)
     with pytest.raises(ConnectionError, match="no scheduler answers at 'nonsense://x'"):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpsub import CanaryPair, audit, audits, crafters, data, models, trainers
-from dpsub.audits import local_executors, many_runs
-from dpsub.audits.local_executors import Processes
+from dpsub import CanaryPair, audit, crafters, data, models, trainers
+from dpsub.audits import executors, many_runs
 from dpsub.audits.plans import Computation, Shard, Stopped
 from dpsub.trainers.bank import block_bytes
 
@@ -105,30 +104,12 @@ def test_cuda_that_is_absent_is_refused(task, model, canary, spec):
     ("options", "error", "message"),
     [
         ({"stores": "a.db"}, TypeError, r"audit\(\) got an unexpected .* 'stores': did you mean 'store'"),
-        ({"colour": 1}, TypeError, "argument 'colour': it takes task, model, .*, execution, device, client, "),
-        ({"execution": {}}, ValueError, "execution must be an Execution, got a dict"),
-        (
-            {"execution": audits.Execution(), "device": "cpu"},
-            TypeError,
-            "execution must be given alone, got it with dev",
-        ),
-        (
-            {"execution": audits.Execution(progress=False), "progress": False},
-            TypeError,
-            "execution must be given alone",
-        ),
+        ({"colour": 1}, TypeError, "argument 'colour': it takes task, model, .*, matmul_precision, device, client, "),
     ],
 )
 def test_where_it_runs_is_said_once(task, model, canary, spec, options, error, message):
-    options = options if "progress" in options or "execution" in options else {**options, "progress": False}
     with pytest.raises(error, match=message):
-        audit(task, model, canary, spec, runs=4, **options)
-
-
-def test_an_execution_is_what_its_arguments_are(task, model, canary, spec, store, expected):
-    how = audits.Execution(store=store, device="cpu", progress=False)
-    assert audit(task, model, canary, spec, runs=300, observe_every=2, seed=3, execution=how).equals(expected)
-    assert audits.status(store).complete
+        audit(task, model, canary, spec, runs=4, progress=False, **options)
 
 
 def test_training_that_diverges_is_said_so(task, model, canary, spec):
@@ -159,7 +140,7 @@ def plan_of(task, model, canary, spec, monkeypatch):
 
     def made(**options):
         with monkeypatch.context() as patch:
-            patch.setattr(many_runs, "carried_out", lambda plan, how: plan)
+            patch.setattr(many_runs, "carried_out", lambda plan, **options: plan)
             return audit(task, model, canary, spec, **options)
 
     return made
@@ -210,9 +191,7 @@ def test_progress_is_shown_only_when_wanted(task, model, canary, capsys, spec):
         assert bool(told) == wanted
 
 
-@pytest.mark.parametrize(
-    ("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1, or leave processes out: .*it fails$")]
-)
+@pytest.mark.parametrize(("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1: .*it fails$")])
 def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, message):
     class Fails(Computation):
         serial, not_sent = True, needed
@@ -220,6 +199,6 @@ def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, messag
         def run(self, shard, device, stop, tick):
             raise ValueError("it fails")
 
-    monkeypatch.setattr(local_executors, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
-    with pytest.raises(ValueError, match=message):
-        list(Processes(1).each(Fails(), [Shard(0, 0, range(1), 0, 1)], lambda units: None))
+    monkeypatch.setattr(executors.futures, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
+    with pytest.raises(ValueError, match=message), executors.processes(1) as processes:
+        list(processes.each(Fails(), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

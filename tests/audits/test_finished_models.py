@@ -177,14 +177,13 @@ def test_the_tolerance_covers_leaks_and_mistakes_together(claim, epsilon, off):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"labels": [0, 2, 1]}, "labels must be 3 whole numbers from 0 to 1, .*got 0 to 2"),
-        ({"labels": [0.0, 1.0, 1.0]}, "labels must be .* got float64 of shape"),
-        ({"labels": [0, 1]}, r"labels must be 3 whole numbers .*shape \(2,\)"),
+        ({"labels": [0, 2, 1]}, "labels must be whole numbers >= 0 and <= 1, got 2"),
+        ({"labels": [0.5, 1.0, 1.0]}, "labels must be whole numbers .* got 0.5"),
+        ({"labels": [0, 1]}, r"labels must have shape \(3,\), got \(2,\)"),
         ({"probabilities": [[0.5, 0.6]] * 3}, r"probabilities must .*add up to 1 .*got \[0.5, 0.6\]"),
         ({"probabilities": [[1.5, -0.5]] * 3}, "probabilities must be .*>= 0"),
-        ({"probabilities": [[1.0]] * 3}, "probabilities must be of two classes or more"),
-        ({"probabilities": [0.5, 0.5]}, r"probabilities must be finite numbers \(records, classes\), got \(2,\)"),
-        ({"probabilities": [[np.nan, 1.0]] * 3}, "probabilities must be finite .*got 3 that are not"),
+        ({"probabilities": [0.5, 0.5]}, r"probabilities must have shape \(records, classes\), got \(2,\)"),
+        ({"probabilities": [[np.nan, 1.0]] * 3}, r"probabilities must be finite .*got nan \(3 of 6 values\)"),
         ({"probabilities": [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]}, "probabilities must leave a doubt"),
         ({"tolerance": 1.5}, "tolerance must be >= 0 and <= 1, got 1.5"),
         ({"proxy": ""}, "proxy must be a text"),
@@ -198,7 +197,7 @@ def test_what_is_no_proxy_is_refused_by_name(change, told):
 
 def test_logits_of_other_records_are_refused():
     drawn = dpsub.proxy_labels([0, 1] * 10, [[0.5, 0.5]] * 20, seed=0)
-    with pytest.raises(ValueError, match=r"logits must be finite numbers \(20, 2\), got \(19, 2\)"):
+    with pytest.raises(ValueError, match=r"logits must have shape \(20, 2\), got \(19, 2\)"):
         drawn.scores(np.zeros((19, 2)))
-    with pytest.raises(ValueError, match=r"reference must be finite numbers \(20, 2\), got 1 that are not"):
+    with pytest.raises(ValueError, match=r"reference must be finite numbers, got inf \(1 of 40 values\)"):
         drawn.scores(np.zeros((20, 2)), reference=np.where(np.arange(40).reshape(20, 2) == 3, np.inf, 0.0))

@@ -251,12 +251,11 @@ def changes(rows):
 
 
 WRONG = {
-    "shape": (lambda rows: np.zeros(3), r"step must return .* shape \(20,\), got shape \(3,\)"),
-    "rows": (lambda rows: np.zeros((4, 5)), r"got shape \(4, 5\): flatten it"),
-    "nan": (lambda rows: np.full(20, np.nan), "step must return the private sum, finite numbers .* got nan"),
-    "none": (lambda rows: None, "step must return .* got a NoneType"),
-    "text": (lambda rows: ["a"] * 20, "step must return .* got a list that holds"),
-    "graph": (lambda rows: torch.zeros(20, requires_grad=True), "step must return .* Use tensor.detach"),
+    "shape": (lambda rows: np.zeros(3), r"step's sum must have shape \(20,\), got \(3,\)"),
+    "rows": (lambda rows: np.zeros((4, 5)), r"step's sum must have shape \(20,\), got \(4, 5\)"),
+    "nan": (lambda rows: np.full(20, np.nan), "step's sum must be finite numbers, got nan"),
+    "none": (lambda rows: None, "step's sum must be finite numbers, got None"),
+    "graph": (lambda rows: torch.zeros(20, requires_grad=True), "step's sum must be .* Use tensor.detach"),
     "changes": (changes, "step must leave the gradients as they are"),
 }
 
@@ -271,14 +270,11 @@ def test_what_a_step_does_wrong_is_said(wrong):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"parameters": ()}, "parameters must be a number, or several, one for each parameter, got none"),
-        ({"parameters": (3, 0)}, r"parameters\[1\] must be >= 1, got 0"),
+        ({"parameters": (3, 0)}, "parameters must be whole numbers >= 1, got 0"),
         ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
         ({"canary_norm": 0.5}, "canary_norm must be >= 1, got 0.5"),
-        ({"gradients": 3}, r"gradients must be an iterable of arrays \(records, 20\) .*, got 3"),
-        ({"gradients": [np.ones((2, 3))]}, r"gradients must .* got one of shape \(2, 3\): give parameters"),
-        ({"gradients": [np.full((2, 20), np.inf)]}, "gradients must .* finite numbers, got inf"),
-        ({"gradients": ["abc"]}, "gradients must .* got a str"),
+        ({"gradients": [np.ones((2, 3))]}, r"gradients must have shape \(records, 20\), got \(2, 3\)"),
+        ({"gradients": [np.full((2, 20), np.inf)]}, "gradients must be finite numbers in float32, got inf"),
         ({"gradients": []}, "gradients must hold an array for each step, got none"),
         ({"sigma": 1.0}, "did you mean 'noise_multiplier'"),
     ],

@@ -260,28 +260,6 @@ def test_observers_that_do_not_fit_in_a_dataset_are_refused_before_training(run,
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"name": None},
-        {"name": 3},
-        {"long_name": "\ud800"},
-        {"dims": ["run", "step"]},
-        {"dims": (1, 2)},
-        {"most_runs": 1.5},
-        {"most_runs": 0},
-        {"copies": "one"},
-        {"all_coordinates": None},
-    ],
-    ids=str,
-)
-def test_what_an_observer_declares_is_checked_before_training(run, forbid_training, change):
-    forbid_training()
-    declared = type("Declared", (Displacement,), change)()
-    with pytest.raises(ValueError, match=rf"metrics: Declared\.{next(iter(change))} must be"):
-        run(metrics=[declared])
-
-
-@pytest.mark.parametrize(
     ("observer", "told"),
     [
         (

@@ -236,7 +236,7 @@ def test_runs_that_fail_cost_themselves_alone(store):
     assert [with_z, with_z_prime] == np.bincount(whole.bit.values[wrong]).tolist()
     for told in (
         "RuntimeError: no luck with ",
-        "finite scores, got nan",
+        "train's scores must be finite numbers in float32, got nan",
         r"2 scores, one for each of steps, got shape",
     ):
         assert any(re.search(told, message) for message in messages)
@@ -274,7 +274,7 @@ def test_a_retry_that_is_killed_loses_no_run_that_was_fine(store, killed_after):
         killed_after(lambda: audit_training(others.two_scores, retry=True, **options), done)
         failed = failed[done:]
         status = audits.status(store)
-        assert (status.stored, status.failed, status.damaged) == (12, len(failed), {})
+        assert (status.stored, status.failed, status.damaged) == (12, len(failed), ())
         assert audits.load(store).attrs["failed_runs"] == failed
     assert audit_training(others.two_scores, retry=True, **options).equals(whole)
 
@@ -299,17 +299,15 @@ def test_runs_that_are_stored_together_find_the_same_numbers(store, monkeypatch)
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        (None, "a number or a sequence of numbers, got a NoneType"),
-        ("1", "a number or a sequence of numbers, got a str"),
-        (True, "a number or a sequence of numbers, got a bool"),
-        (1j, "a number or a sequence of numbers, got a complex"),
-        (float("inf"), "finite scores, got inf"),
-        (1e300, r"finite scores, got 1e\+300"),
+        (None, "train's scores must be finite numbers in float32, got None"),
+        ("1", "train's scores must be finite numbers in float32, got '1'"),
+        (float("inf"), "train's scores must be finite numbers in float32, got inf"),
+        (1e300, r"train's scores must be finite numbers in float32, got 1e\+300"),
         ([1.0, 2.0], r"one score, got shape \(2,\)"),
         ([], r"one score, got shape \(0,\)"),
         ([[1.0]], r"one score, got shape \(1, 1\)"),
         ([[1.0], [1.0, 2.0]], "ValueError"),
-        (torch.ones((), requires_grad=True), "RuntimeError"),
+        (torch.ones((), requires_grad=True), "Use tensor.detach"),
         (np.ma.masked_all(1), "must not be masked"),
     ],
 )
@@ -357,17 +355,12 @@ def test_a_function_of_another_signature_is_refused_before_any_training(train, t
         ({"runs": 0}, "runs must be >= 1"),
         ({"name": " "}, "name must be a text that is not empty"),
         ({"adjacency": "replace"}, "adjacency must be one of 'substitute'"),
-        ({"steps": 10}, "steps must be increasing whole numbers"),
-        ({"steps": []}, "steps must be increasing whole numbers"),
-        ({"steps": [2, 2]}, "steps must be increasing whole numbers"),
-        ({"steps": [0, 2]}, r"steps\[0\] must be >= 1"),
-        ({"parameters": [1]}, "parameters must be a mapping"),
-        ({"parameters": {"a b": 1}}, "names are identifiers"),
+        ({"steps": []}, "steps must increase"),
+        ({"steps": [2, 2]}, "steps must increase"),
+        ({"steps": [0, 2]}, "steps must be whole numbers >= 1, got 0"),
         ({"parameters": {"seed": 1}}, "other than an audit's own attributes, got 'seed'"),
         ({"parameters": {"version_torch": 1}}, "other than an audit's own attributes, got 'version_torch'"),
         ({"parameters": {"a": [1]}}, "a list for 'a'"),
-        ({"parameters": {"a": float("nan")}}, "a float for 'a'"),
-        ({"parameters": {"a": 2**63}}, "an? int for 'a'"),
         ({"processes": 0}, "processes must be >= 1"),
         ({"retry": 1}, "retry must be True or False"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from dpsub import audits, crafters
 from dpsub._core.random_streams import stream
-from dpsub.audits.execution import Execution, carried_out
+from dpsub.audits.execution import carried_out
 from dpsub.audits.plans import SHARDS, Cut, Layout, Plan, Results, Variable
 from dpsub.estimators import epsilon_lower_bound
 
@@ -49,7 +49,7 @@ class NoisyCounts(Plan):
 
 
 def audit_counts(*, runs=1_000, noise=1.0, **options):
-    return carried_out(NoisyCounts(runs, noise), Execution.of(None, {"progress": False, "device": "cpu", **options}))
+    return carried_out(NoisyCounts(runs, noise), **{"progress": False, "device": "cpu", **options})
 
 
 def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after):

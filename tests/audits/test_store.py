@@ -3,10 +3,12 @@
 import errno
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +19,8 @@ import xarray as xr
 
 from dpsub import CanaryPair, audits, data, models
 from dpsub._core import provenance
-from dpsub.audits import plans
-from dpsub.audits.store import Database
+from dpsub.audits import many_runs, plans
+from dpsub.audits.store import FORMAT, Database
 from dpsub.estimators import epsilon_lower_bound
 
 
@@ -251,8 +253,6 @@ def test_a_disk_that_is_full(run, small_disk, expected):
     assert error.value.errno == errno.ENOSPC
     ballast.unlink()
     assert run(store=store).equals(expected)
-    with pytest.raises(OSError, match=r"the audit takes 1\.6 MiB more, and 0\.\d MiB are free.*other\.db"):
-        run(store=small_disk / "other.db", observe_every=1, runs=100_000)
 
 
 def test_a_disk_that_cannot_be_written(run, small_disk, expected, killed_after):
@@ -361,10 +361,10 @@ def test_a_complete_store_is_read_whatever_the_device(run, expected, tmp_path):
         ({"repeats": 0}, "repeats must be >= 1, got 0"),
         ({"canary": []}, "canary must be one for all repeats, or one for each of the 1, got 0"),
         ({"store": 3}, "store must be a path in the file system, got 3"),
-        ({"store": "/"}, "store must be a file of its own, got /"),
+        ({"store": "/"}, "store must be a file of the file system, got '/'"),
         ({"store": "a\0b"}, "store must be a path in the file system, got 'a"),
         ({"store": ""}, "store must be a path in the file system, got ''"),
-        ({"store": "s3://bucket/audit.db"}, "store must be a path in the file system, got 's3://bucket/audit.db'"),
+        ({"store": "s3://bucket/audit.db"}, "store must be a file of the file system, got 's3://bucket/audit.db'"),
         ({"client": 3}, "client must be a dask.distributed.Client that is .* got 3"),
     ],
 )
@@ -372,3 +372,96 @@ def test_bad_input_leaves_nothing_behind(run, tmp_path, change, told):
     with pytest.raises(ValueError, match=told):
         run(**change)
     assert not list(tmp_path.iterdir())
+
+
+def changed(store, *statements):
+    with closing(sqlite3.connect(store)) as database, database:
+        for statement in statements:
+            database.execute(*(statement if isinstance(statement, tuple) else (statement,)))
+        database.commit()
+
+
+def test_a_flipped_bit_anywhere_gives_no_other_number(run, store, expected, flip):
+    run()
+    whole, noticed = store.read_bytes(), 0
+    used = np.flatnonzero(np.frombuffer(whole, np.uint8))
+    for at in np.random.default_rng(0).choice(used, 60):
+        flip(store, int(at))
+        for read in (lambda: audits.load(store), run):
+            try:
+                assert read().equals(expected)
+            except (ValueError, OSError) as error:
+                assert "store" in str(error)  # noqa: PT017
+                noticed += 1
+        store.write_bytes(whole)
+    assert noticed > 80
+
+
+def test_only_what_is_lost_is_computed_again(run, store, expected, monkeypatch):
+    run()
+    changed(
+        store, "UPDATE shards SET data = zeroblob(length(data)) WHERE number = 1", "DELETE FROM shards WHERE number = 2"
+    )
+    trained, assemble = [], many_runs.assemble
+    monkeypatch.setattr(many_runs, "assemble", lambda *a, **b: trained.append(len(b["bits"])) or assemble(*a, **b))
+    with pytest.raises(ValueError, match=r"store is damaged, .*: shards 1 are not what was written.*repair=True"):
+        run()
+    status = audits.status(store)
+    assert (status.stored, status.damaged) == (128, (1,))
+    assert "damaged shards: 1" in str(status)
+    assert run(repair=True).equals(expected)
+    assert sorted(trained) == [44, 128]
+    assert audits.status(store).complete
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE about SET value = '{' WHERE name = 'attributes'",
+        "DELETE FROM about",
+        "DELETE FROM arrays",
+        "UPDATE arrays SET data = zeroblob(3)",
+        "UPDATE about SET value = value || ' ' WHERE name = 'title'",
+    ],
+)
+def test_a_store_that_lost_what_it_says_of_itself_is_named_and_left_as_it_is(run, store, damage):
+    run()
+    changed(store, damage)
+    before = store.read_bytes()
+    for call in (run, lambda: run(repair=True), lambda: audits.load(store), lambda: audits.status(store)):
+        with pytest.raises(ValueError, match="store is damaged, .*copy it again from an undamaged original, or give"):
+            call()
+    assert store.read_bytes() == before
+
+
+def test_shards_of_another_audit_are_not_read_as_this_one(run, store, tmp_path, expected):
+    run()
+    run(store=tmp_path / "two.db", seed=4)
+    with closing(sqlite3.connect(store, isolation_level=None)) as database:
+        database.execute("ATTACH ? AS two", [str(tmp_path / "two.db")])
+        database.execute("DELETE FROM shards")
+        database.execute("INSERT INTO shards SELECT * FROM two.shards")
+    for call in (run, lambda: audits.load(store)):
+        with pytest.raises(ValueError, match="store is damaged.*shards 0, 1, 2 are not what was written"):
+            call()
+    assert run(repair=True).equals(expected)
+
+
+def test_a_place_that_is_something_elses_is_refused_and_left_as_it_is(run, tmp_path):
+    (tmp_path / "file").write_text("x" * 1_000)
+    (tmp_path / "folder").mkdir()
+    changed(tmp_path / "other.db", "CREATE TABLE letters (x)")
+    for name, told in (
+        ("file", "store must be an audit's file, got .*/file, another file, or a damaged one"),
+        ("folder", r"store must be a file, got the folder .*/folder: give .*/folder/audit\.db"),
+        ("other.db", f"store must be an audit of format {FORMAT}, got .*/other.db, a database of format 0"),
+    ):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        for call in (lambda: run(store=tmp_path / name, repair=True), lambda: audits.status(tmp_path / name)):
+            with pytest.raises(ValueError, match=told):
+                call()
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    with pytest.raises(ValueError, match=r"store must be an audit's file, got .*/nowhere, where there is none"):
+        audits.status(tmp_path / "nowhere")
+    (tmp_path / "empty").touch()
+    assert run(store=tmp_path / "empty").sizes["run"] == 300

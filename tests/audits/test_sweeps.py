@@ -118,7 +118,7 @@ def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec
     audits.sweep(task, model, {"q = 1": spec}, scenarios=scenarios, results=tmp_path, **OPTIONS)
     with closing(sqlite3.connect(tmp_path / "q=1-S4.db")) as store, store:
         store.execute("UPDATE shards SET data = zeroblob(9)")
-    with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.db.*shard 0 is not what was written"):
+    with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.db.*shards 0 are not what was written"):
         audits.load_all(tmp_path)
 
 

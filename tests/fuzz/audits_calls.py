@@ -4,7 +4,6 @@ import itertools
 import sqlite3
 import warnings
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -89,13 +88,11 @@ def sweep(**arguments):
 
 
 def into_new(function):
-    """The function that audits, with a store of its own for "new", and without options beside an execution."""
+    """The function that audits, with a store of its own for "new"."""
 
     def call(**arguments):
         if arguments.get("store") == "new":
             arguments["store"] = f"new-{next(COUNT)}.db"
-        if isinstance(arguments.get("execution"), audits.Execution):
-            arguments = {name: value for name, value in arguments.items() if name not in OF_EXECUTION}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* runs failed")
             return function(**arguments)
@@ -146,19 +143,13 @@ def loaded(result, /, *, partial=False, **_):
     assert (result.score.isnull() == (result.bit < 0)).all()
 
 
-def executed(result, /, **_):
-    assert isinstance(result, audits.Execution)
-
-
 FINAL = np.random.default_rng(0).normal(size=(4, cast.LINEAR.parameters))
 SPOILED_STEPS = [lambda gradients, one=one: one for one in (None, "a", np.zeros(4), [[1]], np.full(3, np.nan))]
 STORES = ["half.db", "damaged.db", "other.db", "empty.db", "old.zarr"]
 ANY_STORE = st.one_of(ANY_PATH, among(STORES))
 ANY_CLIENT = among([0, 1.5, object(), b"tcp", [], {}, True, len])
 ANY_NUMBER = among([0, -1, 1.5, "a", None, True, 10**9, float("nan")])
-OF_EXECUTION = {field.name for field in fields(audits.Execution)}
 EXECUTION = {
-    "execution": [OMIT, OMIT, None, audits.Execution(device="cpu", progress=False)],
     "store": [OMIT, OMIT, OMIT, "new"],
     "client": [OMIT, None],
     "repair": [OMIT, False, True],
@@ -309,13 +300,6 @@ CALLS = [
         {"seed": [0, 5, np.uint64(2**63)], "repeats": [1, 2, np.int8(3)]},
         seeds,
         hostile={"repeats": LITTLE},
-    ),
-    Call(
-        "dpsub.audits.Execution",
-        audits.Execution,
-        ON_DEVICES | {"retry": [OMIT, False, True], "processes": [OMIT, 1, np.int8(3)]},
-        executed,
-        hostile=HOSTILE_EXECUTION,
     ),
     Call(
         "dpsub.audits.load",
