@@ -237,12 +237,6 @@ class Stream(IterableDataset):
         ({"dataset": Stream()}, "dataset must be a map-style dataset of tuples"),
         ({"dataset": None}, "dataset must be a map-style dataset of tuples"),
         (
-            {"dataset": [torch.zeros(6)] * 40},
-            "dataset must be a map-style dataset of tuples .* got a Tensor as its rec",
-        ),
-        ({"dataset": [("text", 1)] * 40}, "dataset must have tensors or arrays as x, and one number as y, got a str"),
-        ({"dataset": [(torch.zeros(6), [1, 2])] * 40}, "dataset must have tensors or arrays as x, and one number as y"),
-        (
             {"dataset": [(torch.zeros(5), 1)] * 40},
             r"pairs must have x of the shape of the dataset's, \(5,\), got \(6,\)",
         ),
@@ -253,9 +247,10 @@ class Stream(IterableDataset):
             {"dataset": [{"text": [1] * 6, "labels": 1}] * 40},
             "keys must be the two names of x and y in a record, among 'text', 'labels', got",
         ),
-        ({"dataset": Dicts(list), "keys": ["labels", "labels"]}, "keys must be the two names of x and y in a record"),
-        ({"dataset": Dicts(list), "keys": "labels"}, "keys must be the two names of x and y in a record, got 'labels'"),
-        ({"dataset": [{"input_ids": [[1], [1, 2]], "labels": 1}] * 40}, "pairs must have x of the shape of the data"),
+        (
+            {"dataset": Dicts(list), "keys": "labels"},
+            "keys must be the two names of x and y in a record, among .*, got 'labels'",
+        ),
         (
             {"dataset": Dicts(list, attention_mask=[1] * 6)},
             "pairs must keep the 'input_ids' of their slot's record, since its attention_mask may not fit others, got "
@@ -268,42 +263,19 @@ def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
         one_run_dataset(**{"dataset": plain, "pairs": pairs, "seed": 0} | change)
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (len, "module must be a torch.nn.Module, got a builtin_function_or_method"),
-        (nn.Linear(5, 3), r"module must take batches of records \(4, 6\), got one of which torch says: mat1"),
-        (nn.Linear(6, 2), "module must return a logit for each label, got 2 logits and a label 2"),
-        (nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), r"module must return logits \(4, classes\) for 4 records, got"),
-        (nn.LSTM(6, 3), r"module must return logits \(4, classes\) for 4 records, got"),
-    ],
-)
-def test_what_cannot_be_scored_is_named(plain, pairs, module, message):
-    with pytest.raises(ValueError, match=message):
-        one_run_dataset(plain, pairs, seed=0).scores(module)
-
-
 def test_references_that_cannot_be_are_named(plain, pairs):
     private, module = one_run_dataset(plain, pairs, seed=0), nn.Linear(6, 3)
     with pytest.raises(ValueError, match="reference must be a model that did not see the coins, got the audited one"):
         private.scores(module, reference=module)
     with pytest.raises(ValueError, match="reference must be a torch.nn.Module, got a list"):
         private.scores(module, reference=[])
-    with pytest.raises(ValueError, match="reference must return a logit for each label, got 2 logits and a label 2"):
-        private.scores(module, reference=nn.Linear(6, 2))
 
 
-def test_a_model_that_takes_other_entries_is_named():
-    private = one_run_dataset(plain := Dicts(list, token_type_ids=[1] * 6), other_labels(plain), seed=0)
-    with pytest.raises(ValueError, match=r"module must take batches of records \(4, 6\) as input_ids, token_type_ids"):
-        private.scores(Classifier())
-
-
-def test_a_model_that_diverged_is_named(plain, pairs):
+def test_a_model_that_diverged_has_no_bound(plain, pairs):
     module = nn.Linear(6, 3)
     nn.init.constant_(module.weight, float("nan"))
-    with pytest.raises(ValueError, match="module must return finite logits"):
-        one_run_dataset(plain, pairs, seed=0).scores(module)
+    with pytest.raises(ValueError, match="scores must be finite"):
+        bound(one_run_dataset(plain, pairs, seed=0).scores(module), delta=1e-5)
 
 
 def test_every_record_but_one_may_be_in_a_slot(plain):
