@@ -49,7 +49,7 @@ BUDGETS = {
     "models": 1_362,
     "trainers": 999,
     "crafters": 1_340,
-    "audits": 3_275,
+    "audits": 3_235,
     "__init__": 77,
     "_version": 1,
     "worst_case": 113,
