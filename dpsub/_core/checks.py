@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
@@ -187,17 +188,72 @@ def probability(name: str, value: Any) -> float:
 
 def rates(name: str, values: Any) -> NDArray[np.float64]:
     """An array of probabilities, 0 and 1 included."""
-    no_mask(name, values)
+    return array(name, values, at_least=0, at_most=1)
+
+
+def array(
+    name: str,
+    value: Any,
+    *,
+    shape: Sequence[int | str | EllipsisType] | None = None,
+    kind: type[np.floating[Any] | np.integer[Any]] = np.float64,
+    finite: bool = True,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> NDArray[Any]:
+    """The value as an array of real numbers. It is no copy where none is needed.
+
+    Give the value as it came: `np.asarray` or `np.atleast_1d` before would hide what it was from the errors.
+
+    Args:
+        name: how errors name the value: the argument, or "train's scores".
+        shape: for each dimension its size, or a name if any size will do: ("runs", 3). `...` at the end stands for any
+            further dimensions. None allows any shape.
+        kind: of the result. An integer kind asks for whole numbers, which may come as floats. What a narrow float
+            cannot hold is not finite.
+        finite: False allows infinity. NaN is never allowed: each comparison with it is false, which reads as an answer.
+        at_least, at_most: bounds of all numbers.
+
+    >>> array("labels", [0.0, 2.0], shape=("records",), kind=np.int64, at_least=0)
+    array([0, 2])
+    >>> array("scores", None, shape=("runs",))
+    Traceback (most recent call last):
+    ValueError: scores must be finite numbers, got None
+    """
+    no_mask(name, value)
+    in_whole = issubclass(kind, np.integer)
+    bounds = [f"{sign} {bound:g}" for sign, bound in ((">=", at_least), ("<=", at_most)) if bound is not None]
+    narrow = "" if np.dtype(kind).itemsize == 8 else f" in {np.dtype(kind)}"
+    noun = "whole numbers" if in_whole else f"finite numbers{narrow}" if finite else "numbers without NaN"
+    expected = f"{name} must be {' '.join([noun, ' and '.join(bounds)]).strip()}"
     try:
-        given = np.asarray(values)
-        if given.dtype.kind == "c":
-            raise TypeError
-        array = given.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ValueError(f"{name} must be numbers from 0 to 1, got {values!r}") from None
-    if not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(f"{name} must be from 0 to 1, got {array[~((array >= 0) & (array <= 1))][0]:g}")
-    return array
+        given = np.asarray(value)
+    except (TypeError, RuntimeError) as error:  # torch says what to do: detach(), cpu() or to_dense()
+        raise ValueError(f"{expected}, got a {type(value).__name__}: {error}") from None
+    except ValueError:
+        raise ValueError(f"{expected}, got rows of different lengths") from None
+    if given.size and given.dtype.kind not in "biuf":
+        what = f"dtype {given.dtype}" if hasattr(value, "dtype") else _told(value)
+        raise ValueError(f"{expected}, got {what if len(what) <= 80 else what[:80] + '…'}")
+    if shape is not None and not _fits(given.shape, shape):
+        sizes = ", ".join("..." if size is ... else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({sizes}{',' * (len(shape) == 1)}), got {given.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = given.astype(kind, copy=False)
+    # A comparison with NaN is false: so these say what is right, and not what is wrong.
+    right = found == given if in_whole else np.isfinite(found) if finite else ~np.isnan(found)
+    right &= found >= (-np.inf if at_least is None else at_least)
+    right &= found <= (np.inf if at_most is None else at_most)
+    if not right.all():
+        many = f" ({np.sum(~right)} of {right.size} values)" if right.ndim else ""
+        raise ValueError(f"{expected}, got {given[~right][0]}{many}")
+    return found
+
+
+def _fits(sizes: tuple[int, ...], shape: Sequence[int | str | EllipsisType]) -> bool:
+    named = [size for size in shape if size is not ...]
+    enough = len(sizes) >= len(named) if len(named) < len(shape) else len(sizes) == len(named)
+    return enough and all(isinstance(want, str) or want == size for want, size in zip(named, sizes, strict=False))
 
 
 def several(expected: str, value: Any) -> list[Any]:

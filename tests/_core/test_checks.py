@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dpsub._core import checks
 
@@ -96,6 +97,57 @@ def test_texts_that_cannot_be_drawn_are_refused(text):
 def test_rates_are_real_numbers(values):
     with pytest.raises(ValueError, match="fpr must be "):
         checks.rates("fpr", values)
+
+
+LARGE = np.array([2**63 + 1], dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "message"),
+    [
+        (None, {}, "x must be finite numbers, got None"),
+        ([None, 1.0], {}, r"x must be finite numbers, got \[None, 1.0\]"),
+        ({1, 2}, {}, r"x must be finite numbers, got \{1, 2\}"),
+        ("a", {}, "x must be finite numbers, got 'a'"),
+        (np.array([1j]), {}, "x must be finite numbers, got dtype complex128"),
+        (10**400, {}, "x must be finite numbers, got 10{79}…"),
+        (torch.ones(2, requires_grad=True), {}, "got a Tensor: .*detach"),
+        ([torch.ones(2, requires_grad=True)] * 2, {}, "got a list: .*detach"),
+        (torch.eye(2).to_sparse(), {}, "got a Tensor: .*to_dense"),
+        ([[1], [1, 2]], {}, "x must be finite numbers, got rows of different lengths"),
+        (np.ma.masked_less([1, 2], 2), {}, "x must not be masked: .*leave them out"),
+        ([1, np.nan, 2], {}, r"x must be finite numbers, got nan \(1 of 3 values\)"),
+        (np.inf, {}, "x must be finite numbers, got inf$"),
+        ([np.inf, np.nan], {"finite": False}, "x must be numbers without NaN, got nan"),
+        ([1.0, 1e300], {"kind": np.float32}, "x must be finite numbers in float32, got 1e.300"),
+        ([1, 2.5], {"kind": np.int64}, "x must be whole numbers, got 2.5"),
+        ([np.nan], {"kind": np.int64}, "x must be whole numbers, got nan"),
+        ([1e19], {"kind": np.int64}, r"x must be whole numbers, got 1e\+19"),
+        (LARGE, {"kind": np.int64}, "x must be whole numbers, got 9223372036854775809"),
+        ([3, -1], {"kind": np.int64, "at_least": 0}, "x must be whole numbers >= 0, got -1"),
+        (1.5, {"at_least": 0, "at_most": 1}, "x must be finite numbers >= 0 and <= 1, got 1.5"),
+        ([[1, 2]], {"shape": ("runs",)}, r"x must have shape \(runs,\), got \(1, 2\)"),
+        ([[1, 2]], {"shape": ("runs", 3)}, r"x must have shape \(runs, 3\), got \(1, 2\)"),
+        ([1, 2], {"shape": ("n", "d", ...)}, r"x must have shape \(n, d, ...\), got \(2,\)"),
+        (1, {"shape": ("runs",)}, r"x must have shape \(runs,\), got \(\)"),
+    ],
+)
+def test_what_is_not_the_array_asked_for_is_named(value, options, message):
+    with pytest.raises(ValueError, match=message):
+        checks.array("x", value, **options)
+
+
+def test_arrays_pass_as_they_are():
+    given = np.ones((2, 3, 4))
+    assert checks.array("x", given) is given
+    assert checks.array("x", given, shape=("n", 3, ...)) is given
+    assert checks.array("x", given[0, 0], shape=("n", ...)).shape == (4,)
+    assert checks.array("x", [], shape=("n",)).shape == (0,)
+    assert checks.array("x", 3, shape=()) == 3.0
+    assert checks.array("x", [np.inf], finite=False) == np.inf
+    assert checks.array("x", [1.0, 2.0], kind=np.int64).tolist() == [1, 2]
+    assert checks.array("x", torch.ones(2), kind=np.float32).dtype == np.float32
+    assert checks.array("x", np.ma.array([1, 2])).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("value", [np.array(1.0), 1, "abc", {"a": 1}, None])
