@@ -66,6 +66,8 @@ class Worlds(Frozen):
         "trace": read_only_mapping,
     }
 
+    slots: Any
+    parameters: Any
     scenario: str
     details: Mapping[str, float | int | str]
     task: str | None
@@ -78,7 +80,7 @@ class Worlds(Frozen):
 
     @property
     @abstractmethod
-    def gradients(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The gradients (worlds, m, k), and the indices (k,) of the parameters that they belong to."""
 
 
@@ -160,6 +162,11 @@ class CanaryPair(Worlds):
         return np.array([self.slot])
 
     @property
+    def parameters(self) -> int | None:
+        """How many parameters the model has that gradients are for. None for records."""
+        return None if isinstance(self.z, Record) else len(self.z)
+
+    @property
     def records(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
         worlds = [world for world in (self.z, self.z_prime) if isinstance(world, Record)]
         if not worlds:
@@ -167,7 +174,7 @@ class CanaryPair(Worlds):
         return np.stack([world.x for world in worlds]), np.array([world.y for world in worlds])
 
     @property
-    def gradients(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         worlds = np.array([self.z, self.z_prime][: 1 + (self.adjacency == "substitute")])
         support = np.flatnonzero(worlds.any(axis=0))
         return worlds[:, None, support], support

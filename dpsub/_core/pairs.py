@@ -197,7 +197,7 @@ class Pairs(Worlds):
         return np.concatenate([self.z, self.z_prime]), np.concatenate([self.y, self.y_prime])
 
     @property
-    def gradients(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         assert self.support is not None
         return np.stack([self.z, self.z_prime]), self.support
 

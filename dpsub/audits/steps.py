@@ -24,12 +24,12 @@ from dpsub.audits.bank_plans import (
     stored_canaries,
 )
 from dpsub.audits.execution import Execution, Options, carried_out
-from dpsub.audits.many_runs import ONCE, check_canary
+from dpsub.audits.many_runs import ONCE
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import StepCanary, assemble
-from dpsub.trainers.step_canaries import StepSlot, at_each_step
+from dpsub.trainers import GradientSlot, RecordSlot, StepCanary, assemble
+from dpsub.trainers.assembly import check_canary
 
 PROTOCOLS = ("coins", "two_trainings")
 STEPS = "steps"  # the attribute `audited`, which audits of models do not have
@@ -240,22 +240,29 @@ class Steps(BankPlan):
             self.spec,
             bits=np.zeros(worlds.shape[1], dtype=np.int8),
             generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "steps", block)),
-            empty_slot=self.canary.slot,
+            canary=self.canary,
         )
-        canary = at_each_step(self.canary, bank)
-        in_world, in_batch = (torch.tensor(np.ascontiguousarray(one), device=device) for one in (worlds, sampled))
+        # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
+        pair = bank.slot
+        bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]
+        with_z_prime = torch.tensor(np.ascontiguousarray(worlds), device=device) != 0
+        in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         seen, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
-            gradients = canary.gradients(bank, step + 1)
-            if not self.pairs:  # pairs are checked before
+            if isinstance(pair, GradientSlot | RecordSlot):
+                gradients = pair.at_step(bank)
+            else:
+                assert not isinstance(self.canary, CanaryPair)
+                gradients = self.canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
                     _check_norm(float(longest), self.spec.max_grad_norm)
-            bank.slot = slot = StepSlot(gradients, in_world[step], self.canary_rate)
+            present = torch.stack([~with_z_prime[step], with_z_prime[step]])[:, None]
+            bank.slot = slot = GradientSlot(present[: 1 + (gradients.z_prime is not None)], gradients)
             bank.advance(slot_sampled=in_batch[step])
-            seen.append(slot.scores(bank))
+            seen.append(slot.step_scores(bank, self.canary_rate))
             tick(bank.runs)
         return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,9 +13,69 @@ from dpsub._core import DPSGD, checks
 from dpsub.data import Task
 from dpsub.models import Model, Stochastic
 from dpsub.models.mkl_kernels import begin_computing
-from dpsub.trainers.slot import Slot
 
 RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The places of m pairs in the batches of R models. Here m = 0: all records are shared, as for reference models.
+
+    A `RecordSlot` has rows among the bank's inputs; training computes and clips their gradients. A `GradientSlot` adds
+    its gradients to the sum of clipped gradients.
+
+    Attributes:
+        present: (worlds, m, runs) bool: which models have z, and which have z′, in each place. One world if z′ is
+            empty.
+        support: the parameters that `gradient` belongs to.
+    """
+
+    present: Tensor
+
+    @property
+    def support(self) -> Tensor | slice:
+        return slice(None)
+
+    def in_batch(self, sampled: Tensor | None) -> Tensor:
+        """(worlds, m, runs) bool: which models have z, and which have z′, in their batch.
+
+        Args:
+            sampled: (m, runs) bool, whether each place is in each model's batch, or (runs,) for one; None for all.
+        """
+        return self.present if sampled is None else self.present & sampled.view(self.present.shape[1:])
+
+    def rows(self, sampled: Tensor | None) -> Tensor | None:
+        """(records of the slot, runs) bool: which of them are in each model's batch; None if it holds no records."""
+        return None
+
+    def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
+        """Add the slot's gradients to the sums of clipped gradients, (runs, parameters), in place."""
+
+    def scores(self, bank: Bank) -> Tensor:
+        """(runs, m): how much each model speaks for z. Higher speaks for z, by theory and not by looking at data."""
+        raise ValueError("canary must be given to score models, got a bank without one")
+
+    def gradient(self, bank: Bank, world: int = 0) -> Tensor:
+        """The clipped gradient at the current models of z, or of z′ if world is 1: (k,) or (runs, k), of `support`."""
+        if self.present.shape[1] != 1:
+            raise ValueError(f"canary must be one pair to observe its gradient, got {self.present.shape[1]} pairs")
+        return self._gradient(bank, world)
+
+    def _gradient(self, bank: Bank, world: int) -> Tensor:
+        raise NotImplementedError
+
+    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
+        """(runs,): the product of a `gradient` with the last step's noisy average."""
+        average = bank.noisy_average[:, self.support]
+        return average @ gradient if gradient.ndim == 1 else (average * gradient).sum(dim=1)
+
+    def distance(self, bank: Bank) -> Tensor:
+        """(runs,): the distance between the clipped gradients of z and z′ at the current models."""
+        apart = self.gradient(bank)
+        if len(self.present) > 1:
+            apart = apart - self.gradient(bank, 1)
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        return length.expand(bank.runs)
 
 
 class Bank:
@@ -85,8 +146,8 @@ class Bank:
 
         Args:
             sampled: (shared records, runs) bool, the records in each model's batch; None for all.
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch; None for all models. With many slots
-                (m, runs).
+            slot_sampled: (m, runs) bool, whether each pair's slot is in each model's batch, or (runs,) for one pair;
+                None for all.
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
@@ -115,8 +176,7 @@ class Bank:
         """One training step with fresh randomness: the batch, of records and the slot, as `spec` draws it, then noise.
 
         Args:
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere, as it may
-                be for Poisson batches. With many slots (m, runs), always drawn elsewhere.
+            slot_sampled: as in `step`, if it is drawn elsewhere, as it may be for Poisson batches.
             noise, clip: whether to add noise, and to clip the records' gradients.
         """
         sampled, slot_sampled = self._batch(slot_sampled)
@@ -124,21 +184,22 @@ class Bank:
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 
     def _batch(self, slot_sampled: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Which shared records are in each model's next batch, and whether the slot is; None where all are."""
-        q = self.spec.sample_rate
+        """Which shared records are in each model's next batch, and which slots; None where all are."""
+        q, shared = self.spec.sample_rate, self.shared
         if q == 1:
             return None, slot_sampled
         if self.spec.sampling == "poisson":
-            coins = poisson_coins(q, self.shared + (slot_sampled is None), self.runs, self.generator)
-            return (coins, slot_sampled) if slot_sampled is not None else (coins[:-1], coins[-1])
-        if slot_sampled is not None:
+            # A bank without pairs draws a coin for a slot as well: its numbers are the same as ever.
+            slots = max(1, self.slot.present.shape[1]) if slot_sampled is None else 0
+            batch = poisson_coins(q, shared + slots, self.runs, self.generator)
+        elif slot_sampled is None:
+            batch = self._batches.draw(round(self.expected_batch_size / q), self.runs, self.generator)
+        else:
             raise ValueError(
                 f"spec must have sampling='poisson' where slots are drawn apart from the batches, got "
                 f"{self.spec.sampling!r}"
             )
-        rows = round(self.expected_batch_size / q)
-        batch = self._batches.draw(rows, self.runs, self.generator)
-        return batch[: self.shared], batch[self.shared] if rows > self.shared else None
+        return batch[:shared], batch[shared:] if slot_sampled is None else slot_sampled
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
         """Train for all steps. After each step, yield the number of steps taken."""
@@ -161,8 +222,8 @@ class Bank:
         return self.theta.grad * self.expected_batch_size
 
     def scores(self) -> Tensor:
-        """(runs,): how much each model speaks for z, as `Slot.scores` defines it."""
-        return self.slot.scores(self)
+        """(runs,), or (runs, m) of many pairs: how much each model speaks for z, as `Slot.scores` defines it."""
+        return self.slot.scores(self).squeeze(1)
 
     def accuracy(self, x: Tensor, labels: Tensor, runs: int) -> Tensor:
         """(runs,): for each of the first `runs` models, the share of the records whose label has the largest logit.
