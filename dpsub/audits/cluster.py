@@ -100,14 +100,14 @@ def _itself(computation: Any) -> Any:
 
 
 def _made_here(device: str) -> Made:
-    return made_on(devices.own_device(device))
+    return made_on(devices.device(device))
 
 
 def _computed(computation: Computation, shard: Shard, device: str) -> tuple[Any, Made]:
     """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
     if computation.serial:
         return alone(computation, shard, torch.device("cpu"))
-    where = devices.own_device(device)
+    where = devices.device(device)
     torch.set_num_threads(1)
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.

@@ -42,9 +42,10 @@ class Execution:
         device: "auto" (CUDA if there is any), "cpu" or "cuda". On a CPU, several blocks train side by side, one thread
             each: as many as torch may use threads and the memory holds.
         client: a `dask.distributed.Client`, or a scheduler's address. Its workers train the shards, one torch thread
-            for each of their threads and one GPU for each worker; only this process writes. A worker that dies costs
-            the shards it was training. A script that starts a LocalCluster must do so under
-            `if __name__ == "__main__":`, since workers import it.
+            for each of their threads; only this process writes. A worker that dies costs the shards it was training.
+            With several GPUs on a machine, start one worker for each, which sees that GPU alone, by
+            `CUDA_VISIBLE_DEVICES` or as dask-cuda's `LocalCUDACluster` does. A script that starts a LocalCluster must
+            do so under `if __name__ == "__main__":`, since workers import it.
         store: a file for the audit, by convention `….db`: an SQLite database. Finished shards are written there at
             once. The same call resumes from what is there, or reads it if nothing is missing, on any device. `status`
             tells how far it is, and `load(partial=True)` reads what is there. One process at a time may write. Another
