@@ -37,7 +37,7 @@ test-gpu: $(READY)  ## the tests that need a CUDA device
 lint: $(READY)  ## ruff, codespell, and notebooks without outputs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell dpsub tests book notebooks benchmarks *.md
+	$(BIN)/codespell dpsub studies tests book notebooks benchmarks *.md
 	$(BIN)/nbstripout --verify --keep-id --extra-keys cell.metadata.user_expressions notebooks/*.ipynb
 
 types: $(READY)  ## mypy, strict; of the benchmarks, whether the names that they use exist

@@ -40,7 +40,7 @@ def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in tracked:
-            if not name.startswith(("results/", "notebooks/", "tests/", "book/")):
+            if not name.startswith(("results/", "notebooks/", "studies/", "tests/", "book/")):
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, Path(folder) / name)
         url = repository_url(yaml.safe_load((ROOT / "_config.yml").read_text()))

@@ -4,10 +4,10 @@
 papermill executes, a code cell behind each markdown cell evaluates its expressions, and one behind the last cell
 evaluates all of them again, since that is when JupyterLab does. `filled` puts what they gave into the text.
 
-**What a copy was made from**: its own cells, the parameters, the device, the code in `own_code` and in `dpsub`, the
-files that it reads, and the installed packages. It keeps a digest of each in its metadata, written only once every cell
-has run. If any has changed, run.py executes the notebook again. A file of which it is unclear whether it is used counts
-as used.
+**What a copy was made from**: its own cells, the parameters, the device, the code in `own_code`, `studies` and
+`dpsub`, the files that it reads, and the installed packages. It keeps a digest of each in its metadata, written only
+once every cell has run. If any has changed, run.py executes the notebook again. A file of which it is unclear whether
+it is used counts as used.
 """
 
 from __future__ import annotations
@@ -136,14 +136,17 @@ def made_from(source: Path, parameters: dict[str, object], device: str) -> dict[
     """A digest of each thing that an execution of this notebook depends on, by its name."""
     notebook = prepared(source)
     cells = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    own = own_code(cells, source.parent / "own_code")
-    text = "\n".join([cells, *(path.read_text() for path in own if path.suffix == ".py")])
+    own, text = own_code(cells, source.parent / "own_code"), cells
+    text += "".join(path.read_text() for path in own if path.suffix == ".py")
+    topics = [path for path in (source.parent.parent / "studies").glob("*/") if f"studies.{path.name}" in text]
+    studied = [path for topic in topics for path in own_code(text, topic)]
+    text += "".join(path.read_text() for path in studied if path.suffix == ".py")
     given = [value for value in parameters.values() if isinstance(value, str)]
     return {
         "notebook": digest([source.read_text(), *(cell.source for cell in notebook.cells)]),
         "parameters": digest([json.dumps(parameters, sort_keys=True)]),
         "device": digest([device]),
-        "own code": digest(of_files(own, source.parent)),
+        "own code": digest(of_files([*own, *studied], source.parent.parent)),
         "dpsub": digest(of_files([dpsub_folder()], dpsub_folder())),
         "files": digest(of_files(read_files(text, given, source.parent), source.parent.parent)),
         "packages": digest(packages()),

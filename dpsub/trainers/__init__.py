@@ -1,8 +1,8 @@
 """Training of banks: R models side by side, with the steps that Opacus takes."""
 
+from dpsub.trainers.answers import answers_of
 from dpsub.trainers.assembly import assemble
 from dpsub.trainers.bank import Bank, Slot, block_size, poisson_coins
-from dpsub.trainers.distillation import Surrogates, answers_of, distilled
 from dpsub.trainers.scored_steps import ScoredSteps
 from dpsub.trainers.slot import GradientSlot, RecordSlot, StepGradients, label_logits
 from dpsub.trainers.step_canaries import StepCanary
@@ -15,11 +15,9 @@ __all__ = [
     "Slot",
     "StepCanary",
     "StepGradients",
-    "Surrogates",
     "answers_of",
     "assemble",
     "block_size",
-    "distilled",
     "label_logits",
     "poisson_coins",
 ]

@@ -49,7 +49,6 @@ EXCUSED = {
     "dpsub.trainers.label_logits": TENSORS,
     "dpsub.trainers.StepCanary": PROTOCOL,
     "dpsub.trainers.StepGradients": RESULT,
-    "dpsub.trainers.Surrogates": RESULT,
     **{f"dpsub.trainers.{name}": PART for name in ("Bank", "GradientSlot", "RecordSlot", "Slot", "assemble")},
     **{f"dpsub.trainers.{name}": PART for name in ("ScoredSteps",)},
     **{f"dpsub.trainers.{name}": PART for name in ("block_size", "poisson_coins")},

@@ -3,7 +3,6 @@
 from fuzz import (
     accounting_calls,
     audits_calls,
-    black_boxes_calls,
     data_calls,
     distinguishers_calls,
     estimators_calls,
@@ -22,7 +21,6 @@ ROOMS = (
     data_calls,
     models_calls,
     audits_calls,
-    black_boxes_calls,
     distinguishers_calls,
     one_run_calls,
     opacus_calls,
