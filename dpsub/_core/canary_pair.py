@@ -177,7 +177,7 @@ class CanaryPair(Worlds):
     def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         worlds = np.array([self.z, self.z_prime][: 1 + (self.adjacency == "substitute")])
         support = np.flatnonzero(worlds.any(axis=0))
-        return worlds[:, None, support], support
+        return np.take(worlds, support, axis=1)[:, None], support  # in C order: products round by the layout
 
     @property
     def score(self) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpsub._core import DPSGD, CanaryPair, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, check_canary, stored_canaries
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
 from dpsub.audits.local_executors import Executor
@@ -25,7 +25,7 @@ from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, che
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import assemble
-from dpsub.trainers.assembly import COORDINATES, check_canary
+from dpsub.trainers.assembly import COORDINATES
 
 ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, refuse_other_batches
+from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
 from dpsub.audits.execution import Execution, Options, carried_out
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import ScoredSteps, assemble
-from dpsub.trainers.assembly import check_canary
 
 ONE_RUN = "one run"  # the attribute `audited`, which audits of models do not have
 METRICS = ("accuracy", "weights")

@@ -20,6 +20,7 @@ from dpsub.audits.bank_plans import (
     BankPlan,
     canary_arrays,
     canary_attributes,
+    check_canary,
     refuse_other_batches,
     stored_canaries,
 )
@@ -28,8 +29,7 @@ from dpsub.audits.many_runs import ONCE
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import GradientSlot, RecordSlot, StepCanary, assemble
-from dpsub.trainers.assembly import check_canary
+from dpsub.trainers import GradientSlot, StepCanary, assemble
 
 PROTOCOLS = ("coins", "two_trainings")
 STEPS = "steps"  # the attribute `audited`, which audits of models do not have
@@ -251,10 +251,9 @@ class Steps(BankPlan):
         for step in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
-            if isinstance(pair, GradientSlot | RecordSlot):
+            if isinstance(self.canary, CanaryPair):
                 gradients = pair.at_step(bank)
             else:
-                assert not isinstance(self.canary, CanaryPair)
                 gradients = self.canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait

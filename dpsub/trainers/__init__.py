@@ -2,9 +2,9 @@
 
 from dpsub.trainers.answers import answers_of
 from dpsub.trainers.assembly import assemble
-from dpsub.trainers.bank import Bank, Slot, block_size, poisson_coins
+from dpsub.trainers.bank import Bank, Slot, StepGradients, block_size, poisson_coins
 from dpsub.trainers.scored_steps import ScoredSteps
-from dpsub.trainers.slot import GradientSlot, RecordSlot, StepGradients, label_logits
+from dpsub.trainers.slot import GradientSlot, RecordSlot, label_logits
 from dpsub.trainers.step_canaries import StepCanary
 
 __all__ = [

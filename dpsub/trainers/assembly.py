@@ -8,17 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, Pairs
+from dpsub._core import DPSGD
 from dpsub._core.canary_pair import Worlds
 from dpsub.data import Task
 from dpsub.models import Model
-from dpsub.trainers.bank import Bank, Slot
-from dpsub.trainers.slot import GradientSlot, RecordSlot, StepGradients
+from dpsub.trainers.bank import Bank, Slot, StepGradients
+from dpsub.trainers.slot import GradientSlot, RecordSlot
 from dpsub.trainers.step_canaries import StepCanary
 
 COORDINATES = ("span", "all")
 """The coordinates that a linear head can train in: those that its records span, or all."""
-LONGER = 1e-6  # relative, by rounding
 
 
 def assemble(
@@ -59,14 +58,13 @@ def assemble(
     pairs = canary if isinstance(canary, Worlds) else None
     left_out = canary.slots if isinstance(canary, Worlds) else [] if canary is None else [canary.slot]
     x, y = np.delete(task.x_train, left_out, axis=0), np.delete(task.y_train, left_out)
-    shared, records, chosen = len(y), None, (np.zeros((0, 1, 0), np.float32), np.zeros(0, np.int64))
-    if pairs is not None and (records := pairs.records) is None:
-        chosen = pairs.vectors
+    shared, records = len(y), pairs.records if pairs is not None else None
     if records is not None:
         x, y = np.concatenate([x, records[0]]), np.concatenate([y, records[1]])
     inputs, labels = model.inputs(torch.tensor(x, device=device)), torch.tensor(y, device=device)
-    # Products round by the layout of what is multiplied.
-    gradients, support = (torch.tensor(np.ascontiguousarray(part), device=device) for part in chosen)
+    gradients, support = torch.zeros(0, 1, 0, device=device), torch.zeros(0, dtype=torch.long, device=device)
+    if pairs is not None and records is None:
+        gradients, support = (torch.tensor(part, device=device) for part in pairs.vectors)
     if coordinates == "span" and spec.optimizer == "sgd":
         vectors = torch.zeros(len(gradients.flatten(0, 1)), model.parameters, device=device)
         vectors[:, support] = gradients.flatten(0, 1)
@@ -91,41 +89,5 @@ def assemble(
         slot=slot,
         spec=spec,
         expected_batch_size=batch,
-        runs=len(bits),
         generator=generator,
     )
-
-
-def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DPSGD) -> None:
-    """Check that a canary fits task, model and spec: otherwise it would land on other parameters, or be clipped.
-
-    Raises:
-        ValueError: if it does not. What is crafted at each step is checked by its crafter.
-    """
-    n, name = len(task.y_train), "pairs" if isinstance(canary, Pairs) else "canary"
-    slots = canary.slots if isinstance(canary, Worlds) else [canary.slot]
-    if canary.task not in (None, task.fingerprint):
-        raise ValueError(
-            f"{name} must be crafted for this task, {task!r}, got other private records: craft for this one"
-        )
-    if not 0 <= min(slots) <= max(slots) < n:
-        raise ValueError(f"{name} must have slots among the {n} private records, from 0 to {n - 1}, got {max(slots)}")
-    if name == "pairs" and len(slots) == n:
-        raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} private records")
-    if not isinstance(canary, Worlds):
-        return
-    if canary.records is not None:
-        x, y = canary.records
-        if x.shape[1:] != task.x_train.shape[1:] or max(y) >= task.num_classes:
-            raise ValueError(
-                f"{name} must be records like the task's, features {task.x_train.shape[1:]} and labels below "
-                f"{task.num_classes}, got {x.shape[1:]} and {max(y)}"
-            )
-        return
-    if canary.parameters != model.parameters:
-        raise ValueError(f"{name} must be gradients of {model.parameters} for {model!r}, got {canary.parameters}")
-    longest = np.linalg.norm(canary.vectors[0].astype(np.float64), axis=2).max()
-    if not longest <= spec.max_grad_norm * (1 + LONGER):
-        raise ValueError(
-            f"{name} must be gradients of norm <= max_grad_norm = {spec.max_grad_norm:g}, got one of norm {longest:g}"
-        )

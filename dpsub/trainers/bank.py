@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,31 @@ from dpsub.models import Model, Stochastic
 from dpsub.models.mkl_kernels import begin_computing
 
 RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
+
+
+class StepGradients(NamedTuple):
+    """What the canary is at one step: the clipped gradients of z and z′, of norm at most C.
+
+    Attributes:
+        z: (k,), the same for all models of the bank, or (runs, k). In the slots of m pairs (m, k).
+        z_prime: shaped like z, or None if the slot is empty in that world.
+        support: (k,) the indices of the parameters that z and z′ belong to; None for all parameters.
+    """
+
+    z: Tensor
+    z_prime: Tensor | None
+    support: Tensor | slice | None = None
+
+    @property
+    def apart(self) -> Tensor:
+        """Shaped like z: z − z′, or z beside an empty slot."""
+        return self.z if self.z_prime is None else self.z - self.z_prime
+
+    @property
+    def longest(self) -> Tensor:
+        """The largest norm of a gradient, in any model."""
+        norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
+        return torch.stack(norms).max()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +95,14 @@ class Slot:
         average = bank.noisy_average[:, self.support]
         return average @ gradient if gradient.ndim == 1 else (average * gradient).sum(dim=1)
 
+    def at_step(self, bank: Bank) -> StepGradients:
+        """The clipped gradients of z and z′ at the current models."""
+        z, *z_prime = (self.gradient(bank, world) for world in range(len(self.present)))
+        return StepGradients(z, z_prime[0] if z_prime else None, self.support)
+
     def distance(self, bank: Bank) -> Tensor:
         """(runs,): the distance between the clipped gradients of z and z′ at the current models."""
-        apart = self.gradient(bank)
-        if len(self.present) > 1:
-            apart = apart - self.gradient(bank, 1)
-        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(self.at_step(bank).apart, dim=-1)
         return length.expand(bank.runs)
 
 
@@ -89,10 +117,9 @@ class Bank:
         inputs: the shared records as `model.inputs` returns them, followed by the slot's records, if it has any.
         labels: the labels of `inputs`.
         shared: the number of shared records.
-        slot: what fills the canary's place in each model.
+        slot: what fills the canary's place in each of R models.
         spec: the DP-SGD parameters.
         expected_batch_size: q·n.
-        runs: R.
         generator: the source of random starts, batches and noise, in this order. The bank trains on its device.
 
     Attributes:
@@ -110,14 +137,14 @@ class Bank:
         slot: Slot,
         spec: DPSGD,
         expected_batch_size: float,
-        runs: int,
         generator: torch.Generator,
     ) -> None:
         begin_computing()
         self._batches = ShuffledEpochs(spec) if spec.sampling == "epochs" else BatchesOfFixedSize(spec)
         self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
-        self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
+        self.slot, self.spec, self.generator = slot, spec, generator
+        self.runs = runs = slot.present.shape[2]
         self.expected_batch_size = expected_batch_size
         self.theta = model.initial_parameters(runs, generator)
         self.theta_0 = self.theta.clone()
@@ -208,18 +235,20 @@ class Bank:
             yield step
 
     @property
+    def _average(self) -> Tensor:
+        if self.theta.grad is None:
+            raise ValueError("noisy_average and last_sum must be read after a step, got a bank before its first one")
+        return self.theta.grad
+
+    @property
     def noisy_average(self) -> Tensor:
         """(runs, parameters): the last step's noisy sum of clipped gradients, divided by the expected batch size."""
-        if self.theta.grad is None:
-            raise ValueError("noisy_average must be read after a step, got a bank before its first one")
-        return self.model.flat(self.theta.grad)
+        return self.model.flat(self._average)
 
     @property
     def last_sum(self) -> Tensor:
         """The last step's noisy sum of clipped gradients, shaped like `theta`: a copy."""
-        if self.theta.grad is None:
-            raise ValueError("last_sum must be read after a step, got a bank before its first one")
-        return self.theta.grad * self.expected_batch_size
+        return self._average * self.expected_batch_size
 
     def scores(self) -> Tensor:
         """(runs,), or (runs, m) of many pairs: how much each model speaks for z, as `Slot.scores` defines it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,29 +16,9 @@ from torch.autograd import forward_ad
 from dpsub.models import Model, losses_of
 from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import OPACUS_EPS
-from dpsub.trainers.bank import Bank, Slot
+from dpsub.trainers.bank import Bank, Slot, StepGradients
 
 _FORWARDS = Lock()  # torch counts levels of forward differentiation in the process, not in each thread
-
-
-class StepGradients(NamedTuple):
-    """What the canary is at one step: the clipped gradients of z and z′, of norm at most C.
-
-    Attributes:
-        z: (k,), the same for all models of the bank, or (runs, k). In the slots of m pairs (m, k).
-        z_prime: shaped like z, or None if the slot is empty in that world.
-        support: (k,) the indices of the parameters that z and z′ belong to; None for all parameters.
-    """
-
-    z: Tensor
-    z_prime: Tensor | None
-    support: Tensor | None = None
-
-    @property
-    def longest(self) -> Tensor:
-        """The largest norm of a gradient, in any model."""
-        norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
-        return torch.stack(norms).max()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +75,6 @@ class GradientSlot(Slot):
         found: Tensor = (total * direction).sum(dim=1) / bank.spec.max_grad_norm
         return found
 
-    def at_step(self, bank: Bank) -> StepGradients:
-        """The clipped gradients of one pair at the current models."""
-        return self.gradients
-
     def middle(self, bank: Bank) -> Tensor:
         """The sum of (g_z + g_z′)/2 over all pairs, of clipped gradients at the current models, shaped like theta."""
         found = torch.zeros_like(bank.theta)
@@ -145,9 +121,7 @@ class GradientSlot(Slot):
 
     @cached_property
     def _apart(self) -> Tensor:
-        """Shaped like z: z − z′, or z beside an empty slot."""
-        z, z_prime, _ = self.gradients
-        return z if z_prime is None else z - z_prime
+        return self.gradients.apart
 
     def _products(self, vectors: Tensor, gradients: Tensor) -> Tensor:
         """(runs, m): of vectors (runs, k) and the pairs' gradients, (k,) or (m, k)."""
@@ -174,11 +148,6 @@ class RecordSlot(Slot):
         logits = label_logits(bank.model.logits(bank.theta, self.inputs), self.labels)
         z, *z_prime = logits.chunk(len(self.present))
         return (z - z_prime[0] if z_prime else z).T
-
-    def at_step(self, bank: Bank) -> StepGradients:
-        """As of `GradientSlot`, and the methods below."""
-        z, *z_prime = (self.gradient(bank, world) for world in range(len(self.present)))
-        return StepGradients(z, z_prime[0] if z_prime else None)
 
     def middle(self, bank: Bank) -> Tensor:
         norm = bank.spec.max_grad_norm

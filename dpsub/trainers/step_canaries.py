@@ -8,8 +8,7 @@ from typing import Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from dpsub.trainers.bank import Bank
-from dpsub.trainers.slot import StepGradients
+from dpsub.trainers.bank import Bank, StepGradients
 
 
 @runtime_checkable

@@ -70,7 +70,6 @@ def bank_of_two(task, model, canary, second, spec, *, bits, generator):
         slot=TwoRecords(present, inputs[-2:], labels[-2:]),
         spec=spec,
         expected_batch_size=spec.sample_rate * len(task.y_train),
-        runs=len(bits),
         generator=generator,
     )
 

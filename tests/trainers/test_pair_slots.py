@@ -105,6 +105,27 @@ def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, kind):
     assert 1 <= seen <= 11
 
 
+@KINDS
+@pytest.mark.parametrize("sampling", ["poisson", "without_replacement"])
+def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, kind, sampling):
+    task, model = cast["linear"]
+    spec, runs = DPSGD(1.0, 1.0, 0.25, 1, 0.1, sampling=sampling), 4_000
+    pairs, bits = pairs_of(task, model, kind), np.random.default_rng(0).integers(0, 2, (runs, 3), dtype=np.int8)
+    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    seen = []
+    bank.step = lambda **batch: seen.append(batch)
+    bank.advance()
+    coins = seen[0]["slot_sampled"]
+    present = bank.slot.in_batch(coins).numpy()
+    assert np.array_equal(present, np.stack([bits.T == 0, bits.T == 1]) & coins.numpy())
+    error = 4 * (0.25 * 0.75 / runs) ** 0.5
+    assert np.abs(present.any(axis=0).mean(axis=1) - 0.25).max() < error
+    together = (present.any(axis=0)[0] & present.any(axis=0)[1]).mean()
+    assert abs(together - (1 / 16 if sampling == "poisson" else 0.25 * 5 / 23)) < error
+    with pytest.raises(RuntimeError, match="shape"):
+        bank.slot.in_batch(coins[0])
+
+
 @pytest.mark.parametrize("name", ["linear", "deep relu mlp", "mlp on images", "convnet", "large convnet"])
 def test_products_of_records_are_those_of_their_gradients(cast, name):
     task, model = cast[name]
