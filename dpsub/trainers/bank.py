@@ -68,7 +68,12 @@ class Slot:
         Args:
             sampled: (m, runs) bool, whether each place is in each model's batch, or (runs,) for one; None for all.
         """
-        return self.present if sampled is None else self.present & sampled.view(self.present.shape[1:])
+        if sampled is None:
+            return self.present
+        sampled, shape = sampled if sampled.ndim > 1 else sampled[None], self.present.shape[1:]
+        if sampled.shape != shape:  # one coin would serve all pairs
+            raise ValueError(f"slot_sampled must have shape {tuple(shape)}, got {tuple(sampled.shape)}")
+        return self.present & sampled
 
     def rows(self, sampled: Tensor | None) -> Tensor | None:
         """(records of the slot, runs) bool: which of them are in each model's batch; None if it holds no records."""
@@ -178,6 +183,8 @@ class Bank:
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
+        # θ ← θ − η·(Σ clip(g) + z or z′ + σC·N(0, 1)) / (q·n), for all models by the same few products. The slot's
+        # records are the last rows of the inputs, and masked by world and coin: both worlds share one computation.
         spec = self.spec
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:

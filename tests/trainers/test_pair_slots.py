@@ -122,7 +122,7 @@ def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, kind, 
     assert np.abs(present.any(axis=0).mean(axis=1) - 0.25).max() < error
     together = (present.any(axis=0)[0] & present.any(axis=0)[1]).mean()
     assert abs(together - (1 / 16 if sampling == "poisson" else 0.25 * 5 / 23)) < error
-    with pytest.raises(RuntimeError, match="shape"):
+    with pytest.raises(ValueError, match=r"slot_sampled must have shape \(3, 4000\), got \(1, 4000\)"):
         bank.slot.in_batch(coins[0])
 
 
