@@ -55,16 +55,15 @@ def assemble(
         )
     device = generator.device
     model = model.prepared(device, spec.sample_rate)
-    pairs = canary if isinstance(canary, Worlds) else None
     left_out = canary.slots if isinstance(canary, Worlds) else [] if canary is None else [canary.slot]
     x, y = np.delete(task.x_train, left_out, axis=0), np.delete(task.y_train, left_out)
-    shared, records = len(y), pairs.records if pairs is not None else None
+    shared, records = len(y), canary.records if isinstance(canary, Worlds) else None
     if records is not None:
         x, y = np.concatenate([x, records[0]]), np.concatenate([y, records[1]])
     inputs, labels = model.inputs(torch.tensor(x, device=device)), torch.tensor(y, device=device)
     gradients, support = torch.zeros(0, 1, 0, device=device), torch.zeros(0, dtype=torch.long, device=device)
-    if pairs is not None and records is None:
-        gradients, support = (torch.tensor(part, device=device) for part in pairs.vectors)
+    if isinstance(canary, Worlds) and records is None:
+        gradients, support = (torch.tensor(part, device=device) for part in canary.vectors)
     if coordinates == "span" and spec.optimizer == "sgd":
         vectors = torch.zeros(len(gradients.flatten(0, 1)), model.parameters, device=device)
         vectors[:, support] = gradients.flatten(0, 1)
@@ -74,7 +73,7 @@ def assemble(
             gradients = vectors[:, support].view(*gradients.shape[:2], len(support))
     with_z_prime = torch.as_tensor(np.asarray(bits) != 0, device=device).view(len(bits), -1).T
     present = torch.stack([~with_z_prime, with_z_prime])
-    if pairs is None:
+    if not isinstance(canary, Worlds):
         slot = Slot(present[:, :0])
     elif records is not None:
         slot = RecordSlot(present[: len(records[1]) // len(left_out)], inputs[shared:], labels[shared:])

@@ -32,11 +32,6 @@ class StepGradients(NamedTuple):
     support: Tensor | slice | None = None
 
     @property
-    def apart(self) -> Tensor:
-        """Shaped like z: z − z′, or z beside an empty slot."""
-        return self.z if self.z_prime is None else self.z - self.z_prime
-
-    @property
     def longest(self) -> Tensor:
         """The largest norm of a gradient, in any model."""
         norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
@@ -87,7 +82,7 @@ class Slot:
         raise ValueError("canary must be given to score models, got a bank without one")
 
     def gradient(self, bank: Bank, world: int = 0) -> Tensor:
-        """The clipped gradient at the current models of z, or of z′ if world is 1: (k,) or (runs, k), of `support`."""
+        """A copy of the clipped gradient of z, or of z′ if world is 1, at the current models: (k,) or (runs, k)."""
         if self.present.shape[1] != 1:
             raise ValueError(f"canary must be one pair to observe its gradient, got {self.present.shape[1]} pairs")
         return self._gradient(bank, world)
@@ -107,7 +102,10 @@ class Slot:
 
     def distance(self, bank: Bank) -> Tensor:
         """(runs,): the distance between the clipped gradients of z and z′ at the current models."""
-        length: Tensor = torch.linalg.vector_norm(self.at_step(bank).apart, dim=-1)
+        apart = self.gradient(bank)
+        if len(self.present) > 1:
+            apart -= self.gradient(bank, 1)  # in place: gradients of records are as large as theta
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
         return length.expand(bank.runs)
 
 

@@ -108,7 +108,7 @@ class GradientSlot(Slot):
         return found
 
     def _gradient(self, bank: Bank, world: int) -> Tensor:
-        return self._worlds[world]
+        return self._worlds[world].clone()
 
     @property
     def _worlds(self) -> list[Tensor]:
@@ -121,7 +121,8 @@ class GradientSlot(Slot):
 
     @cached_property
     def _apart(self) -> Tensor:
-        return self.gradients.apart
+        z, z_prime, _ = self.gradients
+        return z if z_prime is None else z - z_prime
 
     def _products(self, vectors: Tensor, gradients: Tensor) -> Tensor:
         """(runs, m): of vectors (runs, k) and the pairs' gradients, (k,) or (m, k)."""
