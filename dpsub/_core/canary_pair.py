@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -57,6 +56,13 @@ class Worlds(Frozen):
     """What `CanaryPair` and `Pairs` share: m pairs of worlds, each with a slot of its own.
 
     Arrays of both worlds hold all z, then all z′, and the latter only under substitution: else those slots are empty.
+
+    Attributes:
+        slots: (m,) the private records that the pairs replace.
+        records: the features (worlds · m, …) and labels (worlds · m,) of records; None for gradients.
+        vectors: the gradients (worlds, m, k), and the indices (k,) of the parameters that they belong to. Not of
+            records.
+        parameters: how many parameters the model has that gradients are for; None for records.
     """
 
     CHECKS: ClassVar[Mapping[str, checks.Check]] = {
@@ -67,21 +73,14 @@ class Worlds(Frozen):
     }
 
     slots: Any
+    records: Any
+    vectors: Any
     parameters: Any
+    adjacency: Any
     scenario: str
     details: Mapping[str, float | int | str]
     task: str | None
     trace: Mapping[str, NDArray[Any]]
-
-    @property
-    @abstractmethod
-    def records(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
-        """The features (worlds · m, …) and labels (worlds · m,) of records; None for gradients."""
-
-    @property
-    @abstractmethod
-    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The gradients (worlds, m, k), and the indices (k,) of the parameters that they belong to."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
