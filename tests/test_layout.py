@@ -40,16 +40,16 @@ ROOMS = {
 }
 # Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
 BUDGETS = {
-    "_core": 847,
+    "_core": 846,
     "accounting": 1_547,
     "estimators": 2_220,
     "figures": 458,
     "opacus": 1_236,
     "data": 584,
     "models": 1_362,
-    "trainers": 999,
-    "crafters": 1_340,
-    "audits": 3_235,
+    "trainers": 649,
+    "crafters": 1_337,
+    "audits": 3_119,
     "__init__": 77,
     "_version": 1,
     "worst_case": 113,

@@ -66,14 +66,59 @@ def trained():
                         found[f"{name}, {optimizer}, {scenario}{adjacency}: {variable}"] = result[variable].values
     task, model = cases["head"]
     spec = dpsub.DPSGD(2.0, 1.5, 0.3, 4, 0.05)
-    for kind_of_pairs in ("gradient", "mislabeled"):
-        pairs = getattr(crafters, f"{kind_of_pairs}_pairs")(task, model, spec, pairs=6, seed=5)
+    own = dense_pairs(model, 6)
+    result = dpsub.audit(task, model, own[2], spec, runs=6, seed=7, metrics=METRICS, device="cpu", progress=False)
+    for variable in ("score", "distance", "gradient", "bit"):
+        found[f"head, gradients of many parameters: {variable}"] = result[variable].values
+    for kind_of_pairs in ("gradient", "mislabeled", "dense"):
+        if kind_of_pairs == "dense":
+            pairs = own
+        else:
+            pairs = getattr(crafters, f"{kind_of_pairs}_pairs")(task, model, spec, pairs=6, seed=5)
         for count, whiten in ((1, 2), (130, 0)):
             options = {"models": count, "whiten": whiten, "seed": 7, "device": "cpu", "progress": False}
             result = dpsub.audit_one_run(task, model, pairs, spec, **options)
             for variable in ("score", "step_score", "bit"):
                 name = f"{kind_of_pairs} pairs, {count} models, whitened {whiten} times: {variable}"
                 found[name] = result[variable].values
+    return found | stepwise(cases)
+
+
+def dense_pairs(model, count):
+    """Gradients of norm 1.2 and 0.9 that are neither opposite nor of few parameters."""
+    z, z_prime = np.random.default_rng(2).normal(size=(2, count, 40))
+    z, z_prime = (length * one / np.linalg.norm(one, axis=1)[:, None] for length, one in ((1.2, z), (0.9, z_prime)))
+    support = np.arange(40) * model.parameters // 40
+    return dpsub.Pairs(range(count), z, z_prime, support=support, parameters=model.parameters)
+
+
+def stepwise(cases):
+    """Scores of audits of steps, by what was trained and by canary."""
+    found = {}
+    for name in ("head", "network", "convnet"):
+        task, model = cases[name]
+        for optimizer, q, rate, protocol in (("sgd", 0.3, 0.6, "coins"), ("adam", 1.0, 1.0, "two_trainings")):
+            spec = dpsub.DPSGD(2.0, 1.5, q, 3, 0.05, optimizer)
+            canaries = {
+                "S2": crafters.gradient(task, model, spec, seed=5),
+                "S4": crafters.mislabeled(task, model, spec, seed=5),
+                "gradients of many parameters": dense_pairs(model, 1)[0],
+                **{
+                    f"{kind} {anew}": craft(task, model, spec, kind=kind, seed=5)
+                    for anew, craft in (("fixed", crafters.fixed_gradient), ("anew", crafters.gradient_each_step))
+                    for kind in ("dirac", "random")
+                },
+                **{
+                    f"{kind} record anew": crafters.record_each_step(task, model, spec, kind=kind, seed=5)
+                    for kind in ("mislabeled", "adversarial")
+                },
+            }
+            for canary in list(canaries):
+                canaries[f"{canary} against nothing"] = canaries[canary].against_nothing(adjacency="zero_out")
+            for canary, pair in canaries.items():
+                options = {"canary_rate": rate, "protocol": protocol, "trainings": 6, "seed": 7}
+                result = dpsub.audit_steps(task, model, pair, spec, **options, device="cpu", progress=False)
+                found[f"{name}, {optimizer}, steps of {canary}"] = result.score.values
     return found
 
 

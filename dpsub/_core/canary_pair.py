@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,67 @@ class Record(NamedTuple):
     y: int
 
 
+def _details(name: str, value: object) -> Mapping[str, float | int | str]:
+    details = read_only_mapping(name, value)
+    for key, one in details.items():
+        if not isinstance(key, str) or key in RESERVED or not isinstance(one, str | int | float | np.generic):
+            raise ValueError(
+                f"details must be numbers or texts, with names other than {' and '.join(RESERVED)}, got {key!r}: "
+                f"{one!r}"
+            )
+    return details
+
+
+def _world(name: str, value: object) -> NDArray[np.float32] | Record:
+    """A copy, so that later changes to the caller's array do not change the canary."""
+    if isinstance(value, tuple) and len(value) == 2:
+        x = read_only(checks.array(f"{name}'s features", value[0], kind=np.float32))
+        return Record(x, checks.whole(f"{name}'s label", value[1], at_least=0))
+    try:
+        return read_only(checks.array(name, value, shape=("parameters",), kind=np.float32))
+    except ValueError as error:
+        raise ValueError(f"{error}; a record is a tuple (x, y)") from None
+
+
+def kind_of(world: Any) -> tuple[bool, tuple[int, ...]]:
+    """Whether it is a record, and its shape."""
+    is_record = isinstance(world, Record)
+    return is_record, np.shape(world.x if is_record else world)
+
+
+class Worlds(Frozen):
+    """What `CanaryPair` and `Pairs` share: m pairs of worlds, each with a slot of its own.
+
+    Arrays of both worlds hold all z, then all z′, and the latter only under substitution: else those slots are empty.
+
+    Attributes:
+        slots: (m,) the private records that the pairs replace.
+        records: the features (worlds · m, …) and labels (worlds · m,) of records; None for gradients.
+        vectors: the gradients (worlds, m, k), and the indices (k,) of the parameters that they belong to. Not of
+            records.
+        parameters: how many parameters the model has that gradients are for; None for records.
+    """
+
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        "scenario": checks.text,
+        "task": lambda name, value: None if value is None else checks.text(name, value),
+        "details": _details,
+        "trace": read_only_mapping,
+    }
+
+    slots: Any
+    records: Any
+    vectors: Any
+    parameters: Any
+    adjacency: Any
+    scenario: str
+    details: Mapping[str, float | int | str]
+    task: str | None
+    trace: Mapping[str, NDArray[Any]]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class CanaryPair(Frozen):
+class CanaryPair(Worlds):
     """What fills the canary's slot in the two worlds: gradients or records. Its arrays are read-only copies.
 
     Attributes:
@@ -54,6 +114,13 @@ class CanaryPair(Frozen):
     (4, 2)
     """
 
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        **Worlds.CHECKS,
+        "z": _world,
+        "z_prime": lambda name, value: None if value is None else _world(name, value),
+        "slot": partial(checks.whole, at_least=0),
+    }
+
     z: NDArray[np.float32] | Record
     z_prime: NDArray[np.float32] | Record | None
     slot: int
@@ -64,30 +131,13 @@ class CanaryPair(Frozen):
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        checks.adjacency(self.adjacency)
-        checks.text("scenario", self.scenario)
-        if self.task is not None:
-            checks.text("task", self.task)
-        for name in ("details", "trace"):
-            if not isinstance(value := getattr(self, name), Mapping):
-                raise ValueError(f"{name} must be a mapping from names to values, got {value!r}")
-            object.__setattr__(self, name, read_only_mapping(value))
-        for name, value in self.details.items():
-            if not isinstance(name, str) or name in RESERVED or not isinstance(value, str | int | float | np.generic):
-                raise ValueError(
-                    f"details must be numbers or texts, with names other than {' and '.join(RESERVED)}, got "
-                    f"{name!r}: {value!r}"
-                )
-        object.__setattr__(self, "slot", checks.whole("slot", self.slot, at_least=0))
-        z, z_prime, given = _world("z", self.z), self.z_prime, self.z_prime
-        if z_prime is not None:
-            z_prime = _world("z_prime", z_prime)
-            if isinstance(z_prime, Record) != isinstance(z, Record):
-                raise ValueError("z and z_prime must both be gradients or both be records")
-        elif not isinstance(z, Record):
+        super().__post_init__()
+        z, z_prime, given = self.z, self.z_prime, self.z_prime
+        if z_prime is None and not isinstance(z, Record):
             z_prime = read_only(np.zeros_like(z))
-        object.__setattr__(self, "z", z)
-        object.__setattr__(self, "z_prime", z_prime)
+            object.__setattr__(self, "z_prime", z_prime)
+        if z_prime is not None and kind_of(z) != kind_of(z_prime):
+            raise ValueError("z and z_prime must both be gradients or both be records, of one shape")
         empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
         if empty != (self.adjacency != "substitute"):
             raise ValueError(
@@ -104,6 +154,29 @@ class CanaryPair(Frozen):
         what = f"records {z.x.shape} labelled {z.y}" if isinstance(z, Record) else f"gradients {z.shape}"
         what += f" and {other.y}" if isinstance(other, Record) else ""
         return f"CanaryPair({what}, slot {self.slot}, {self.scenario!r}, {self.adjacency!r}, {self.fingerprint})"
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """(1,): the slot."""
+        return np.array([self.slot])
+
+    @property
+    def parameters(self) -> int | None:
+        """How many parameters the model has that gradients are for. None for records."""
+        return None if isinstance(self.z, Record) else len(self.z)
+
+    @property
+    def records(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        worlds = [world for world in (self.z, self.z_prime) if isinstance(world, Record)]
+        if not worlds:
+            return None
+        return np.stack([world.x for world in worlds]), np.array([world.y for world in worlds])
+
+    @property
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        worlds = np.array([self.z, self.z_prime][: 1 + (self.adjacency == "substitute")])
+        support = np.flatnonzero(worlds.any(axis=0))
+        return np.take(worlds, support, axis=1)[:, None], support  # in C order: products round by the layout
 
     @property
     def score(self) -> str:
@@ -153,29 +226,3 @@ def _same(z: Any, z_prime: Any) -> bool:
     if isinstance(z, Record):
         return z_prime is not None and np.array_equal(z.x, z_prime.x) and z.y == z_prime.y
     return np.array_equal(z, z_prime)
-
-
-def _world(name: str, value: object) -> NDArray[np.float32] | Record:
-    if isinstance(value, tuple):
-        if len(value) != 2:
-            raise ValueError(f"{name} must be a record (x, y), got {len(value)} values")
-        return Record(_array(f"{name}'s features", value[0]), checks.whole(f"{name}'s label", value[1], at_least=0))
-    gradient = _array(name, value)
-    if gradient.ndim != 1:
-        raise ValueError(f"{name} must be a vector (parameters,) or a record, the tuple (x, y), got {gradient.shape}")
-    return gradient
-
-
-def _array(name: str, value: Any) -> NDArray[np.float32]:
-    """A copy, so that later changes to the caller's array do not change the canary."""
-    checks.no_mask(name, value)
-    try:
-        wide = np.asarray(value)
-        finite = np.isfinite(wide).all() and not np.iscomplexobj(wide)
-        with np.errstate(over="ignore"):
-            array = wide.astype(np.float32, copy=False) if finite else wide
-    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
-        raise ValueError(f"{name} must be real numbers; a record is a tuple (x, y); got {value!r}") from None
-    if not finite or not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite real numbers that float32 can hold, got {value!r}")
-    return read_only(array)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NotRequired, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from dpsub._core import checks
+from dpsub._core.frozen import Frozen
 
 OPTIMIZERS = ("sgd", "adam")
-# What models in float32, and the coins of their batches, can compute with.
-RANGES: dict[str, checks.Check] = {
-    "noise_multiplier": partial(checks.real, at_least=1e-30, at_most=1e30),
-    "max_grad_norm": partial(checks.real, at_least=1e-15, at_most=1e15),
-    "sample_rate": partial(checks.real, at_least=1e-12, at_most=1),
-    "learning_rate": partial(checks.real, at_least=1e-38, at_most=1e38),
-    "optimizer": partial(checks.choice, options=OPTIMIZERS),
-}
 
 
 class Mechanism(TypedDict):
@@ -27,7 +20,7 @@ class Mechanism(TypedDict):
 
 
 @dataclass(frozen=True)
-class DPSGD:
+class DPSGD(Frozen):
     r"""The parameters of one DP-SGD or DP-Adam training, under the names that Opacus uses.
 
     Attributes:
@@ -49,6 +42,15 @@ class DPSGD:
     Source: *Beyond Membership*, section 2.2, equation 1.
     """
 
+    # What models in float32, and the coins of their batches, can compute with.
+    CHECKS: ClassVar[dict[str, checks.Check]] = {
+        "noise_multiplier": partial(checks.real, at_least=1e-30, at_most=1e30),
+        "max_grad_norm": partial(checks.real, at_least=1e-15, at_most=1e15),
+        "sample_rate": partial(checks.real, at_least=1e-12, at_most=1),
+        "learning_rate": partial(checks.real, at_least=1e-38, at_most=1e38),
+        "optimizer": partial(checks.choice, options=OPTIMIZERS),
+    }
+
     noise_multiplier: float
     max_grad_norm: float
     sample_rate: float
@@ -58,7 +60,7 @@ class DPSGD:
     sampling: str = "poisson"
 
     def __post_init__(self) -> None:
-        checks.check_fields(self, "steps", "sampling", **RANGES)
+        super().__post_init__()
         if self.sampling == "epochs":
             checks.steps_an_epoch(self.sample_rate)
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsub._core import checks
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Frozen:
-    """A base for frozen dataclasses with arrays. Copies and transfers go through the constructor, which freezes."""
+    """A base for frozen dataclasses. Copies and transfers go through the constructor, which checks and freezes.
+
+    Attributes:
+        CHECKS: the checks of fields, by name, beside those of `checks.ARGUMENTS`. A field holds what its checks return.
+    """
+
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {}
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        checks.check_fields(self, *names, **self.CHECKS)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
@@ -38,8 +50,10 @@ def told(values: Any) -> str:
     return f"({'×'.join(map(str, array.shape))}: {crc32(array.astype('<f4').tobytes()):08x})"
 
 
-def read_only_mapping(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A read-only copy, with read-only arrays."""
+def read_only_mapping(name: str, values: object) -> Mapping[str, Any]:
+    """A read-only copy, with read-only arrays. A check of a field."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{name} must be a mapping from names to values, got {values!r}")
     return MappingProxyType(
         {name: read_only(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
     )

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub._core.canary_pair import RESERVED, CanaryPair, Record
-from dpsub._core.frozen import Frozen, read_only, read_only_mapping
+from dpsub._core.canary_pair import CanaryPair, Record, Worlds, kind_of
+from dpsub._core.frozen import read_only
 
 NO_PAIRS = "pairs must be one dpsub.CanaryPair or more, or a dpsub.Pairs"
 
 
+def _array(name: str, value: object, **about: Any) -> NDArray[Any] | None:
+    return None if value is None else read_only(checks.array(name, value, **about))
+
+
+_FEATURES = partial(_array, shape=("pairs", "features", ...), kind=np.float32)
+_WHOLE = partial(_array, shape=("pairs",), kind=np.int64, at_least=0)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Pairs(Frozen):
+class Pairs(Worlds):
     """m pairs under substitution, in m slots. Its arrays are read-only copies.
 
     Attributes:
@@ -46,6 +55,13 @@ class Pairs(Frozen):
     (3, 9, 1, 2)
     """
 
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        **Worlds.CHECKS,
+        **dict.fromkeys(("z", "z_prime"), _FEATURES),
+        **dict.fromkeys(("slots", "y", "y_prime", "support"), _WHOLE),
+        "parameters": lambda name, value: None if value is None else checks.whole(name, value),
+    }
+
     slots: NDArray[np.int64]
     z: NDArray[np.float32]
     z_prime: NDArray[np.float32]
@@ -59,69 +75,50 @@ class Pairs(Frozen):
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        checks.text("scenario", self.scenario)
-        if self.task is not None:
-            checks.text("task", self.task)
-        for name in ("details", "trace"):
-            if not isinstance(value := getattr(self, name), Mapping):
-                raise ValueError(f"{name} must be a mapping from names to values, got {value!r}")
-            object.__setattr__(self, name, read_only_mapping(value))
-        for name, value in self.details.items():
-            if not isinstance(name, str) or name in RESERVED or not isinstance(value, str | int | float | np.generic):
-                raise ValueError(f"details must be numbers or texts by name, got {name!r}: {value!r}")
-        slots = _whole_numbers("slots", self.slots)
-        if not len(slots):
+        super().__post_init__()
+        m, slots = len(self.slots), list(self.slots)
+        if not m:
             raise ValueError("slots must be one index or more, got none")
-        found, counts = np.unique(slots, return_counts=True)
-        if (counts > 1).any():
-            twice = int(found[counts > 1][0])
-            raise ValueError(f"slots must differ, one for each pair, got {twice} {counts.max()} times")
-        object.__setattr__(self, "slots", slots)
-        for name in ("z", "z_prime"):
-            object.__setattr__(self, name, _features(name, getattr(self, name), len(slots)))
-        if self.z.shape != self.z_prime.shape:
-            raise ValueError(f"z_prime must have the shape of z, {self.z.shape}, got {self.z_prime.shape}")
-        of_records, of_gradients = (self.y, self.y_prime), (self.support, self.parameters)
-        given = [sum(one is not None for one in group) for group in (of_records, of_gradients)]
-        if given not in ([2, 0], [0, 2]):
+        if len({*slots}) < m:
+            twice = max(slots, key=slots.count)
+            raise ValueError(f"slots must differ, one for each pair, got {twice} {slots.count(twice)} times")
+        if not len(self.z) == len(self.z_prime) == m or self.z.shape != self.z_prime.shape:
+            raise ValueError(
+                f"z and z_prime must be of one shape, ({m}, ...), with one row for each slot, got {self.z.shape} and "
+                f"{self.z_prime.shape}"
+            )
+        given = [one is not None for one in (self.y, self.y_prime, self.support, self.parameters)]
+        if given not in ([True, True, False, False], [False, False, True, True]):
             raise ValueError("y and y_prime must be given for records, or support and parameters for gradients")
-        for name in ("y", "y_prime"):
-            if getattr(self, name) is not None:
-                labels = _whole_numbers(name, getattr(self, name))
-                if len(labels) != len(slots):
-                    raise ValueError(f"{name} must be one label for each of {len(slots)} pairs, got {len(labels)}")
-                object.__setattr__(self, name, labels)
-        if self.support is not None:
-            self._check_support()
-        if (equal := np.flatnonzero(self._equal)).size:
+        equal = (self.z == self.z_prime).reshape(m, -1).all(axis=1)
+        if self.y is not None and self.y_prime is not None:
+            if not len(self.y) == len(self.y_prime) == m:
+                raise ValueError(
+                    f"y and y_prime must be one label for each of {m} pairs, got {len(self.y)} and {len(self.y_prime)}"
+                )
+            equal &= self.y == self.y_prime
+        else:
+            self._check_support(self.support, self.parameters)
+        if equal.any():
             raise ValueError(
                 "z_prime must differ from z in each pair: no audit can tell equal worlds apart, got equal ones in "
-                f"pair {int(equal[0])}"
+                f"pair {int(equal.argmax())}"
             )
 
-    def _check_support(self) -> None:
-        parameters = checks.whole("parameters", self.parameters)
-        support = _whole_numbers("support", self.support)
-        if (support >= parameters).any():
-            raise ValueError(f"support must be below parameters = {parameters}, got {int(support.max())}")
-        if len(np.unique(support)) != len(support) or self.z.shape[1:] != support.shape:
+    def _check_support(self, support: Any, parameters: Any) -> None:
+        different = np.unique(support)
+        if self.z.shape[1:] != support.shape or len(different) < len(support):
             raise ValueError(
                 f"support must be the {self.z[0].size} different parameters that z and z_prime belong to, got "
-                f"{len(support)}, {len(np.unique(support))} of them different"
+                f"{len(support)}, {len(different)} of them different"
             )
-        for name in ("z", "z_prime"):
-            if (empty := np.flatnonzero(~getattr(self, name).any(axis=1))).size:
+        if different[-1] >= parameters:
+            raise ValueError(f"support must be below parameters = {parameters}, got {different[-1]}")
+        for name, world in (("z", self.z), ("z_prime", self.z_prime)):
+            if not (there := world.any(axis=1)).all():
                 raise ValueError(
-                    f"{name} must not be 0 in a pair of gradients, as an empty slot is, got 0 in pair {int(empty[0])}"
+                    f"{name} must not be 0 in a pair of gradients, as an empty slot is, got 0 in pair {there.argmin()}"
                 )
-        object.__setattr__(self, "support", support)
-        object.__setattr__(self, "parameters", parameters)
-
-    @property
-    def _equal(self) -> NDArray[np.bool_]:
-        """(m,): whether the two worlds of a pair are the same."""
-        same: NDArray[np.bool_] = (self.z == self.z_prime).reshape(len(self), -1).all(axis=1)
-        return same if self.y is None or self.y_prime is None else same & (self.y == self.y_prime)
 
     @classmethod
     def of(cls, pairs: Pairs | Sequence[CanaryPair]) -> Pairs:
@@ -137,13 +134,13 @@ class Pairs(Frozen):
         if isinstance(pairs, Pairs):
             return pairs
         several = checks.several(NO_PAIRS, pairs)
-        for one in several:
-            if not isinstance(one, CanaryPair):
-                raise ValueError(f"{NO_PAIRS}, got a {type(one).__name__} among them")
+        for pair in several:
+            if not isinstance(pair, CanaryPair):
+                raise ValueError(f"{NO_PAIRS}, got a {type(pair).__name__} among them")
         if not several:
             raise ValueError(f"{NO_PAIRS}, got none")
         for name, why in (("scenario", ""), ("task", ": craft them for one"), ("adjacency", "")):
-            if len(found := {getattr(one, name) for one in several}) > 1:
+            if len(found := {getattr(pair, name) for pair in several}) > 1:
                 listed = " and ".join(sorted(map(repr, found))[:2])
                 raise ValueError(f"pairs must be of one {name}, got {listed}{why}")
         first = several[0]
@@ -151,25 +148,22 @@ class Pairs(Frozen):
             raise ValueError(
                 f"pairs must be under 'substitute', where a coin exchanges one record, got {first.adjacency!r}"
             )
-        worlds = [(one.z, one.z_prime) for one in several]
-        kinds = {(isinstance(z, Record), np.shape(z.x if isinstance(z, Record) else z)) for z, _ in worlds}
-        kinds |= {(isinstance(z, Record), np.shape(z.x if isinstance(z, Record) else z)) for _, z in worlds}
-        if len(kinds) > 1:
+        if len({kind_of(pair.z) for pair in several}) > 1:
             raise ValueError(
                 "pairs must be all records of one shape, or all gradients of one length, got several kinds"
             )
-        slots = np.array([one.slot for one in several])
         fields: dict[str, Any] = {"scenario": first.scenario, "task": first.task}
-        if isinstance(first.z, Record):
-            z, z_prime = (np.stack([world[i].x for world in worlds]) for i in (0, 1))
-            fields |= {name: np.array([world[i].y for world in worlds]) for i, name in enumerate(("y", "y_prime"))}
+        if first.records is not None:
+            x, y = zip(*(pair.records for pair in several if pair.records), strict=True)
+            z, z_prime = np.stack(x, axis=1)
+            fields |= dict(zip(("y", "y_prime"), np.stack(y, axis=1), strict=True))
         else:
-            z, z_prime = (np.stack([world[i] for world in worlds]) for i in (0, 1))
-            support = np.flatnonzero(z.any(axis=0) | z_prime.any(axis=0))
-            fields |= {"support": support, "parameters": z.shape[1]}
-            z, z_prime = z[:, support], z_prime[:, support]
+            dense = np.stack([[pair.z, pair.z_prime] for pair in several], axis=1)
+            support = np.flatnonzero(dense.any(axis=(0, 1)))
+            z, z_prime = dense[..., support]
+            fields |= {"support": support, "parameters": dense.shape[2]}
         try:
-            return cls(slots, z, z_prime, **fields)
+            return cls(np.array([pair.slot for pair in several]), z, z_prime, **fields)
         except ValueError as error:
             raise ValueError(f"pairs: {error}") from None
 
@@ -197,6 +191,17 @@ class Pairs(Frozen):
         return (self[i] for i in range(len(self)))
 
     @property
+    def records(self) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        if self.y is None or self.y_prime is None:
+            return None
+        return np.concatenate([self.z, self.z_prime]), np.concatenate([self.y, self.y_prime])
+
+    @property
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        assert self.support is not None
+        return np.stack([self.z, self.z_prime]), self.support
+
+    @property
     def adjacency(self) -> str:
         """How the two worlds of each pair differ."""
         return "substitute"
@@ -215,38 +220,3 @@ class Pairs(Frozen):
         for world in (self.z, self.z_prime):
             digest.update(world.astype("<f4").tobytes())
         return digest.hexdigest()[:16]
-
-
-def _whole_numbers(name: str, values: ArrayLike | None) -> NDArray[np.int64]:
-    checks.no_mask(name, values)
-    expected = f"{name} must be a vector of whole numbers >= 0"
-    try:
-        numbers = np.asarray(values)
-        if numbers.dtype.kind not in "iuf":
-            raise TypeError
-        with np.errstate(invalid="ignore"):
-            narrow = numbers.astype(np.int64)
-        fine = numbers.ndim == 1 and (numbers == narrow).all() and (narrow >= 0).all()
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        fine = False
-    if not fine:
-        raise ValueError(f"{expected}, got {values!r}")
-    return read_only(narrow)
-
-
-def _features(name: str, values: Any, count: int) -> NDArray[np.float32]:
-    checks.no_mask(name, values)
-    expected = f"{name} must be finite real numbers ({count}, ...), one row for each slot"
-    try:
-        wide = np.asarray(values)
-        if wide.dtype.kind not in "iufb":
-            raise TypeError
-        with np.errstate(over="ignore"):
-            narrow = wide.astype(np.float32)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{expected}, got {values!r}") from None
-    if narrow.ndim < 2 or len(narrow) != count:
-        raise ValueError(f"{expected}, got shape {narrow.shape}")
-    if not np.isfinite(narrow).all():
-        raise ValueError(f"{expected}, got {int((~np.isfinite(narrow)).sum())} numbers that are not")
-    return read_only(narrow)

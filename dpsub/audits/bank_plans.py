@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks
-from dpsub._core.canary_pair import RESERVED
+from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
+from dpsub._core.canary_pair import RESERVED, Worlds
 from dpsub.audits.plans import Arrays, Plan, Results, Shard, Tick, check_same
 from dpsub.data import Task
 from dpsub.models import Model
@@ -24,6 +24,7 @@ from dpsub.trainers import StepCanary, block_size, devices
 from dpsub.trainers.bank import block_bytes
 
 PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))
+LONGER = 1e-6  # relative, by rounding
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
 # A canary that is crafted again on another machine differs a little.
 SAME_FEATURE = 1e-3  # of the feature's standard deviation in the private records; 3.5e-5 was measured for S3
@@ -127,6 +128,41 @@ class BankPlan(Plan):
         plan = self.with_noise(attributes)
         check_same(attributes, plan.attributes)
         return plan
+
+
+def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DPSGD) -> None:
+    """Check that a canary fits task, model and spec: otherwise it would land on other parameters, or be clipped.
+
+    Raises:
+        ValueError: if it does not. What is crafted at each step is checked by its crafter.
+    """
+    n, name = len(task.y_train), "pairs" if isinstance(canary, Pairs) else "canary"
+    slots = canary.slots if isinstance(canary, Worlds) else [canary.slot]
+    if canary.task not in (None, task.fingerprint):
+        raise ValueError(
+            f"{name} must be crafted for this task, {task!r}, got other private records: craft for this one"
+        )
+    if not 0 <= min(slots) <= max(slots) < n:
+        raise ValueError(f"{name} must have slots among the {n} private records, from 0 to {n - 1}, got {max(slots)}")
+    if name == "pairs" and len(slots) == n:
+        raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} private records")
+    if not isinstance(canary, Worlds):
+        return
+    if canary.records is not None:
+        x, y = canary.records
+        if x.shape[1:] != task.x_train.shape[1:] or max(y) >= task.num_classes:
+            raise ValueError(
+                f"{name} must be records like the task's, features {task.x_train.shape[1:]} and labels below "
+                f"{task.num_classes}, got {x.shape[1:]} and {max(y)}"
+            )
+        return
+    if canary.parameters != model.parameters:
+        raise ValueError(f"{name} must be gradients of {model.parameters} for {model!r}, got {canary.parameters}")
+    longest = np.linalg.norm(canary.vectors[0].astype(np.float64), axis=2).max()
+    if not longest <= spec.max_grad_norm * (1 + LONGER):
+        raise ValueError(
+            f"{name} must be gradients of norm <= max_grad_norm = {spec.max_grad_norm:g}, got one of norm {longest:g}"
+        )
 
 
 def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], crafted: str) -> dict[str, Any]:

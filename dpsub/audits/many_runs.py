@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Self, Unpack
 import numpy as np
 import torch
 import xarray as xr
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks, random_streams
+from dpsub._core import DPSGD, CanaryPair, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, stored_canaries
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, check_canary, stored_canaries
 from dpsub.audits.execution import Options, carried_out
 from dpsub.audits.executors import Executor
 from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
@@ -25,7 +24,7 @@ from dpsub.audits.observers import Observer, Score, chosen, seen, watching
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import StepCanary, assemble
+from dpsub.trainers import assemble
 from dpsub.trainers.assembly import COORDINATES
 
 ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
@@ -108,8 +107,9 @@ def audit(
               thread each: as many as torch may use threads and the memory holds.
             - `client`: a `dask.distributed.Client`, or a scheduler's address. Its workers train the shards, one torch
               thread for each of their threads; only this process writes. A worker that dies costs the shards it was
-              training. On a machine with several GPUs, start one worker for each, as dask-cuda does. A script that
-              starts a LocalCluster must do so under `if __name__ == "__main__":`, since workers import it.
+              training. With several GPUs on a machine, start one worker for each, which sees that GPU alone, by
+              `CUDA_VISIBLE_DEVICES` or as dask-cuda's `LocalCUDACluster` does. A script that starts a LocalCluster must
+              do so under `if __name__ == "__main__":`, since workers import it.
             - `store`: a file for the audit, by convention `….db`: an SQLite database. Finished shards are written there
               at once. The same call resumes from what is there, or reads it if nothing is missing, on any device.
               `status` tells how far it is, and `load(partial=True)` reads what is there. One process at a time may
@@ -338,39 +338,6 @@ def _coordinates(coordinates: str, observers: tuple[Observer, ...], learned: boo
             "coordinates must be 'all' or 'auto' for score='learned', which uses all parameters, got 'span'"
         )
     return coordinates if coordinates != "auto" else "all" if needing or learned else "span"
-
-
-def check_canary(task: Task, model: Model, canary: CanaryPair | StepCanary, spec: DPSGD) -> None:
-    """Check that a canary fits task, model and spec.
-
-    Raises:
-        ValueError: if it does not. What is crafted at each step is checked by its crafter.
-    """
-    if canary.task is not None and canary.task != task.fingerprint:
-        raise ValueError(
-            f"canary must be crafted for this task, {task!r}, got one for other private records: craft it again"
-        )
-    if not 0 <= canary.slot < len(task.y_train):
-        raise ValueError(f"canary.slot must be one of the {len(task.y_train)} private records, got {canary.slot}")
-    if not isinstance(canary, CanaryPair):
-        return
-
-    def norm(gradient: NDArray[np.float32]) -> float:
-        return float(np.linalg.norm(gradient.astype(np.float64)))
-
-    for name, world in (("z", canary.z), ("z_prime", canary.z_prime)):
-        if isinstance(world, Record):
-            if world.x.shape != task.x_train.shape[1:] or world.y >= task.num_classes:
-                raise ValueError(
-                    f"canary.{name} must be a record like the task's, features {task.x_train.shape[1:]} and a label "
-                    f"below {task.num_classes}, got {world.x.shape} and {world.y}"
-                )
-        elif world is not None and world.shape != (model.parameters,):
-            raise ValueError(f"canary.{name} must have shape ({model.parameters},) for {model!r}, got {world.shape}")
-        elif world is not None and not norm(world) <= spec.max_grad_norm * (1 + 1e-6):
-            raise ValueError(
-                f"canary.{name} must have norm <= max_grad_norm = {spec.max_grad_norm:g}, got {norm(world):g}"
-            )
 
 
 @checks.checked("seed", "repeats")

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from dpsub._core import DPSGD, CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, refuse_other_batches
+from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
 from dpsub.audits.execution import Options, carried_out
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import ScoredSteps, assemble_pairs
+from dpsub.trainers import ScoredSteps, assemble
 
 ONE_RUN = "one run"  # the attribute `audited`, which audits of models do not have
 METRICS = ("accuracy", "weights")
@@ -133,7 +133,7 @@ def audit_one_run(
     if whiten and not subtract_expected:
         raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
     pairs = Pairs.of(pairs)
-    check_pairs(task, model, pairs, spec)
+    check_canary(task, model, pairs, spec)
     plan = OneRun(
         task=task,
         model=model,
@@ -226,21 +226,21 @@ class OneRun(BankPlan):
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
         bits = self.coins(block)
-        bank, slots = assemble_pairs(
+        bank = assemble(
             self.model,
             self.task,
             self.spec,
-            pairs=self.pairs,
+            canary=self.pairs,
             bits=bits,
             generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "one_run", block)),
         )
-        steps = ScoredSteps(bank, slots, expected=self.subtract_expected, whiten=self.whiten)
+        steps = ScoredSteps(bank, expected=self.subtract_expected, whiten=self.whiten)
         for _ in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
             steps.advance()
             tick(bank.runs)
-        found = {"score": slots.scores(bank), "step_score": steps.scores}
+        found = {"score": bank.slot.scores(bank), "step_score": steps.scores}
         if "accuracy" in self.metrics:
             x, y = (torch.tensor(one, device=device) for one in (self.task.x_test, self.task.y_test))
             found["accuracy"] = bank.accuracy(x, y, bank.runs)
@@ -248,38 +248,6 @@ class OneRun(BankPlan):
             found["weights"] = bank.model.flat(bank.theta)
         arrays = {name: values.detach().cpu().numpy().astype(np.float32) for name, values in found.items()}
         return {**arrays, "bit": bits}
-
-
-def check_pairs(task: Task, model: Model, pairs: Pairs, spec: DPSGD) -> None:
-    """Check that pairs fit task, model and spec.
-
-    Raises:
-        ValueError: if they do not.
-    """
-    n = len(task.y_train)
-    if pairs.task is not None and pairs.task != task.fingerprint:
-        raise ValueError(
-            f"pairs must be crafted for this task, {task!r}, got ones for other private records: craft them again"
-        )
-    if (last := int(pairs.slots.max())) >= n:
-        raise ValueError(f"pairs must have slots among the {n} private records, from 0 to {n - 1}, got {last}")
-    if len(pairs) == n:
-        raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} private records")
-    if pairs.y is not None and pairs.y_prime is not None:
-        highest = int(max(pairs.y.max(), pairs.y_prime.max()))
-        if pairs.z.shape[1:] != task.x_train.shape[1:] or highest >= task.num_classes:
-            raise ValueError(
-                f"pairs must be records like the task's, features {task.x_train.shape[1:]} and labels below "
-                f"{task.num_classes}, got {pairs.z.shape[1:]} and {highest}"
-            )
-        return
-    if pairs.parameters != model.parameters:
-        raise ValueError(f"pairs must be gradients of {model.parameters} for {model!r}, got {pairs.parameters}")
-    longest = max(float(np.linalg.norm(one.astype(np.float64), axis=1).max()) for one in (pairs.z, pairs.z_prime))
-    if not longest <= spec.max_grad_norm * (1 + 1e-6):
-        raise ValueError(
-            f"pairs must be gradients of norm <= max_grad_norm = {spec.max_grad_norm:g}, got one of norm {longest:g}"
-        )
 
 
 def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:

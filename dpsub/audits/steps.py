@@ -20,16 +20,16 @@ from dpsub.audits.bank_plans import (
     BankPlan,
     canary_arrays,
     canary_attributes,
+    check_canary,
     refuse_other_batches,
     stored_canaries,
 )
 from dpsub.audits.execution import Options, carried_out
-from dpsub.audits.many_runs import ONCE, check_canary
+from dpsub.audits.many_runs import ONCE
 from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import StepCanary, assemble
-from dpsub.trainers.step_canaries import StepSlot, at_each_step
+from dpsub.trainers import GradientSlot, StepCanary, assemble
 
 PROTOCOLS = ("coins", "two_trainings")
 STEPS = "steps"  # the attribute `audited`, which audits of models do not have
@@ -238,22 +238,28 @@ class Steps(BankPlan):
             self.spec,
             bits=np.zeros(worlds.shape[1], dtype=np.int8),
             generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "steps", block)),
-            empty_slot=self.canary.slot,
+            canary=self.canary,
         )
-        canary = at_each_step(self.canary, bank)
-        in_world, in_batch = (torch.tensor(np.ascontiguousarray(one), device=device) for one in (worlds, sampled))
+        # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
+        pair = bank.slot
+        bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]
+        with_z_prime = torch.tensor(np.ascontiguousarray(worlds), device=device) != 0
+        in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         seen, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
-            gradients = canary.gradients(bank, step + 1)
-            if not self.pairs:  # pairs are checked before
+            if isinstance(self.canary, CanaryPair):
+                gradients = pair.at_step(bank)
+            else:
+                gradients = self.canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
                     _check_norm(float(longest), self.spec.max_grad_norm)
-            bank.slot = slot = StepSlot(gradients, in_world[step], self.canary_rate)
+            present = torch.stack([~with_z_prime[step], with_z_prime[step]])[:, None]
+            bank.slot = slot = GradientSlot(present[: 1 + (gradients.z_prime is not None)], gradients)
             bank.advance(slot_sampled=in_batch[step])
-            seen.append(slot.scores(bank))
+            seen.append(slot.step_scores(bank, self.canary_rate))
             tick(bank.runs)
         return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
 

@@ -56,10 +56,7 @@ class AdversarialSample(Frozen):
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "y_prime", y_prime)
         checks.choice("device", self.device, NAMES)
-        for name in ("details", "trace"):
-            if not isinstance(value := getattr(self, name), Mapping):
-                raise ValueError(f"{name} must be a mapping from names to values, got {value!r}")
-            object.__setattr__(self, name, read_only_mapping(value))
+        checks.check_fields(self, details=read_only_mapping, trace=read_only_mapping)
 
     def curves(
         self, model: Model, weights: ArrayLike | Tensor, bits: ArrayLike

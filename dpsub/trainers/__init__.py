@@ -1,27 +1,23 @@
 """Training of banks: R models side by side, with the steps that Opacus takes."""
 
-from dpsub.trainers.assembly import assemble, assemble_pairs
-from dpsub.trainers.bank import Bank, block_size, poisson_coins
-from dpsub.trainers.distillation import Surrogates, answers_of, distilled
+from dpsub.trainers.answers import answers_of
+from dpsub.trainers.assembly import assemble
+from dpsub.trainers.bank import Bank, Slot, StepGradients, block_size, poisson_coins
 from dpsub.trainers.scored_steps import ScoredSteps
-from dpsub.trainers.slot import GradientSlot, NoSlot, RecordSlot, Slot, label_logits
-from dpsub.trainers.step_canaries import StepCanary, StepGradients
+from dpsub.trainers.slot import GradientSlot, RecordSlot, label_logits
+from dpsub.trainers.step_canaries import StepCanary
 
 __all__ = [
     "Bank",
     "GradientSlot",
-    "NoSlot",
     "RecordSlot",
     "ScoredSteps",
     "Slot",
     "StepCanary",
     "StepGradients",
-    "Surrogates",
     "answers_of",
     "assemble",
-    "assemble_pairs",
     "block_size",
-    "distilled",
     "label_logits",
     "poisson_coins",
 ]

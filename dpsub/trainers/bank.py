@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +14,99 @@ from dpsub._core import DPSGD, checks
 from dpsub.data import Task
 from dpsub.models import Model, Stochastic
 from dpsub.models.mkl_kernels import begin_computing
-from dpsub.trainers.slot import Slot
 
 RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
+
+
+class StepGradients(NamedTuple):
+    """What the canary is at one step: the clipped gradients of z and z′, of norm at most C.
+
+    Attributes:
+        z: (k,), the same for all models of the bank, or (runs, k). In the slots of m pairs (m, k).
+        z_prime: shaped like z, or None if the slot is empty in that world.
+        support: (k,) the indices of the parameters that z and z′ belong to; None for all parameters.
+    """
+
+    z: Tensor
+    z_prime: Tensor | None
+    support: Tensor | slice | None = None
+
+    @property
+    def longest(self) -> Tensor:
+        """The largest norm of a gradient, in any model."""
+        norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
+        return torch.stack(norms).max()
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The places of m pairs in the batches of R models. Here m = 0: all records are shared, as for reference models.
+
+    A `RecordSlot` has rows among the bank's inputs; training computes and clips their gradients. A `GradientSlot` adds
+    its gradients to the sum of clipped gradients.
+
+    Attributes:
+        present: (worlds, m, runs) bool: which models have z, and which have z′, in each place. One world if z′ is
+            empty.
+        support: the parameters that `gradient` belongs to.
+    """
+
+    present: Tensor
+
+    @property
+    def support(self) -> Tensor | slice:
+        return slice(None)
+
+    def in_batch(self, sampled: Tensor | None) -> Tensor:
+        """(worlds, m, runs) bool: which models have z, and which have z′, in their batch.
+
+        Args:
+            sampled: (m, runs) bool, whether each place is in each model's batch, or (runs,) for one; None for all.
+        """
+        if sampled is None:
+            return self.present
+        sampled, shape = sampled if sampled.ndim > 1 else sampled[None], self.present.shape[1:]
+        if sampled.shape != shape:  # one coin would serve all pairs
+            raise ValueError(f"slot_sampled must have shape {tuple(shape)}, got {tuple(sampled.shape)}")
+        return self.present & sampled
+
+    def rows(self, sampled: Tensor | None) -> Tensor | None:
+        """(records of the slot, runs) bool: which of them are in each model's batch; None if it holds no records."""
+        return None
+
+    def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
+        """Add the slot's gradients to the sums of clipped gradients, (runs, parameters), in place."""
+
+    def scores(self, bank: Bank) -> Tensor:
+        """(runs, m): how much each model speaks for z. Higher speaks for z, by theory and not by looking at data."""
+        raise ValueError("canary must be given to score models, got a bank without one")
+
+    def gradient(self, bank: Bank, world: int = 0) -> Tensor:
+        """A copy of the clipped gradient of z, or of z′ if world is 1, at the current models: (k,) or (runs, k)."""
+        if self.present.shape[1] != 1:
+            raise ValueError(f"canary must be one pair to observe its gradient, got {self.present.shape[1]} pairs")
+        return self._gradient(bank, world)
+
+    def _gradient(self, bank: Bank, world: int) -> Tensor:
+        raise NotImplementedError
+
+    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
+        """(runs,): the product of a `gradient` with the last step's noisy average."""
+        average = bank.noisy_average[:, self.support]
+        return average @ gradient if gradient.ndim == 1 else (average * gradient).sum(dim=1)
+
+    def at_step(self, bank: Bank) -> StepGradients:
+        """The clipped gradients of z and z′ at the current models."""
+        z, *z_prime = (self.gradient(bank, world) for world in range(len(self.present)))
+        return StepGradients(z, z_prime[0] if z_prime else None, self.support)
+
+    def distance(self, bank: Bank) -> Tensor:
+        """(runs,): the distance between the clipped gradients of z and z′ at the current models."""
+        apart = self.gradient(bank)
+        if len(self.present) > 1:
+            apart -= self.gradient(bank, 1)  # in place: gradients of records are as large as theta
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        return length.expand(bank.runs)
 
 
 class Bank:
@@ -28,10 +120,9 @@ class Bank:
         inputs: the shared records as `model.inputs` returns them, followed by the slot's records, if it has any.
         labels: the labels of `inputs`.
         shared: the number of shared records.
-        slot: what fills the canary's place in each model.
+        slot: what fills the canary's place in each of R models.
         spec: the DP-SGD parameters.
         expected_batch_size: q·n.
-        runs: R.
         generator: the source of random starts, batches and noise, in this order. The bank trains on its device.
 
     Attributes:
@@ -49,14 +140,14 @@ class Bank:
         slot: Slot,
         spec: DPSGD,
         expected_batch_size: float,
-        runs: int,
         generator: torch.Generator,
     ) -> None:
         begin_computing()
         self._batches = ShuffledEpochs(spec) if spec.sampling == "epochs" else BatchesOfFixedSize(spec)
         self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
-        self.slot, self.spec, self.generator, self.runs = slot, spec, generator, runs
+        self.slot, self.spec, self.generator = slot, spec, generator
+        self.runs = runs = slot.present.shape[2]
         self.expected_batch_size = expected_batch_size
         self.theta = model.initial_parameters(runs, generator)
         self.theta_0 = self.theta.clone()
@@ -85,11 +176,13 @@ class Bank:
 
         Args:
             sampled: (shared records, runs) bool, the records in each model's batch; None for all.
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch; None for all models. With many slots
-                (m, runs).
+            slot_sampled: (m, runs) bool, whether each pair's slot is in each model's batch, or (runs,) for one pair;
+                None for all.
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
+        # θ ← θ − η·(Σ clip(g) + z or z′ + σC·N(0, 1)) / (q·n), for all models by the same few products. The slot's
+        # records are the last rows of the inputs, and masked by world and coin: both worlds share one computation.
         spec = self.spec
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:
@@ -115,8 +208,7 @@ class Bank:
         """One training step with fresh randomness: the batch, of records and the slot, as `spec` draws it, then noise.
 
         Args:
-            slot_sampled: (runs,) bool, whether the slot is in each model's batch, if that is drawn elsewhere, as it may
-                be for Poisson batches. With many slots (m, runs), always drawn elsewhere.
+            slot_sampled: as in `step`, if it is drawn elsewhere, as it may be for Poisson batches.
             noise, clip: whether to add noise, and to clip the records' gradients.
         """
         sampled, slot_sampled = self._batch(slot_sampled)
@@ -124,21 +216,22 @@ class Bank:
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
 
     def _batch(self, slot_sampled: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Which shared records are in each model's next batch, and whether the slot is; None where all are."""
-        q = self.spec.sample_rate
+        """Which shared records are in each model's next batch, and which slots; None where all are."""
+        q, shared = self.spec.sample_rate, self.shared
         if q == 1:
             return None, slot_sampled
         if self.spec.sampling == "poisson":
-            coins = poisson_coins(q, self.shared + (slot_sampled is None), self.runs, self.generator)
-            return (coins, slot_sampled) if slot_sampled is not None else (coins[:-1], coins[-1])
-        if slot_sampled is not None:
+            # A bank without pairs draws a coin for a slot as well: its numbers are the same as ever.
+            slots = max(1, self.slot.present.shape[1]) if slot_sampled is None else 0
+            batch = poisson_coins(q, shared + slots, self.runs, self.generator)
+        elif slot_sampled is None:
+            batch = self._batches.draw(round(self.expected_batch_size / q), self.runs, self.generator)
+        else:
             raise ValueError(
                 f"spec must have sampling='poisson' where slots are drawn apart from the batches, got "
                 f"{self.spec.sampling!r}"
             )
-        rows = round(self.expected_batch_size / q)
-        batch = self._batches.draw(rows, self.runs, self.generator)
-        return batch[: self.shared], batch[self.shared] if rows > self.shared else None
+        return batch[:shared], batch[shared:] if slot_sampled is None else slot_sampled
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
         """Train for all steps. After each step, yield the number of steps taken."""
@@ -147,22 +240,24 @@ class Bank:
             yield step
 
     @property
+    def _average(self) -> Tensor:
+        if self.theta.grad is None:
+            raise ValueError("noisy_average and last_sum must be read after a step, got a bank before its first one")
+        return self.theta.grad
+
+    @property
     def noisy_average(self) -> Tensor:
         """(runs, parameters): the last step's noisy sum of clipped gradients, divided by the expected batch size."""
-        if self.theta.grad is None:
-            raise ValueError("noisy_average must be read after a step, got a bank before its first one")
-        return self.model.flat(self.theta.grad)
+        return self.model.flat(self._average)
 
     @property
     def last_sum(self) -> Tensor:
         """The last step's noisy sum of clipped gradients, shaped like `theta`: a copy."""
-        if self.theta.grad is None:
-            raise ValueError("last_sum must be read after a step, got a bank before its first one")
-        return self.theta.grad * self.expected_batch_size
+        return self._average * self.expected_batch_size
 
     def scores(self) -> Tensor:
-        """(runs,): how much each model speaks for z, as `Slot.scores` defines it."""
-        return self.slot.scores(self)
+        """(runs,), or (runs, m) of many pairs: how much each model speaks for z, as `Slot.scores` defines it."""
+        return self.slot.scores(self).squeeze(1)
 
     def accuracy(self, x: Tensor, labels: Tensor, runs: int) -> Tensor:
         """(runs,): for each of the first `runs` models, the share of the records whose label has the largest logit.

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import re
-import stat
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import gettempdir
-from threading import Condition, Event, Lock
+from threading import Condition, Event
 from typing import Any, TypeVar
 
 import psutil
@@ -23,16 +19,10 @@ import torch
 from dpsub._core import checks
 from dpsub.models.mkl_kernels import begin_computing
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 S = TypeVar("S")
 T = TypeVar("T")
-_turn, _claiming = Condition(), Lock()
+_turn = Condition()
 _inside: list[tuple[str, list[object]]] = []
-_taken: list[object] = []
 NAMES = ("auto", "cpu", "cuda")
 MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -121,66 +111,6 @@ def _switches(precision: str) -> list[tuple[Any, str, object]]:
         (backends.mkldnn.conv, "fp32_precision", on_cpu),
         (backends.cudnn, "deterministic", True),
     ]
-
-
-def own_device(name: str) -> torch.device:
-    """The device of a worker. On a machine with several GPUs it is one that no other worker has taken.
-
-    A file lock marks the GPU as taken while the process lives, so a worker that replaces a dead one can take its GPU.
-    Where there are no such locks (Windows), the device is CUDA's default.
-
-    Raises:
-        RuntimeError: if all GPUs are taken.
-        OSError: with the path, if the folder of locks, in that of temporary files, is not the user's alone, or a lock
-            is a link.
-        ValueError: as in `device`.
-    """
-    where = device(name)
-    if where.type == "cpu" or torch.cuda.device_count() == 1 or fcntl is None:
-        return where
-    with _claiming:
-        return _claimed()
-
-
-@cache
-def _claimed() -> torch.device:
-    folder = _own_folder()
-    for index in range(torch.cuda.device_count()):
-        path = folder / f"{torch.cuda.get_device_properties(index).uuid}.lock"
-        lock = open(path, "ab", opener=_not_through_links)  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            continue
-        _taken.append(lock)
-        return torch.device("cuda", index)
-    count = torch.cuda.device_count()
-    raise RuntimeError(f"client must have at most one worker for each GPU of a machine, {count} here, got more")
-
-
-def _own_folder() -> Path:
-    """A folder that all workers of this user on this machine find, and into which nobody else can write."""
-    path = Path(gettempdir()) / f"dpsub-{os.getuid()}"
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(
-            errno.EPERM,
-            "GPUs are marked as taken in a folder that must be yours, and that nobody else may write; this is "
-            "another's, a link, or open to others: remove it, or set the environment variable TMPDIR to another folder",
-            str(path),
-        )
-    return path
-
-
-def _not_through_links(path: str, flags: int) -> int:
-    try:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        told = f"the file that marks a GPU as taken must be an ordinary one ({error.strerror}): remove what is there"
-        raise OSError(error.errno, told, path) from None
 
 
 def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:

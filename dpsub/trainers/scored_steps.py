@@ -9,14 +9,14 @@ from torch import Tensor
 
 from dpsub.models.interface import RECORDS_AT_ONCE
 from dpsub.trainers.bank import Bank, poisson_coins
-from dpsub.trainers.pair_slots import PairSlots, clipping_scale, loss_products
+from dpsub.trainers.slot import GradientSlot, RecordSlot, clipping_scale, loss_products
 
 
 class ScoredSteps:
     """A bank with many pairs that advances step by step, and sums what its privatised sums say of the pairs.
 
     Args:
-        bank, slots: as `assemble_pairs` returns them.
+        bank: the models, with the pairs in its slot.
         expected: whether to subtract from each sum what all records contribute on average.
         whiten: how many iterations of `whitened` each sum takes, where `expected` holds. 0 leaves it as it is.
 
@@ -24,9 +24,9 @@ class ScoredSteps:
         scores: (runs, m) float64, the sum over the steps so far. Higher speaks for z.
     """
 
-    def __init__(self, bank: Bank, slots: PairSlots, *, expected: bool, whiten: int = 0) -> None:
-        self.bank, self._slots, self._expected, self._whiten = bank, slots, expected, whiten
-        self._pairs = slots.with_z_prime.shape[0]
+    def __init__(self, bank: Bank, *, expected: bool, whiten: int = 0) -> None:
+        self.bank, self._slot, self._expected, self._whiten = bank, _pairs_in(bank), expected, whiten
+        self._pairs = self._slot.present.shape[1]
         self.scores = torch.zeros(bank.runs, self._pairs, dtype=torch.float64, device=bank.device)
 
     def advance(self) -> None:
@@ -47,8 +47,8 @@ class ScoredSteps:
         if mean is not None:
             total -= mean
             if self._whiten:
-                total = whitened(bank, self._slots, before, total, self._whiten)
-        along, own = self._slots.along(bank, before, total)
+                total = whitened(bank, before, total, self._whiten)
+        along, own = self._slot.along(bank, before, total)
         if mean is None:
             along = along - spec.sample_rate * own
         self.scores += along.double() / spec.max_grad_norm**2
@@ -58,24 +58,23 @@ class ScoredSteps:
         bank, shared = self.bank, slice(self.bank.shared)
         norm = bank.spec.max_grad_norm
         mean = bank.model.clipped_sum(bank.theta, bank.inputs[shared], bank.labels[shared], None, norm)
-        mean += self._slots.middle(bank)
+        mean += self._slot.middle(bank)
         return mean.mul_(bank.spec.sample_rate)
 
 
-def whitened(bank: Bank, slots: PairSlots, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
+def whitened(bank: Bank, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
     """About M⁻¹y, by conjugate gradients from 0. M is the `Spread` of a step's sum, y what the sum is beyond its mean.
 
     Coins of pairs and of batches enter by y and `theta` alone, which the training shows. So guesses of the coins by
     such scores use no more than the adversary sees and knows.
 
     Args:
-        bank: the models.
-        slots: the pairs.
+        bank: the models, with the pairs in its slot.
         theta: the parameters before the step.
         total: y, shaped like theta.
         iterations: how many. Each takes products with the gradients of all records, and a weighted sum of them.
     """
-    flat, spread = bank.model.flat, Spread(bank, slots, theta)
+    flat, spread = bank.model.flat, Spread(bank, theta)
     found, rest = torch.zeros_like(total), total.clone()
     along, length = rest.clone(), _products(flat(rest), flat(rest))
     for _ in range(iterations):
@@ -96,11 +95,11 @@ class Spread:
     fair coins cause. They fall once for all T steps, so they count T times as much as what each step draws anew.
 
     Args:
-        bank, slots, theta: as in `whitened`.
+        bank, theta: as in `whitened`.
     """
 
-    def __init__(self, bank: Bank, slots: PairSlots, theta: Tensor) -> None:
-        self._bank, self._slots, self._theta = bank, slots, theta
+    def __init__(self, bank: Bank, theta: Tensor) -> None:
+        self._bank, self._slot, self._theta = bank, _pairs_in(bank), theta
         q = bank.spec.sample_rate
         self._of_batches, self._of_coins = q * (1 - q), q * q * bank.spec.steps
         self._scale = [
@@ -111,7 +110,7 @@ class Spread:
         """M·v of each model, for v shaped like theta."""
         bank, theta = self._bank, self._theta
         norm = bank.spec.max_grad_norm
-        found = self._slots.weighted(bank, theta, vector, self._weights)
+        found = self._slot.weighted(bank, theta, vector, self._weights)
         for (x, y), scale in zip(self._parts(), self._scale, strict=True):
             weights = self._of_batches * scale * loss_products(bank.model, theta, x, y, vector)
             found += bank.model.clipped_sum(theta, x, y, weights, norm)
@@ -132,6 +131,11 @@ class Spread:
         for start in range(0, bank.shared, at_once):
             part = slice(start, min(start + at_once, bank.shared))
             yield bank.inputs[part], bank.labels[part]
+
+
+def _pairs_in(bank: Bank) -> GradientSlot | RecordSlot:
+    assert isinstance(bank.slot, GradientSlot | RecordSlot)
+    return bank.slot
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:

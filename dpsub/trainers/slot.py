@@ -1,103 +1,52 @@
-"""The slot: the one place in the training set that differs between the worlds, and how models are scored by it."""
+"""What fills the slots, pairs of gradients or of records: how they enter a bank's sums, and how they are scored."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property
+from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-if TYPE_CHECKING:
-    from dpsub.trainers.bank import Bank
+from dpsub.models import Model, losses_of
+from dpsub.models.differentiation import ATTENTION, Instead
+from dpsub.models.interface import OPACUS_EPS
+from dpsub.trainers.bank import Bank, Slot, StepGradients
 
-
-class Slot(Protocol):
-    """The canary's place in the batches of R models. Each model's slot holds the canary of that model's world.
-
-    A slot of records has rows among the bank's inputs; training computes and clips their gradients. A slot of gradients
-    adds them to the sum of clipped gradients.
-    """
-
-    def rows(self, sampled: Tensor | None) -> Tensor | None:
-        """Which of the slot's records are in each model's batch.
-
-        Args:
-            sampled: (runs,) bool, whether the slot is in each model's batch; None for all models.
-
-        Returns:
-            (records of the slot, runs) bool, or None if the slot holds no records.
-        """
-        ...
-
-    def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
-        """Add the slot's gradients to the sums of clipped gradients, (runs, parameters), in place."""
-        ...
-
-    def scores(self, bank: Bank) -> Tensor:
-        """(runs,): how much each model speaks for z. Higher speaks for z, by theory and not by looking at data."""
-        ...
-
-    def gradient(self, bank: Bank) -> Tensor:
-        """z's clipped gradient at the current parameters, in the form that `product` takes."""
-        ...
-
-    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
-        """(runs,): the inner product of z's gradient, from `gradient`, with the last step's noisy average."""
-        ...
-
-    def distance(self, bank: Bank) -> Tensor:
-        """(runs,): the distance between the clipped gradients of z and z′ at the current parameters."""
-        ...
-
-
-class NoSlot:
-    """No canary: all records are shared, as in the reference models of adversaries."""
-
-    def rows(self, sampled: Tensor | None) -> None:
-        return None
-
-    def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
-        return
-
-    def scores(self, bank: Bank) -> Tensor:
-        raise ValueError("canary must be given to score models, got a bank without one")
-
-    gradient = distance = scores
-
-    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
-        return self.scores(bank)
+_FORWARDS = Lock()  # torch counts levels of forward differentiation in the process, not in each thread
 
 
 @dataclass(frozen=True, eq=False)
-class GradientSlot:
+class GradientSlot(Slot):
     """Gradients that the adversary chooses. They enter the sum of clipped gradients as they are.
 
     Attributes:
-        support: (k,) indices of the parameters where z or z′ is not 0.
-        gradients: (2, k) z and z′ at these parameters.
-        in_world: (runs,) 0 if z fills the model's slot, 1 if z′ does.
+        gradients: z and z′ of the pairs.
     """
 
-    support: Tensor
-    gradients: Tensor
-    in_world: Tensor
+    gradients: StepGradients
 
-    @classmethod
-    def of(cls, vectors: Tensor, bits: Tensor) -> GradientSlot:
-        """The slot for z and z′, (2, parameters), and the models' bits, (runs,)."""
-        support = vectors.any(dim=0).nonzero()[:, 0]
-        return cls(support, vectors[:, support], bits.long())
-
-    def rows(self, sampled: Tensor | None) -> None:
-        return None
+    @property
+    def support(self) -> Tensor | slice:
+        return slice(None) if self.gradients.support is None else self.gradients.support
 
     def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
-        own = self.gradients[self.in_world]
-        total[:, self.support] += own if sampled is None else own * sampled[:, None]
+        present, own = self.in_batch(sampled), total[:, self.support]
+        if present.shape[1] == 1:
+            # A product of matrices would round the gradients where TF32 or bfloat16 are allowed. This never does.
+            for in_batch, gradient in zip(present, self._worlds, strict=True):
+                own.addcmul_(in_batch.T.to(total.dtype), gradient)
+        else:
+            own += present.flatten(0, 1).T.to(total.dtype) @ self._all
+        total[:, self.support] = own
 
     def scores(self, bank: Bank) -> Tensor:
-        """(runs,): ((z − z′)/2C)·(θ₀ − θ), or (z/C)·(θ₀ − θ) if z′ is empty.
+        """(runs, m): ((z − z′)/2C)·(θ₀ − θ), or (z/C)·(θ₀ − θ) if z′ is empty.
 
         Training descends, so a gradient z moves θ towards −z. The worlds differ along z − z′. For an opposite pair this
         is (z/C)·(θ₀ − θ), too.
@@ -105,75 +54,126 @@ class GradientSlot:
         Source: *Beyond Membership*, Algorithm 1, line 23, which is for opposite pairs and prints the opposite sign.
         """
         displacement = bank.model.flat(bank.theta_0 - bank.theta)[:, self.support]
-        z, z_prime = self.gradients
-        apart = (z - z_prime) / 2 if z_prime.any() else z
-        along: Tensor = displacement @ (apart / bank.spec.max_grad_norm)
-        return along
+        return self._products(displacement, self._apart / (len(self.present) * bank.spec.max_grad_norm))
 
-    def gradient(self, bank: Bank) -> Tensor:
-        return self.gradients[0]
+    def step_scores(self, bank: Bank, canary_rate: float) -> Tensor:
+        r"""(runs,): how much the last step's privatised sum S speaks for z.
 
-    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
-        return bank.noisy_average[:, self.support] @ gradient
+        With d = z − z′, or d = z beside an empty slot, it is :math:`\langle d/\lVert d\rVert, S - m\rangle / C`, where
+        m is the canary rate times the middle of z and z′, or 0 beside an empty slot. It is 0 if z and z′ are equal.
+        With ‖z‖ = C and z′ = −z that is N(±1, σ²), and beside an empty slot N(1, σ²) against N(0, σ²), plus what the
+        other records contribute.
 
-    def distance(self, bank: Bank) -> Tensor:
-        apart = (self.gradients[0] - self.gradients[1]).expand(len(self.in_world), -1)
-        return _norms(apart)
+        Source: *Tight Auditing*, Algorithm 2 and section 5.2.
+        """
+        z, z_prime, _ = self.gradients
+        total, apart = bank.noisy_average[:, self.support] * bank.expected_batch_size, self._apart
+        if z_prime is not None:
+            total = total - canary_rate * (z + z_prime) / 2
+        length = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
+        direction = torch.where(length > 0, apart / length, 0.0)
+        found: Tensor = (total * direction).sum(dim=1) / bank.spec.max_grad_norm
+        return found
+
+    def middle(self, bank: Bank) -> Tensor:
+        """The sum of (g_z + g_z′)/2 over all pairs, of clipped gradients at the current models, shaped like theta."""
+        found = torch.zeros_like(bank.theta)
+        bank.model.flat(found)[:, self.support] = self._all.sum(dim=0) / 2
+        return found
+
+    def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """(runs, m) each: ⟨S, g_z − g_z′⟩ and ⟨(g_z + g_z′)/2, g_z − g_z′⟩, of clipped gradients at `theta`.
+
+        Args:
+            bank: the models.
+            theta: parameters, shaped like the bank's.
+            total: S, shaped like theta.
+        """
+        z, z_prime = self._all.square().sum(dim=1).chunk(2)
+        along = self._products(bank.model.flat(total)[:, self.support], self._apart)
+        return along, ((z - z_prime) / 2).expand(bank.runs, -1)
+
+    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        """The weighted sum of the clipped gradients at `theta` of all z, then all z′, shaped like theta.
+
+        Args:
+            bank: the models.
+            theta: parameters, shaped like the bank's.
+            direction: shaped like theta.
+            weigh: gives the weights, (2m, runs), for the gradients' products with the direction, (2m, runs).
+        """
+        products = self._all @ bank.model.flat(direction)[:, self.support].T
+        found = torch.zeros_like(theta)
+        bank.model.flat(found)[:, self.support] = weigh(products).T @ self._all
+        return found
+
+    def _gradient(self, bank: Bank, world: int) -> Tensor:
+        return self._worlds[world].clone()
+
+    @property
+    def _worlds(self) -> list[Tensor]:
+        return [one for one in self.gradients[:2] if one is not None]
+
+    @cached_property
+    def _all(self) -> Tensor:
+        """(worlds · m, k): all z, then all z′."""
+        return torch.cat(self._worlds).view(math.prod(self.present.shape[:2]), -1)
+
+    @cached_property
+    def _apart(self) -> Tensor:
+        z, z_prime, _ = self.gradients
+        return z if z_prime is None else z - z_prime
+
+    def _products(self, vectors: Tensor, gradients: Tensor) -> Tensor:
+        """(runs, m): of vectors (runs, k) and the pairs' gradients, (k,) or (m, k)."""
+        return (vectors @ gradients.t()).view(len(vectors), self.present.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
-class RecordSlot:
-    """Records: z, and z′ unless that world's slot is empty. Training computes and clips their gradients.
+class RecordSlot(Slot):
+    """Records. They have rows among the bank's inputs, and training computes and clips their gradients.
 
     Attributes:
-        inputs: (1 or 2, …) z and, if there is one, z′, as `Model.inputs` returns them.
-        labels: (1 or 2,).
-        worlds: (1 or 2, runs) bool: which models train with z, and which with z′.
+        inputs: (worlds · m, …) all z, then all z′, as `Model.inputs` returns them.
+        labels: (worlds · m,).
     """
 
     inputs: Tensor
     labels: Tensor
-    worlds: Tensor
-
-    @classmethod
-    def of(cls, inputs: Tensor, labels: Tensor, bits: Tensor) -> RecordSlot:
-        """The slot for z and, if there is one, z′, and the models' bits, (runs,)."""
-        with_z_prime = bits != 0
-        return cls(inputs, labels, torch.stack([~with_z_prime, with_z_prime][: len(inputs)]))
 
     def rows(self, sampled: Tensor | None) -> Tensor:
-        return self.worlds if sampled is None else self.worlds & sampled
-
-    def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
-        return
+        return self.in_batch(sampled).flatten(0, 1)
 
     def scores(self, bank: Bank) -> Tensor:
-        """(runs,): logit(z; θ) − logit(z′; θ). Training on a record pushes its logit up. An empty z′ contributes 0."""
+        """(runs, m): logit(z; θ) − logit(z′; θ). Training on a record pushes its logit up. An empty z′ counts 0."""
         logits = label_logits(bank.model.logits(bank.theta, self.inputs), self.labels)
-        return logits[0] - logits[1] if len(self.labels) > 1 else logits[0]
+        z, *z_prime = logits.chunk(len(self.present))
+        return (z - z_prime[0] if z_prime else z).T
 
-    def gradient(self, bank: Bank) -> Tensor:
-        return self._clipped(bank, 0)
+    def middle(self, bank: Bank) -> Tensor:
+        norm = bank.spec.max_grad_norm
+        return bank.model.clipped_sum(bank.theta, self.inputs, self.labels, None, norm).div_(2)
 
-    def product(self, bank: Bank, gradient: Tensor) -> Tensor:
-        return (bank.noisy_average * gradient).sum(dim=1)
+    def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        products, norms = self._clipped(bank, theta, total)
+        (z, z_prime), (length, length_prime) = products.chunk(2), norms.chunk(2)
+        return (z - z_prime).T, (length.square() - length_prime.square()).T / 2
 
-    def distance(self, bank: Bank) -> Tensor:
-        apart = self._clipped(bank, 0)
-        for z_prime in range(1, len(self.labels)):
-            apart -= self._clipped(bank, z_prime)
-        return _norms(apart)
+    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        weights = weigh(self._clipped(bank, theta, direction)[0])
+        return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, bank.spec.max_grad_norm)
 
-    def _clipped(self, bank: Bank, which: int) -> Tensor:
-        """(runs, parameters): the clipped gradient in each model of z if `which` is 0, of z′ if it is 1."""
-        one = slice(which, which + 1)
+    def _gradient(self, bank: Bank, world: int) -> Tensor:
+        one = slice(world, world + 1)
         total = bank.model.clipped_sum(bank.theta, self.inputs[one], self.labels[one], None, bank.spec.max_grad_norm)
         return bank.model.flat(total)
 
-
-def _norms(vectors: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1)
-    return norms
+    def _clipped(self, bank: Bank, theta: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """(2m, runs) each: the clipped gradients' products with a direction, and their norms."""
+        products = loss_products(bank.model, theta, self.inputs, self.labels, direction)
+        norms = bank.model.gradient_norms(theta, self.inputs, self.labels)
+        scale = clipping_scale(norms, bank.spec.max_grad_norm)
+        return products * scale, norms * scale
 
 
 def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
@@ -184,3 +184,38 @@ def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
     own = labels[:, None, None].expand(-1, 1, logits.shape[2])
     others = logits.scatter(1, own, -torch.inf).logsumexp(dim=1)
     return logits.gather(1, own)[:, 0] - others
+
+
+def clipping_scale(norms: Tensor, max_grad_norm: float) -> Tensor:
+    """What clipping multiplies gradients of these norms by."""
+    return (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
+
+
+def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+    """(records, runs): the products of the records' gradients with a direction.
+
+    A record's product with a direction is the derivative of its loss along it. Where torch has that derivative, no
+    record's gradient is formed.
+
+    Args:
+        model: the architecture.
+        theta: the parameters of R models.
+        inputs: (records, …), as `Model.inputs` returns them.
+        labels: (records,).
+        direction: shaped like theta.
+    """
+    forwards: Any = forward_ad
+    try:
+        with _FORWARDS, torch.no_grad(), forwards.dual_level(), Instead(ATTENTION):
+            logits, tangents = forwards.unpack_dual(model.logits(forwards.make_dual(theta, direction), inputs))
+            logits, along = logits.clone(), torch.zeros_like(logits) if tangents is None else tangents.clone()
+    except (NotImplementedError, AssertionError):  # an operation that torch cannot differentiate forward
+        records = zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True)
+        gradients = (model.clipped_sum(theta, *record, None, math.inf) for record in records)
+        return torch.stack([model.flat(one * direction).sum(dim=1) for one in gradients])
+    runs = logits.shape[2]
+    with torch.enable_grad():
+        flat = logits.detach().permute(2, 0, 1).flatten(0, 1).requires_grad_()
+        [slopes] = torch.autograd.grad(losses_of(model)(flat, labels.repeat(runs)).sum(), flat)
+    products: Tensor = (slopes.view(runs, *logits.shape[:2]).permute(1, 2, 0) * along).sum(dim=1)
+    return products

@@ -37,6 +37,7 @@ from own_code.final_models import (
     slower,
     trained,
 )
+from studies.final_models.distillation import distilled
 
 TWO = ", two labels"
 LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
@@ -122,7 +123,7 @@ def surrogates(cell, records, network, pair, part):
     said = trainers.answers_of(
         network, part.weights.values, known, says=SAYS
     )
-    found = trainers.distilled(
+    found = distilled(
         network, said, known, seed=0, says=SAYS, **SURROGATES[cell.data]
     )
     return found.weights

@@ -7,7 +7,7 @@ what a step says outside the leading directions of the other records.
 import numpy as np
 import torch
 
-from dpsub.trainers import assemble_pairs, poisson_coins
+from dpsub.trainers import assemble, poisson_coins
 
 
 def slopes_of(theta, inputs, labels, norm):
@@ -49,8 +49,8 @@ class HeadScores:
     def __init__(self, task, model, pairs, spec, bits, *, whiten, seed):
         self._spec, self._whiten = spec, whiten
         generator = torch.Generator().manual_seed(seed)
-        self._bank, slots = assemble_pairs(
-            model, task, spec, pairs=pairs, bits=bits, generator=generator
+        self._bank = assemble(
+            model, task, spec, canary=pairs, bits=bits, generator=generator
         )
         self._x, self._m = self._bank.inputs, len(pairs)
         self._x_t = self._x.T.contiguous()
@@ -67,7 +67,7 @@ class HeadScores:
         alone = q * distance / spread.clamp(min=1e-12).sqrt()
         self.alone = alone.T.numpy()
         plain, expected, whitened = (one.T.numpy() for one in self._sums)
-        final = slots.scores(self._bank).numpy()
+        final = self._bank.slot.scores(self._bank).numpy()
         self.scores = {"final": final, "plain": plain, "expected": expected}
         if whiten:
             self.scores["whitened"] = whitened
@@ -207,11 +207,11 @@ class ProjectedSteps:
         self._generator = torch.Generator().manual_seed(seed)
         self._pairs = len(pairs)
         [self.bits] = fair_coins(1, len(pairs), seed)
-        self._bank, self._slots = assemble_pairs(
+        self._bank = assemble(
             model,
             task,
             spec,
-            pairs=pairs,
+            canary=pairs,
             bits=self.bits[None],
             generator=self._generator,
         )

@@ -32,8 +32,7 @@ class TwoRecords(RecordSlot):
 
     def scores(self, bank):
         """The logit of the canary alone. It is high for both records."""
-        alone = RecordSlot(self.inputs[:1], self.labels[:1], self.worlds)
-        return alone.scores(bank)
+        return super().scores(bank)[:, :1]
 
     def distance(self, bank):
         """The norm of the sum of both clipped gradients."""
@@ -62,16 +61,15 @@ def bank_of_two(task, model, canary, second, spec, *, bits, generator):
     inputs = model.inputs(torch.tensor(np.concatenate(x), device=device))
     labels = torch.tensor(np.concatenate(y), device=device)
     here = torch.tensor(np.asarray(bits) == 0, device=device)
-    worlds = torch.stack([here, here])
+    present = torch.stack([here, here])[None]
     return Bank(
         model,
         inputs,
         labels,
         shared=len(labels) - 2,
-        slot=TwoRecords(inputs[-2:], labels[-2:], worlds),
+        slot=TwoRecords(present, inputs[-2:], labels[-2:]),
         spec=spec,
         expected_batch_size=spec.sample_rate * len(task.y_train),
-        runs=len(bits),
         generator=generator,
     )
 

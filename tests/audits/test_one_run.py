@@ -254,7 +254,7 @@ def test_records_and_every_choice_of_metrics_are_stored_too(call, task, store, m
     made = call(**options)
     assert made.equals(call(store=None, **options))
     assert (made.attrs["pairs_cosine"], made.attrs["pairs_of"]) == (0.5, "the tests")
-    monkeypatch.setattr("dpsub.audits.one_run.assemble_pairs", None)
+    monkeypatch.setattr("dpsub.audits.one_run.assemble", None)
     assert call(**options).identical(made)
     assert audits.load(store).identical(made)
 

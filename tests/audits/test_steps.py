@@ -262,7 +262,7 @@ def test_equal_worlds_show_nothing():
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"canary": "S2"}, "canary must be a dpsub.CanaryPair, or a StepCanary, got a str"),
         ({"spec": None}, "spec must be a dpsub.DPSGD, got a NoneType"),
-        ({"canary": "long"}, "canary.z must have norm <= max_grad_norm = 2, got 3"),
+        ({"canary": "long"}, "canary must be gradients of norm <= max_grad_norm = 2, got one of norm 3"),
     ],
 )
 def test_what_cannot_be_audited_is_named(change, message):

@@ -3,7 +3,6 @@
 from fuzz import (
     accounting_calls,
     audits_calls,
-    black_boxes_calls,
     distinguishers_calls,
     estimators_calls,
     models_calls,
@@ -18,7 +17,6 @@ ROOMS = (
     estimators_calls,
     models_calls,
     audits_calls,
-    black_boxes_calls,
     distinguishers_calls,
     one_run_calls,
     opacus_calls,

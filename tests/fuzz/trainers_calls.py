@@ -5,12 +5,10 @@ import torch
 
 from dpsub import trainers
 from fuzz.call import OMIT, Call
-from fuzz.cast import ANY_MODEL, FIXED, FLAT, LINEAR, MLP
-from fuzz.hostile import LITTLE
+from fuzz.cast import ANY_MODEL, FIXED, FLAT, MLP
 
 X = FLAT.x_train
 WEIGHTS = MLP.flat(MLP.initial_parameters(3, torch.Generator().manual_seed(1))).numpy()
-SAID = {says: trainers.answers_of(MLP, WEIGHTS, X, says=says) for says in ("logits", "probabilities", "labels")}
 
 
 def said(result, /, *, x, says, **_):
@@ -18,24 +16,6 @@ def said(result, /, *, x, says, **_):
     assert np.isfinite(result).all()
 
 
-def learnt(result, /, *, model, epochs, **_):
-    assert result.weights.shape == (3, model.parameters)
-    assert result.loss.shape == (epochs,)
-    assert np.isfinite(result.weights).all()
-    assert np.isfinite(result.loss).all()
-
-
-SETTING = {
-    "model": [LINEAR, MLP, FIXED],
-    "x": [X, torch.tensor(X), X.tolist()],
-    "seed": [0, np.int64(5)],
-    "epochs": [1, 2, np.int8(2)],
-    "batch_size": [OMIT, 1, 4, 10**6],
-    "learning_rate": [OMIT, 0.1, 1],
-    "temperature": [OMIT, 1, 2.5],
-    "start": [OMIT, None],
-    "device": [OMIT, "auto", "cpu"],
-}
 CALLS = [
     Call(
         "dpsub.trainers.answers_of",
@@ -49,15 +29,5 @@ CALLS = [
         },
         said,
         hostile={"model": ANY_MODEL},
-    ),
-    *(
-        Call(
-            f"dpsub.trainers.distilled {says}",
-            trainers.distilled,
-            SETTING | {"answers": [answers, torch.tensor(answers), answers.tolist()], "says": [says]},
-            learnt,
-            hostile={"model": ANY_MODEL, "epochs": LITTLE},
-        )
-        for says, answers in SAID.items()
     ),
 ]

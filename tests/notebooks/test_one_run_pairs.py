@@ -9,7 +9,7 @@ from own_code import head_scores, one_run_pairs
 from own_code.one_run_bridge import separation
 
 from dpsub import Pairs, crafters, data, models
-from dpsub.trainers import ScoredSteps, assemble_pairs
+from dpsub.trainers import ScoredSteps, assemble
 
 
 def mislabeled_digits(steps=12):
@@ -28,14 +28,13 @@ def test_all_scores_of_one_training_are_those_of_the_library():
         "expected": {"expected": True},
         "whitened": {"expected": True, "whiten": 4},
     }.items():
-        bank, slots = assemble_pairs(
-            model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(5)
-        )
-        steps = ScoredSteps(bank, slots, **how)
+        generator = torch.Generator().manual_seed(5)
+        bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=generator)
+        steps = ScoredSteps(bank, **how)
         for _ in range(spec.steps):
             steps.advance()
         np.testing.assert_allclose(found.scores[name], steps.scores, rtol=1e-3, atol=1e-3, err_msg=name)
-    np.testing.assert_allclose(found.scores["final"], slots.scores(bank), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.scores["final"], bank.scores(), rtol=1e-4, atol=1e-4)
 
 
 def test_an_undisturbed_pair_is_as_far_apart_as_the_exact_law_says():

@@ -65,7 +65,7 @@ def test_each_record_has_a_coin_of_its_own(task, canary):
 
     bits, generator = np.arange(runs) % 2, torch.Generator().manual_seed(0)
     bank = two.bank_of_two(task, model, canary, SECOND, spec, bits=bits, generator=generator)
-    bank.slot = Watched(bank.slot.inputs, bank.slot.labels, bank.slot.worlds)
+    bank.slot = Watched(bank.slot.present, bank.slot.inputs, bank.slot.labels)
     two.advance(bank)
     first, second = seen[0].numpy()
     assert not first[bits == 1].any()

@@ -47,58 +47,6 @@ def test_precision_is_put_back_after_an_error():
     assert state() == before
 
 
-@pytest.fixture
-def two_gpus(tmp_path, monkeypatch):
-    """A machine with two GPUs, and its folder of temporary files."""
-    monkeypatch.setattr(devices, "device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=index))
-    monkeypatch.setattr(devices, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(devices, "_claimed", devices._claimed.__wrapped__)
-    return tmp_path
-
-
-def test_each_worker_takes_a_gpu_of_its_own(two_gpus):
-    claim = devices.own_device
-    try:
-        assert [claim("auto"), claim("auto")] == [torch.device("cuda", 0), torch.device("cuda", 1)]
-        with pytest.raises(RuntimeError, match="client must have at most one worker for each GPU of a machine, 2 here"):
-            claim("auto")
-        devices._taken.pop(0).close()  # what the end of a worker does
-        assert claim("auto") == torch.device("cuda", 0)
-    finally:
-        while devices._taken:
-            devices._taken.pop().close()
-
-
-@pytest.mark.parametrize(
-    ("prepare", "told"),
-    [
-        pytest.param(lambda folder: folder.symlink_to(folder.parent), "this is another's, a link, or", id="a link"),
-        pytest.param(lambda folder: folder.touch(), "must be yours", id="a file"),
-        pytest.param(lambda folder: folder.mkdir() or folder.chmod(0o777), "or open to others", id="open to all"),
-        pytest.param(
-            lambda folder: folder.mkdir() or (folder / "0.lock").symlink_to(folder.parent / "precious"),
-            "must be an ordinary one .*: remove what is there: .*0.lock",
-            id="a lock that is a link",
-        ),
-    ],
-)
-def test_gpus_are_marked_where_nobody_else_can_write_and_through_no_link(two_gpus, prepare, told):
-    prepare(two_gpus / f"dpsub-{os.getuid()}")
-    with pytest.raises(OSError, match=told):
-        devices.own_device("auto")
-    assert not (two_gpus / "precious").exists()
-    assert not devices._taken
-
-
-def test_gpus_are_not_marked_in_another_users_folder(two_gpus, monkeypatch):
-    me = os.getuid()
-    monkeypatch.setattr(devices.os, "getuid", lambda: me + 1)  # the folder that is made is mine
-    with pytest.raises(PermissionError, match="must be yours, .* this is another's"):
-        devices.own_device("auto")
-
-
 def test_each_piece_has_one_thread_to_itself():
     before = torch.get_num_threads()
     torch.set_num_threads(3)

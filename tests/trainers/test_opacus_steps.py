@@ -12,7 +12,7 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
 from dpsub import DPSGD, data, models
-from dpsub.trainers import Bank, GradientSlot, assemble
+from dpsub.trainers import Bank, GradientSlot, StepGradients, assemble
 
 STEPS = 4
 CANARIES = ("gradient", "record")
@@ -71,7 +71,10 @@ class Draws:
         for _ in range(bank.spec.steps):
             bank.advance(noise=False)
         bank.step = step
-        return [torch.stack([arguments[name] for arguments in given]) for name in ("sampled", "slot_sampled")]
+        sampled, in_slot = (
+            torch.stack([arguments[name] for arguments in given]) for name in ("sampled", "slot_sampled")
+        )
+        return sampled, in_slot[:, 0]
 
     def alone(self, run):
         return Draws(self.sampled[..., run], self.slot_sampled[:, run], self.noise[:, run])
@@ -125,7 +128,8 @@ def furthest_from_opacus(canary_of, opacus_path):
         bank = assemble(model, task, setting, bits=bits, generator=torch.Generator().manual_seed(0), canary=pair)
         bank.inputs = bank.inputs.to(dtype)
         if isinstance(bank.slot, GradientSlot):
-            bank.slot = replace(bank.slot, gradients=bank.slot.gradients.to(dtype))
+            z, z_prime, support = bank.slot.gradients
+            bank.slot = replace(bank.slot, gradients=StepGradients(z.to(dtype), z_prime.to(dtype), support))
         draws, path = Draws.of(bank, empty=empty), []
         for step in range(setting.steps):
             drawn = torch.empty_like(bank.theta)

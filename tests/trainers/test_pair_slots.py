@@ -8,8 +8,8 @@ from naive_pairs import SLOTS, clipped, pairs_of, worlds
 from torch.nn import functional
 
 from dpsub import DPSGD, Pairs, models
-from dpsub.trainers import ScoredSteps, assemble, assemble_pairs
-from dpsub.trainers.pair_slots import loss_products
+from dpsub.trainers import ScoredSteps, assemble
+from dpsub.trainers.slot import loss_products
 
 KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
 
@@ -21,7 +21,7 @@ def test_every_step_is_that_of_a_loop_over_single_records(cast, name, kind, q):
     task, model = cast[name]
     pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, q, 3, 0.5)
     bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-    bank, _ = assemble_pairs(model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
     assert bank.shared == len(others) == 21
     draws = torch.Generator().manual_seed(5)
@@ -57,11 +57,11 @@ def test_one_pair_is_the_slot_of_a_single_canary(cast, kind, bit, q):
     one = assemble(
         model, task, spec, bits=np.array([bit], np.int8), generator=torch.Generator().manual_seed(0), canary=alone
     )
-    many, slots = assemble_pairs(
+    many = assemble(
         model,
         task,
         spec,
-        pairs=Pairs.of([alone]),
+        canary=Pairs.of([alone]),
         bits=np.array([[bit]], np.int8),
         generator=torch.Generator().manual_seed(0),
     )
@@ -76,7 +76,7 @@ def test_one_pair_is_the_slot_of_a_single_canary(cast, kind, bit, q):
             one.step(noise=noise)
             many.step(noise=noise)
     torch.testing.assert_close(many.theta, one.theta, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(slots.scores(many)[:, 0], one.scores(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(many.scores(), one.scores(), atol=1e-5, rtol=1e-4)
 
 
 @KINDS
@@ -87,22 +87,43 @@ def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, kind):
     for seed in range(12):
         sums = []
         for first in (0, 1):
-            bank, slots = assemble_pairs(
+            bank = assemble(
                 model,
                 task,
                 spec,
-                pairs=pairs,
+                canary=pairs,
                 bits=np.array([[first, 1, 0]], np.int8),
                 generator=torch.Generator().manual_seed(seed),
             )
             start = model.flat(bank.theta)[0].double()
-            ScoredSteps(bank, slots, expected=False).advance()
+            ScoredSteps(bank, expected=False).advance()
             sums.append(model.flat(bank.last_sum)[0].double())
         z, z_prime = (each[0] for each in worlds(model, start, pairs, 1.0))
         in_batch = not torch.equal(*sums)
         torch.testing.assert_close(sums[0] - sums[1], in_batch * (z - z_prime), atol=2e-5, rtol=1e-4)
         seen += in_batch
     assert 1 <= seen <= 11
+
+
+@KINDS
+@pytest.mark.parametrize("sampling", ["poisson", "without_replacement"])
+def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, kind, sampling):
+    task, model = cast["linear"]
+    spec, runs = DPSGD(1.0, 1.0, 0.25, 1, 0.1, sampling=sampling), 4_000
+    pairs, bits = pairs_of(task, model, kind), np.random.default_rng(0).integers(0, 2, (runs, 3), dtype=np.int8)
+    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    seen = []
+    bank.step = lambda **batch: seen.append(batch)
+    bank.advance()
+    coins = seen[0]["slot_sampled"]
+    present = bank.slot.in_batch(coins).numpy()
+    assert np.array_equal(present, np.stack([bits.T == 0, bits.T == 1]) & coins.numpy())
+    error = 4 * (0.25 * 0.75 / runs) ** 0.5
+    assert np.abs(present.any(axis=0).mean(axis=1) - 0.25).max() < error
+    together = (present.any(axis=0)[0] & present.any(axis=0)[1]).mean()
+    assert abs(together - (1 / 16 if sampling == "poisson" else 0.25 * 5 / 23)) < error
+    with pytest.raises(ValueError, match=r"slot_sampled must have shape \(3, 4000\), got \(1, 4000\)"):
+        bank.slot.in_batch(coins[0])
 
 
 @pytest.mark.parametrize("name", ["linear", "deep relu mlp", "mlp on images", "convnet", "large convnet"])
@@ -151,16 +172,16 @@ def test_a_loss_of_ones_own_is_differentiated_too(module_of):
 
 def test_observers_of_one_canary_do_not_take_many_pairs(cast):
     task, model = cast["linear"]
-    bank, slots = assemble_pairs(
+    bank = assemble(
         model,
         task,
         DPSGD(1.0, 1.0, 1.0, 1, 0.1),
-        pairs=pairs_of(task, model, "records"),
+        canary=pairs_of(task, model, "records"),
         bits=np.zeros((1, 3), np.int8),
         generator=torch.Generator(),
     )
-    for ask in (slots.gradient, slots.distance, lambda bank: slots.product(bank, bank.theta)):
-        with pytest.raises(ValueError, match="pairs must be observed by their scores"):
+    for ask in (bank.slot.gradient, bank.slot.distance):
+        with pytest.raises(ValueError, match="canary must be one pair to observe its gradient, got 3 pairs"):
             ask(bank)
     with pytest.raises(ValueError, match="last_sum must be read after a step"):
         bank.last_sum  # noqa: B018

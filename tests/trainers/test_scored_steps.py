@@ -6,8 +6,7 @@ import torch
 from naive_pairs import SLOTS, clipped, pairs_of, worlds
 
 from dpsub import DPSGD, models
-from dpsub.trainers import ScoredSteps, assemble_pairs, scored_steps
-from dpsub.trainers.pair_slots import GradientPairSlots
+from dpsub.trainers import GradientSlot, ScoredSteps, assemble, scored_steps
 from dpsub.trainers.scored_steps import Spread, whitened
 
 BITS = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
@@ -16,10 +15,8 @@ BITS = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
 def assembled(cast, name, kind, spec, bits=BITS, seed=0):
     task, model = cast[name]
     pairs = pairs_of(task, model, kind, spec.max_grad_norm)
-    bank, slots = assemble_pairs(
-        model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(seed)
-    )
-    return task, pairs, bank, slots
+    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(seed))
+    return task, pairs, bank
 
 
 def written_out(task, model, theta, pairs, spec):
@@ -48,9 +45,9 @@ def test_scores_of_steps_are_products_with_what_the_sum_is_beyond_its_mean(cast,
     task, model = cast[name]
     pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, 0.4, 2, 0.5)
     bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-    bank, slots = assemble_pairs(model, task, spec, pairs=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
-    steps, known = ScoredSteps(bank, slots, expected=expected), np.zeros((2, 3))
+    steps, known = ScoredSteps(bank, expected=expected), np.zeros((2, 3))
     for _ in range(spec.steps):
         before = model.flat(bank.theta).double().clone()
         steps.advance()
@@ -70,8 +67,8 @@ def test_scores_of_steps_are_products_with_what_the_sum_is_beyond_its_mean(cast,
 @pytest.mark.parametrize(("name", "q"), [("linear", 0.4), ("linear", 1.0), ("mlp", 0.4), ("mlp", 0.02)])
 def test_scores_are_products_with_the_sum_divided_by_its_covariance(small, name, q, kind):
     spec = DPSGD(0.8, 0.5, q, 2, 0.5)
-    task, pairs, bank, slots = assembled(small, name, kind, spec)
-    steps, known = ScoredSteps(bank, slots, expected=True, whiten=35), np.zeros((2, 3))
+    task, pairs, bank = assembled(small, name, kind, spec)
+    steps, known = ScoredSteps(bank, expected=True, whiten=35), np.zeros((2, 3))
     for _ in range(spec.steps):
         before = bank.model.flat(bank.theta).double().clone()
         steps.advance()
@@ -84,32 +81,32 @@ def test_scores_are_products_with_the_sum_divided_by_its_covariance(small, name,
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "attention"])
 def test_the_covariance_of_many_models_in_parts_is_that_of_each_in_one(cast, banks_of_modules, name, monkeypatch):
     spec = DPSGD(0.8, 1.0, 0.02, 2, 0.5)
-    _, _, bank, slots = assembled(cast | banks_of_modules, name, "records", spec)
+    _, _, bank = assembled(cast | banks_of_modules, name, "records", spec)
     vector = torch.randn(bank.theta.shape, generator=torch.Generator().manual_seed(1))
-    whole = bank.model.flat(Spread(bank, slots, bank.theta).times(vector))
+    whole = bank.model.flat(Spread(bank, bank.theta).times(vector))
     monkeypatch.setattr(scored_steps, "RECORDS_AT_ONCE", 4 * bank.model.classes * bank.runs * 5)
-    parts = Spread(bank, slots, bank.theta)
+    parts = Spread(bank, bank.theta)
     assert len(list(parts._parts())) == 5
     torch.testing.assert_close(bank.model.flat(parts.times(vector)), whole, atol=1e-5, rtol=1e-5)
     for run in range(2):
-        _, _, alone, its = assembled(cast | banks_of_modules, name, "records", spec, bits=BITS[:1])
+        _, _, alone = assembled(cast | banks_of_modules, name, "records", spec, bits=BITS[:1])
         alone.model.flat(alone.theta)[:] = bank.model.flat(bank.theta)[run : run + 1]
         one = torch.empty_like(alone.theta)
         alone.model.flat(one)[:] = bank.model.flat(vector)[run : run + 1]
-        found = alone.model.flat(Spread(alone, its, alone.theta).times(one))[0]
+        found = alone.model.flat(Spread(alone, alone.theta).times(one))[0]
         torch.testing.assert_close(found, whole[run], atol=1e-5, rtol=1e-4)
 
 
 def test_the_covariance_is_that_of_many_steps(cast):
     spec = DPSGD(0.5, 1.0, 0.3, 1, 1e-9)
-    task, pairs, bank, _ = assembled(cast, "linear", "records", spec)
+    task, pairs, bank = assembled(cast, "linear", "records", spec)
     theta = bank.model.flat(bank.theta)[0].double()
     mean, covariance, apart = written_out(task, bank.model, theta, pairs, spec)
     towards = torch.cat([apart, torch.randn(3, len(theta), generator=torch.Generator().manual_seed(0)).double() / 5])
     seen = []
     for seed in range(40):
         bits = np.random.default_rng(seed).integers(0, 2, (128, 3), dtype=np.int8)
-        _, _, many, _ = assembled(cast, "linear", "records", spec, bits=bits, seed=seed)
+        _, _, many = assembled(cast, "linear", "records", spec, bits=bits, seed=seed)
         many.advance(slot_sampled=torch.rand(3, 128, generator=many.generator) < 0.3)
         seen.append((many.model.flat(many.last_sum).double() - mean) @ towards.T)
     seen = torch.cat(seen)
@@ -122,18 +119,18 @@ def test_the_covariance_is_that_of_many_steps(cast):
 def test_coins_enter_by_the_sum_alone(cast):
     spec, found = DPSGD(1.0, 1.0, 0.5, 5, 0.1), []
     for bits in (BITS, 1 - BITS):
-        _, _, bank, slots = assembled(cast, "mlp", "records", spec, bits=bits)
+        _, _, bank = assembled(cast, "mlp", "records", spec, bits=bits)
         total = torch.randn(bank.theta.shape, generator=torch.Generator().manual_seed(1))
-        found.append(whitened(bank, slots, bank.theta, total, 4))
+        found.append(whitened(bank, bank.theta, total, 4))
     assert torch.equal(*found)
 
 
 def test_what_is_solved_before_the_last_iteration_stays_solved(cast):
     spec = DPSGD(1.0, 1.0, 1.0, 1, 0.1)
-    _, _, bank, slots = assembled(cast, "linear", "gradients", spec)
-    assert isinstance(slots, GradientPairSlots)
+    _, _, bank = assembled(cast, "linear", "gradients", spec)
+    assert isinstance(bank.slot, GradientSlot)
     total = torch.zeros_like(bank.theta)
     total[..., 0] = torch.randn(total.shape[:-1], generator=torch.Generator().manual_seed(1))
-    few, many = (whitened(bank, slots, bank.theta, total, iterations) for iterations in (12, 60))
+    few, many = (whitened(bank, bank.theta, total, iterations) for iterations in (12, 60))
     torch.testing.assert_close(many, few, atol=1e-5, rtol=1e-4)
     assert not few[..., 1].any(), "0 for a sum of 0"

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from dpsub import CanaryPair
+from dpsub.trainers.devices import matmul_precision
 
 CANARIES = ("gradient", "record")
 every_model = pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "large convnet"])
@@ -149,3 +150,12 @@ def test_gradients_of_several_coordinates_are_added_as_they_are(cast, bank_of, s
     bank.slot.add_to(total, torch.tensor([True, True, False, False]))
     ones = np.ones_like(z)
     np.testing.assert_allclose(total, [ones + z, ones + z_prime, ones, ones], atol=1e-7)
+
+
+def test_a_gradient_is_never_rounded_where_products_may_be(cast, bank_of, spec):
+    _, model = cast["mlp"]
+    z = np.random.default_rng(0).normal(size=model.parameters).astype(np.float32)
+    bank, total = bank_of("mlp", spec(), [0, 1], CanaryPair(z, -z / 3, 7, "own")), torch.zeros(2, model.parameters)
+    with matmul_precision("medium"):
+        bank.slot.add_to(total, None)
+    np.testing.assert_array_equal(total, [z, -z / 3])

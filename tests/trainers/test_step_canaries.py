@@ -1,19 +1,25 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from dpsub import DPSGD
-from dpsub.trainers import StepGradients, assemble
-from dpsub.trainers.step_canaries import StepSlot, at_each_step
+from dpsub import DPSGD, crafters
+from dpsub.trainers import GradientSlot, StepGradients, assemble
 
 
 @pytest.fixture
 def bank(cast):
     task, model = cast["mlp"]
     spec = DPSGD(1e-7, 0.5, 1.0, 3, 0.1)
-    return assemble(
-        model, task, spec, bits=np.zeros(2, np.int8), generator=torch.Generator().manual_seed(0), empty_slot=7
-    )
+    canary = crafters.gradient_each_step(task, model, spec, kind="dirac", seed=0)
+    generator = torch.Generator().manual_seed(0)
+    return assemble(model, task, spec, bits=np.zeros(2, np.int8), generator=generator, canary=replace(canary, slot=7))
+
+
+def step_slot(gradients):
+    """z is in the first model's slot, and z′ in that of the second."""
+    return GradientSlot(torch.eye(2, dtype=torch.bool)[: 1 + (gradients.z_prime is not None), None], gradients)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "record"])
@@ -23,7 +29,7 @@ def test_a_slot_of_steps_agrees_with_the_slot_of_a_pair(cast, canary_of, bank, k
     other = assemble(
         model, task, bank.spec, bits=np.array([0, 1], np.int8), generator=torch.Generator().manual_seed(0), canary=pair
     )
-    bank.slot = StepSlot(at_each_step(pair, bank).gradients(bank, 1), torch.tensor([0, 1]), 1.0)
+    bank.slot = step_slot(other.slot.at_step(other))
     torch.testing.assert_close(bank.slot.distance(bank), other.slot.distance(other))
     gradient, its = bank.slot.gradient(bank), other.slot.gradient(other)
     for each in (bank, other):
@@ -43,12 +49,12 @@ def test_gradients_of_all_parameters_and_of_some_are_scored_alike(bank):
         StepGradients(whole, -whole),
         StepGradients(whole.expand(2, -1), None),
     ):
-        bank.slot = StepSlot(worlds, torch.tensor([0, 1]), 1.0)
+        bank.slot = step_slot(worlds)
         assert float(worlds.longest) == pytest.approx(0.5)
         bank.theta.copy_(bank.theta_0)
         bank.model.flat(bank.theta)[1] = bank.model.flat(bank.theta)[0]
         bank.step()
-        scores.append(bank.slot.scores(bank))
+        scores.append(bank.slot.step_scores(bank, 1.0))
     torch.testing.assert_close(scores[0], scores[1])
     assert float(scores[0][0] - scores[0][1]) == pytest.approx(2.0, abs=1e-4)
     assert float(scores[2][0] - scores[2][1]) == pytest.approx(1.0, abs=1e-4)

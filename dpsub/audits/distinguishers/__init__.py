@@ -1,7 +1,6 @@
 """Distinguishers of final models: what an adversary learns from some models and judges others by."""
 
 from dpsub.audits.distinguishers.adversarial import AdversarialSamples
-from dpsub.audits.distinguishers.black_boxes import BlackBox
 from dpsub.audits.distinguishers.canaries import Canary
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.audits.distinguishers.linear import Direction, LinearDiscriminant
@@ -9,7 +8,6 @@ from dpsub.audits.distinguishers.protocols import distinguish
 
 __all__ = [
     "AdversarialSamples",
-    "BlackBox",
     "Canary",
     "Direction",
     "Distinguisher",

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dpsub import DPSGD, audit, crafters, data, distinguish, models, trainers
-from dpsub.audits.distinguishers import AdversarialSamples, BlackBox
-from dpsub.trainers import distillation
+from dpsub.audits.distinguishers import AdversarialSamples
+from studies.final_models import distillation
+from studies.final_models.black_boxes import BlackBox
 
 RNG = np.random.default_rng(0)
 TASK = data.from_arrays(RNG.normal(size=(40, 4)), RNG.integers(0, 3, 40), num_classes=3)
@@ -73,7 +74,7 @@ def test_samples_are_crafted_on_surrogates_of_the_answers(says):
     learnt = box(craft, says=says, temperature=2.0).learn(MODEL, weights, BITS)
     said = trainers.answers_of(MODEL, weights, TASK.x_train, says=says, device="cpu")
     setting = {"epochs": 3, "learning_rate": 0.01, "batch_size": 16, "seed": 2, "temperature": 2.0, "device": "cpu"}
-    expected = trainers.distilled(MODEL, said, TASK.x_train, says=says, **setting)
+    expected = distillation.distilled(MODEL, said, TASK.x_train, says=says, **setting)
     model, surrogates, bits = craft.seen
     assert model is MODEL
     np.testing.assert_array_equal(surrogates, expected.weights)

@@ -16,9 +16,9 @@ from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.crafters.adversarial_samples import check_sample, trained_with_z
 from dpsub.models import Model
 from dpsub.models.interface import check_model, numbers
-from dpsub.trainers import Surrogates, answers_of, distilled
+from dpsub.trainers import answers_of
 from dpsub.trainers.devices import NAMES
-from dpsub.trainers.distillation import RECIPE
+from studies.final_models.distillation import RECIPE, Surrogates, distilled
 
 LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
@@ -35,7 +35,7 @@ class BlackBox(Frozen):
         records: (n, *input_shape), the records that the box is asked about: those of D′, which the adversary knows.
         craft: the distinguisher that crafts the sample, such as `AdversarialSamples`.
         says: what the box says of a model: "logits", "probabilities" or "labels".
-        epochs, batch_size, learning_rate, temperature: as in `dpsub.trainers.distilled`. By default those of the
+        epochs, batch_size, learning_rate, temperature: as in `distilled`. By default those of the
             paper's code, for 60,000 records: 118 steps an epoch. With few records there are fewer steps, and surrogates
             need a higher rate or smaller batches. The scorer's `surrogates.loss` shows whether they have learnt.
         surrogate: the surrogates' architecture. None for that of the models, which the adversary then knows.
@@ -48,8 +48,9 @@ class BlackBox(Frozen):
     Source: *Adversarial Sample-Based Approach*, section 5.3.
 
     >>> from dpsub.audits import distinguishers
+    >>> from studies.final_models.black_boxes import BlackBox
     >>> craft = distinguishers.AdversarialSamples(([0.0, 0.0], 1))
-    >>> distinguishers.BlackBox([[0.0, 1.0], [1.0, 0.0]], craft, epochs=100)  # doctest: +NORMALIZE_WHITESPACE
+    >>> BlackBox([[0.0, 1.0], [1.0, 0.0]], craft, epochs=100)  # doctest: +NORMALIZE_WHITESPACE
     BlackBox(records=(2×2: c6f776d8), says='probabilities', epochs=100, batch_size=512, learning_rate=0.0001,
         temperature=1.0, surrogate=None, seed=0, craft=AdversarialSamples(y_prime=None, loss='ade', margin=0.2,
         steps=10, learning_rate=0.05, optimizer='adam', start=((2: 6522df69), 1), bounds=None))

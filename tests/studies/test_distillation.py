@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from dpsub import data, models, trainers
 from dpsub._core.random_streams import torch_seed
-from dpsub.trainers import distillation
+from studies.final_models import distillation
 
 CPU = {"device": "cpu"}
 
@@ -58,7 +58,7 @@ def test_surrogates_are_those_that_train_alone(cast, banks_of_modules, name, say
     start = real_models(model, 1, seed=1)[0]
     said = trainers.answers_of(model, real_models(model, 3), task.x_train, says=says, **CPU)
     setting = {"epochs": 3, "batch_size": 10, "learning_rate": 1e-3, "temperature": temperature, "seed": 4}
-    found = trainers.distilled(model, said, task.x_train, says=says, start=start, **setting, **CPU)
+    found = distillation.distilled(model, said, task.x_train, says=says, start=start, **setting, **CPU)
     own = [alone(model, start, one, task.x_train, says, **setting) for one in said]
     moved = np.abs(found.weights - start).max(axis=1)
     assert (moved > 5e-3).all()  # nine steps of about 1e-3
@@ -70,15 +70,15 @@ def test_without_a_start_surrogates_begin_at_starts_of_their_own(cast):
     task, model = cast["mlp"]
     said = trainers.answers_of(model, real_models(model, 3), task.x_train, says="logits", **CPU)
     setting = {"epochs": 2, "batch_size": 512, "learning_rate": 1e-3, "temperature": 1.0, "seed": 4}
-    found = trainers.distilled(model, said, task.x_train, **setting, **CPU)
+    found = distillation.distilled(model, said, task.x_train, **setting, **CPU)
     generator = torch.Generator().manual_seed(torch_seed(4, "distillation"))
     for own, start, target in zip(found.weights, model.initial_parameters(3, generator), said, strict=True):
         expected, _ = alone(model, start, target, task.x_train, "logits", **setting)
         np.testing.assert_allclose(own, expected, atol=1e-5)
-    again = trainers.distilled(model, said, task.x_train, **setting, **CPU)
+    again = distillation.distilled(model, said, task.x_train, **setting, **CPU)
     np.testing.assert_array_equal(found.weights, again.weights)
     np.testing.assert_array_equal(found.loss, again.loss)
-    other = trainers.distilled(model, said, task.x_train, **setting | {"seed": 5}, **CPU)
+    other = distillation.distilled(model, said, task.x_train, **setting | {"seed": 5}, **CPU)
     assert not np.isclose(found.weights, other.weights).all(axis=1).any()
 
 
@@ -87,7 +87,7 @@ def test_a_surrogate_learns_its_teachers_answers():
     model = models.mlp(task, (16,))
     start, teachers = real_models(model, 1, seed=1)[0], real_models(model, 4)
     said = trainers.answers_of(model, teachers, task.x_train, says="logits", **CPU)
-    found = trainers.distilled(
+    found = distillation.distilled(
         model, said, task.x_train, seed=0, epochs=600, batch_size=20, learning_rate=5e-3, start=start, **CPU
     )
     assert found.loss[0] > 0.5
@@ -104,22 +104,24 @@ def test_a_surrogate_at_its_teacher_stays_there(cast):
     task, model = cast["mlp"]
     teacher = real_models(model, 1)
     said = trainers.answers_of(model, teacher, task.x_train, says="logits", **CPU)
-    found = trainers.distilled(model, said, task.x_train, seed=0, epochs=1, start=teacher[0], **CPU)
+    found = distillation.distilled(model, said, task.x_train, seed=0, epochs=1, start=teacher[0], **CPU)
     assert abs(found.loss[0]) < 1e-6
 
 
 def test_a_surrogate_of_labels_agrees_with_them(cast):
     task, model = cast["linear"]
     said = trainers.answers_of(model, real_models(model, 3), task.x_train, says="labels", **CPU)
-    found = trainers.distilled(model, said, task.x_train, seed=0, says="labels", epochs=200, learning_rate=0.05, **CPU)
+    found = distillation.distilled(
+        model, said, task.x_train, seed=0, says="labels", epochs=200, learning_rate=0.05, **CPU
+    )
     np.testing.assert_array_equal(trainers.answers_of(model, found.weights, task.x_train, says="labels", **CPU), said)
 
 
 def test_zero_probabilities_can_be_learnt(cast):
     task, model = cast["linear"]
     sure = np.eye(10, dtype=np.float32)[np.arange(24) % 10][None]
-    found = trainers.distilled(model, sure, task.x_train, seed=0, says="probabilities", epochs=3, **CPU)
-    labels = trainers.distilled(model, sure.argmax(axis=2), task.x_train, seed=0, says="labels", epochs=3, **CPU)
+    found = distillation.distilled(model, sure, task.x_train, seed=0, says="probabilities", epochs=3, **CPU)
+    labels = distillation.distilled(model, sure.argmax(axis=2), task.x_train, seed=0, says="labels", epochs=3, **CPU)
     np.testing.assert_allclose(found.weights, labels.weights, atol=1e-6)
     np.testing.assert_allclose(found.loss, labels.loss, rtol=1e-6)
 
@@ -129,7 +131,7 @@ def test_parts_do_not_change_surrogates(cast, banks_of_modules, monkeypatch, nam
     task, model = (cast if name in cast else banks_of_modules)[name]
     said = trainers.answers_of(model, real_models(model, 5), task.x_train, says="logits", **CPU)
     setting = {"seed": 0, "epochs": 2, "batch_size": 20, "learning_rate": 1e-3} | CPU
-    whole = trainers.distilled(model, said, task.x_train, **setting)
+    whole = distillation.distilled(model, said, task.x_train, **setting)
     inputs = model.inputs(torch.tensor(task.x_train))
     recipe = distillation.Recipe("logits", 2, 20, 1e-3, 1.0, 0)
     assert distillation._at_once(model, torch.device("cpu"), inputs, recipe, 5) == (5, 20)
@@ -138,7 +140,7 @@ def test_parts_do_not_change_surrogates(cast, banks_of_modules, monkeypatch, nam
         kept = int(models_at_once * records_at_once * of_a_record * 1.02)
         monkeypatch.setitem(distillation.KEPT, "cpu", kept)
         assert distillation._at_once(model, torch.device("cpu"), inputs, recipe, 5) == (models_at_once, records_at_once)
-        parts = trainers.distilled(model, said, task.x_train, **setting)
+        parts = distillation.distilled(model, said, task.x_train, **setting)
         np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-5)
         np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-5)
 
@@ -151,7 +153,7 @@ def test_threads_do_not_change_surrogates(cast, monkeypatch):
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-        found.append(trainers.distilled(model, said, task.x_train, seed=0, epochs=3, **CPU))
+        found.append(distillation.distilled(model, said, task.x_train, seed=0, epochs=3, **CPU))
     np.testing.assert_array_equal(found[0].weights, found[1].weights)
     np.testing.assert_array_equal(found[0].loss, found[1].loss)
 
@@ -160,27 +162,9 @@ def test_surrogates_may_have_another_architecture(cast):
     task, model = cast["linear"]
     other = cast["mlp"][1]
     said = trainers.answers_of(other, real_models(other, 2), task.x_train, says="logits", **CPU)
-    found = trainers.distilled(model, said, task.x_train, seed=0, epochs=50, learning_rate=0.05, **CPU)
+    found = distillation.distilled(model, said, task.x_train, seed=0, epochs=50, learning_rate=0.05, **CPU)
     assert found.weights.shape == (2, model.parameters)
     assert found.loss[-1] < found.loss[0] / 2
-
-
-@pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "attention", "lstm"])
-def test_answers_are_those_of_the_modules(cast, banks_of_modules, monkeypatch, name):
-    task, model = (cast if name in cast else banks_of_modules)[name]
-    weights = real_models(model, 3)
-    monkeypatch.setattr("dpsub.trainers.distillation.NUMBERS_AT_ONCE", 3 * 10 * 7)
-    monkeypatch.setattr("dpsub.trainers.distillation.block_size", lambda model: 2)
-    with torch.no_grad():
-        sought = torch.stack([model.module(one)(torch.tensor(task.x_train)) for one in weights])
-    logits = trainers.answers_of(model, weights, task.x_train, says="logits", **CPU)
-    np.testing.assert_allclose(logits, sought, atol=1e-4)
-    assert logits.dtype == np.float32
-    probabilities = trainers.answers_of(model, torch.tensor(weights), torch.tensor(task.x_train), says="probabilities")
-    np.testing.assert_allclose(probabilities, torch.softmax(sought, dim=2), atol=1e-4)
-    labels = trainers.answers_of(model, weights, task.x_train, says="labels", **CPU)
-    np.testing.assert_array_equal(labels, logits.argmax(axis=2))
-    assert labels.dtype == np.int64
 
 
 GOOD = {"seed": 0, "epochs": 1, **CPU}
@@ -217,30 +201,12 @@ def test_surrogates_refuse(cast, changes, message):
     task, model = cast["linear"]
     arguments = {"model": model, "answers": SAID, "x": task.x_train} | GOOD | changes
     with pytest.raises(ValueError, match=message):
-        trainers.distilled(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), .* one model or more .* got \(2, 3\)"),
-        ({"weights": np.zeros((0, 520))}, "weights must have shape"),
-        ({"weights": np.full((2, 520), np.nan)}, "weights must be finite in float32, got 1040 numbers"),
-        ({"says": "label"}, "says must be one of"),
-        ({"x": "a"}, "x must be real numbers, got a str"),
-        ({"model": None}, "model must be made by dpsub.models"),
-    ],
-)
-def test_boxes_refuse(cast, changes, message):
-    task, model = cast["linear"]
-    arguments = {"model": model, "weights": np.zeros((2, 520)), "x": task.x_train, "says": "logits"} | changes
-    with pytest.raises(ValueError, match=message):
-        trainers.answers_of(**arguments)
+        distillation.distilled(**arguments)
 
 
 def test_probabilities_may_be_rounded(cast):
     task, model = cast["linear"]
     said = trainers.answers_of(model, real_models(model, 2), task.x_train, says="probabilities", **CPU).round(4)
     assert np.abs(said.sum(axis=2) - 1).max() > 0
-    found = trainers.distilled(model, said, task.x_train, says="probabilities", **GOOD)
+    found = distillation.distilled(model, said, task.x_train, says="probabilities", **GOOD)
     assert np.isfinite(found.weights).all()
