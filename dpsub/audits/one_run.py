@@ -221,7 +221,7 @@ class OneRun(BankPlan):
     def bytes_at_once(self, device: torch.device) -> int:
         runs, n, m = min(self.runs, self.block_size), len(self.task.y_train), len(self.pairs)
         bank = super().bytes_at_once(device) + 4 * n * runs * (self.whiten > 0)
-        in_slots = 4 * (4 * m * runs * self.model.classes if self.pairs.of_records else 3 * self.pairs.z.size)
+        in_slots = 4 * (4 * m * runs * self.model.classes if self.pairs.of_records else 5 * self.pairs.z.size)
         return bank + bank * 2 * m // n + in_slots
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:

@@ -72,14 +72,14 @@ class GradientSlot(Slot):
             total = total - canary_rate * (z + z_prime) / 2
         length = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
         direction = torch.where(length > 0, apart / length, 0.0)
-        found: Tensor = (total * direction).sum(dim=1) / bank.spec.max_grad_norm
-        return found
+        scores: Tensor = (total * direction).sum(dim=1) / bank.spec.max_grad_norm
+        return scores
 
     def middle(self, bank: Bank) -> Tensor:
         """The sum of (g_z + g_z′)/2 over all pairs, of clipped gradients at the current models, shaped like theta."""
-        found = torch.zeros_like(bank.theta)
-        bank.model.flat(found)[:, self.support] = self._all.sum(dim=0) / 2
-        return found
+        middle = torch.zeros_like(bank.theta)
+        bank.model.flat(middle)[:, self.support] = self._all.sum(dim=0) / 2
+        return middle
 
     def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """(runs, m) each: ⟨S, g_z − g_z′⟩ and ⟨(g_z + g_z′)/2, g_z − g_z′⟩, of clipped gradients at `theta`.
@@ -103,16 +103,16 @@ class GradientSlot(Slot):
             weigh: gives the weights, (2m, runs), for the gradients' products with the direction, (2m, runs).
         """
         products = self._all @ bank.model.flat(direction)[:, self.support].T
-        found = torch.zeros_like(theta)
-        bank.model.flat(found)[:, self.support] = weigh(products).T @ self._all
-        return found
+        weighted = torch.zeros_like(theta)
+        bank.model.flat(weighted)[:, self.support] = weigh(products).T @ self._all
+        return weighted
 
     def _gradient(self, bank: Bank, world: int) -> Tensor:
         return self._worlds[world].clone()
 
     @property
     def _worlds(self) -> list[Tensor]:
-        return [one for one in self.gradients[:2] if one is not None]
+        return [gradient for gradient in self.gradients[:2] if gradient is not None]
 
     @cached_property
     def _all(self) -> Tensor:
@@ -121,6 +121,7 @@ class GradientSlot(Slot):
 
     @cached_property
     def _apart(self) -> Tensor:
+        """Shaped like z: z − z′, or z beside an empty slot."""
         z, z_prime, _ = self.gradients
         return z if z_prime is None else z - z_prime
 
@@ -164,8 +165,8 @@ class RecordSlot(Slot):
         return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, bank.spec.max_grad_norm)
 
     def _gradient(self, bank: Bank, world: int) -> Tensor:
-        one = slice(world, world + 1)
-        total = bank.model.clipped_sum(bank.theta, self.inputs[one], self.labels[one], None, bank.spec.max_grad_norm)
+        record, norm = slice(world, world + 1), bank.spec.max_grad_norm
+        total = bank.model.clipped_sum(bank.theta, self.inputs[record], self.labels[record], None, norm)
         return bank.model.flat(total)
 
     def _clipped(self, bank: Bank, theta: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
