@@ -48,7 +48,7 @@ BUDGETS = {
     "data": 584,
     "models": 1_362,
     "trainers": 649,
-    "crafters": 1_337,
+    "crafters": 1_256,
     "audits": 3_119,
     "__init__": 77,
     "_version": 1,

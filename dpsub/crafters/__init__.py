@@ -13,11 +13,9 @@ An `adversarial_sample` is no canary. It is crafted on trained models, and its l
 
 Audits of single steps take canaries that are drawn or crafted anew at each step (`gradient_each_step`,
 `record_each_step`), and all canaries above. `fixed_gradient` is a gradient that nothing is trained for.
-`mean_gradient` is for batches of a fixed size.
 
 Audits of one training take many pairs, each with a slot of its own: gradients on the parameters that travel least
-(`gradient_pairs`), records of the data (`mislabeled_pairs`, `natural_pairs`, `attribute_pairs`), and records with a
-feature that no other record has (`unused_feature_pairs`).
+(`gradient_pairs`), and records of the data (`mislabeled_pairs`, `attribute_pairs`).
 """
 
 from dpsub.crafters.adversarial_samples import AdversarialSample, adversarial_sample
@@ -27,16 +25,14 @@ from dpsub.crafters.gradient_canaries import (
     gradient,
     gradient_each_step,
     gradient_pairs,
-    mean_gradient,
 )
-from dpsub.crafters.plain_records import blank, clipbkd, in_distribution, unused_feature_pairs
+from dpsub.crafters.plain_records import blank, clipbkd, in_distribution
 from dpsub.crafters.record_canaries import (
     BY_SCENARIO,
     crafted_input,
     mislabeled,
     mislabeled_pairs,
     natural,
-    natural_pairs,
 )
 from dpsub.crafters.reference_model import pretrained_start, reference
 from dpsub.crafters.step_records import record_each_step
@@ -55,13 +51,10 @@ __all__ = [
     "gradient_each_step",
     "gradient_pairs",
     "in_distribution",
-    "mean_gradient",
     "mislabeled",
     "mislabeled_pairs",
     "natural",
-    "natural_pairs",
     "pretrained_start",
     "record_each_step",
     "reference",
-    "unused_feature_pairs",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
+from dpsub._core import DPSGD, CanaryPair, Record, checks
 from dpsub._core.random_streams import stream
 from dpsub.crafters.reference_model import reference
-from dpsub.crafters.slots import check_not_private, slot_of, slots_of
+from dpsub.crafters.slots import check_not_private, slot_of
 from dpsub.data import Task
 from dpsub.models import Model
 
@@ -131,68 +131,6 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
         y = next((one for one in labels if trained._replace(z=Record(x, one)).has_gradient), labels[0])
     details = {"singular_value": float(np.sqrt(max(squared[0], 0) / squared[-1])), "directions": least.shape[1]}
     return _pair(task, Record(x, y), slot, "ClipBKD", seed, **details)
-
-
-@checks.checked("spec", "seed", value=checks.real)
-def unused_feature_pairs(
-    task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: int, value: float | None = None
-) -> Pairs:
-    """m crafted pairs that touch what no other record touches: a pixel or a token that is 0 in all private records.
-
-    z and z′ have one such feature, another one for each pair, and are 0 elsewhere. Their labels differ. In a linear
-    head the weights of this feature meet no other record. Its bias does, so that a larger `value` is disturbed less.
-
-    Args:
-        task: the private records, with flat features (n, d).
-        model, spec: checked only.
-        pairs: m, from 1 to n − 1 and to the number of unused features.
-        seed: for the choice of features, labels and of the records to replace.
-        value: of the feature, not 0; by default the largest absolute value of any private feature.
-
-    Returns:
-        Pairs of records. Details: `value`, `unused`, the number of unused features, and `seed`. In the trace: `feature`
-        (m,), the index of each pair's feature.
-
-    Raises:
-        ValueError: if an argument is out of range, the features are not flat, or too few are unused.
-
-    Source: dpsub's own; Keinan et al. (2025), Algorithm 1, for pairs in one training.
-
-    >>> from dpsub import DPSGD, crafters, data, models
-    >>> task = data.from_arrays([[0.0, 3.0, 0.0], [0.0, 2.0, 0.0], [0.0, 5.0, 0.0]], [0, 1, 1])
-    >>> spec = DPSGD(1.0, 1.0, 1.0, 10, 0.1)
-    >>> pairs = crafters.unused_feature_pairs(task, models.linear(task), spec, pairs=2, seed=0)
-    >>> sorted(pairs.z.tolist()), bool((pairs.y != pairs.y_prime).all())
-    ([[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]], True)
-    """
-    pairs, order = slots_of(task, model, pairs, seed)
-    if task.x_train.ndim != 2:
-        raise ValueError(
-            f"task must have flat features (n, d), got records of shape {task.x_train.shape[1:]}: make a task of "
-            "flattened features"
-        )
-    unused = np.flatnonzero(~task.x_train.any(axis=0))
-    if pairs > len(unused):
-        raise ValueError(f"pairs must be <= {len(unused)}, the number of features that are 0 throughout, got {pairs}")
-    height = float(np.abs(task.x_train).max()) if value is None else value
-    if not np.float32(height):
-        raise ValueError(f"value must not be 0, got {height:g}")
-    draws = stream(seed, "crafter", 4)
-    features = draws.permutation(unused)[:pairs]
-    x = np.zeros((pairs, task.x_train.shape[1]), dtype=np.float32)
-    x[np.arange(pairs), features] = height
-    labels = np.stack([draws.choice(task.num_classes, 2, replace=False) for _ in range(pairs)])
-    return Pairs(
-        order[:pairs],
-        x,
-        x,
-        labels[:, 0],
-        labels[:, 1],
-        scenario="unused feature",
-        details={"value": height, "unused": len(unused), "seed": seed},
-        task=task.fingerprint,
-        trace={"feature": features},
-    )
 
 
 def _label(task: Task, label: int | None, otherwise: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -201,46 +199,10 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     """
     check_auxiliary(task)
     all_free = np.ones(len(task.y_aux), dtype=bool)
-    return _with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, all_free)
+    return with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, all_free)
 
 
-@checks.checked("spec", "seed")
-def natural_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: int) -> Pairs:
-    """m natural pairs: private records, each with the auxiliary record whose gradient points farthest from its own.
-
-    No auxiliary record serves two pairs: each pair takes the farthest of those that the pairs before it left.
-
-    Args:
-        task, model, spec: as in `natural`. All pairs are crafted with one reference model.
-        pairs: m, from 1 to n − 1 and to the number of auxiliary records.
-        seed: of the reference, and for the choice of the private records.
-
-    Returns:
-        Pairs of records. In the trace: `cosine` (m,) of the gradients of z′ and z; `auxiliary` (m,), the index of z′
-        among the auxiliary records.
-
-    Raises:
-        ValueError: as in `natural`, or if there are fewer auxiliary records than pairs.
-
-    Source: *Beyond Membership*, Algorithm 5; Keinan et al. (2025), Algorithm 1.
-    """
-    pairs, order = slots_of(task, model, pairs, seed)
-    check_auxiliary(task)
-    if pairs > len(task.y_aux):
-        raise ValueError(f"pairs must be <= {len(task.y_aux)}, the number of auxiliary records, got {pairs}")
-    trained = reference(task, model, spec, seed=seed)
-    free = np.ones(len(task.y_aux), dtype=bool)
-
-    def made() -> Iterator[CanaryPair]:
-        for slot in order[:pairs]:
-            pair = _with_farthest_auxiliary(trained.with_target(task, slot), task, seed, free)
-            free[int(pair.details["auxiliary"])] = False
-            yield pair
-
-    return together(made(), {"seed": seed}, "cosine", "auxiliary")
-
-
-def _with_farthest_auxiliary(trained: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
+def with_farthest_auxiliary(trained: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
     """The target, and the auxiliary record, among those that are free, whose gradient points farthest from its own."""
     gradients = compare_gradients(trained, task.x_aux, task.y_aux)
     chosen = int(np.where(free, gradients.cosine, np.inf).argmin())

@@ -16,6 +16,7 @@ import dpsub
 from dpsub import DPSGD, accounting, crafters, data, models
 from dpsub.audits import Observer, Watch
 from own_code.kept_tables import continued
+from studies.batches import canaries
 
 DELTA = 1e-5
 N_TRAIN, RARE = 240, 2  # records, and those with the rare label
@@ -23,7 +24,7 @@ SETTINGS = {0.25: (2.0, 40), 0.0625: (1.0, 160)}  # by q: σ and T
 SAMPLINGS = ("poisson", "without_replacement", "epochs")
 CANARIES = {
     "S2": crafters.gradient,
-    "mean gradient": crafters.mean_gradient,
+    "mean gradient": canaries.mean_gradient,
     "S3": crafters.crafted_input,
     "S4": crafters.mislabeled,
     "S5": crafters.natural,

@@ -15,6 +15,7 @@ from own_code.one_run_bridge import (
     guesses_of,
     separation,
 )
+from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 
 LAW = {"sample_rate": 0.05, "steps": 300}
 LARGE = 10.0  # an unused pixel's value, where others are at most 1
@@ -49,13 +50,16 @@ def pairs_of(kind, task, model, spec, pairs, seed):
     made, extra = {
         "gradient": (crafters.gradient_pairs, {}),
         "mislabeled": (crafters.mislabeled_pairs, {}),
-        "natural": (crafters.natural_pairs, {}),
+        "natural": (natural_pairs, {}),
         "attribute": (
             crafters.attribute_pairs,
             {"columns": int(task.x_train.var(axis=0).argmax())},
         ),
-        "unused": (crafters.unused_feature_pairs, {}),
-        "unused, large": (crafters.unused_feature_pairs, {"value": LARGE}),
+        "unused": (unused_feature_pairs, {}),
+        "unused, large": (
+            unused_feature_pairs,
+            {"value": LARGE},
+        ),
     }[kind]
     return made(task, model, spec, pairs=pairs, seed=seed, **extra)
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, crafters, data, models
 from dpsub.crafters.reference_model import compare_gradients
+from studies.batches.canaries import mean_gradient
+from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=1, learning_rate=0.05)
 QUICK = {"device": "cpu", "progress": False}
@@ -42,7 +44,7 @@ def pretrained(task, model, spec, *, seed):
 
 CRAFTERS = {
     "gradient": crafters.gradient,
-    "mean gradient": crafters.mean_gradient,
+    "mean gradient": mean_gradient,
     "crafted input": partial(crafters.crafted_input, steps=10, learning_rate=1.0),
     "mislabeled": crafters.mislabeled,
     "natural": crafters.natural,
@@ -58,9 +60,9 @@ CRAFTERS = {
     "crafted": partial(crafters.record_each_step, kind="crafted", steps=2),
     "gradient pairs": partial(crafters.gradient_pairs, pairs=2),
     "mislabeled pairs": partial(crafters.mislabeled_pairs, pairs=2),
-    "natural pairs": partial(crafters.natural_pairs, pairs=2),
+    "natural pairs": partial(natural_pairs, pairs=2),
     "attribute pairs": partial(crafters.attribute_pairs, pairs=2, columns=5),
-    "unused feature pairs": partial(crafters.unused_feature_pairs, pairs=2),
+    "unused feature pairs": partial(unused_feature_pairs, pairs=2),
     "adversarial sample": adversarial_sample,
     "pretrained start": pretrained,
 }

@@ -11,6 +11,7 @@ from scipy.stats import kstest
 from dpsub import DPSGD, audit, crafters, data, models
 from dpsub._core.random_streams import stream
 from dpsub.trainers import StepCanary, assemble
+from studies.batches.canaries import mean_gradient
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4])
@@ -175,7 +176,7 @@ def test_mean_gradient_is_that_of_a_training_by_hand(task, spec):
         means.append((scale[:, None, None] * gradients).sum(0) / 80)
         theta = theta - 0.05 * means[-1]
     model = models.linear(task)
-    pair = crafters.mean_gradient(task, model, setting, seed=0)
+    pair = mean_gradient(task, model, setting, seed=0)
     mean = model.flat(torch.stack(means).mean(0)[..., None])[0]
     np.testing.assert_allclose(pair.z_prime, 0.5 * mean / mean.norm(), atol=1e-6)
     np.testing.assert_array_equal(pair.z, -pair.z_prime)
@@ -189,7 +190,7 @@ def test_mean_gradient_hides_in_poisson_batches_and_not_in_those_of_fixed_size()
     separation = {}
     for sampling in ("poisson", "without_replacement"):
         setting = DPSGD(1.0, 1.0, 0.25, 20, 1e-4, sampling=sampling)
-        pair = crafters.mean_gradient(alike, models.linear(alike), setting, seed=0)
+        pair = mean_gradient(alike, models.linear(alike), setting, seed=0)
         audited = audit(
             alike, models.linear(alike), pair, setting, runs=600, observe_every=20, progress=False, device="cpu"
         )
@@ -205,7 +206,7 @@ def test_mean_gradient_hides_in_poisson_batches_and_not_in_those_of_fixed_size()
 def test_gradients_that_cancel_have_no_mean(spec):
     task = data.from_arrays([[1.0], [1.0]], [0, 1])
     with pytest.raises(ValueError, match="task must have records whose gradients do not cancel, got a mean of 0 max"):
-        crafters.mean_gradient(task, models.linear(task), spec(), seed=0)
+        mean_gradient(task, models.linear(task), spec(), seed=0)
 
 
 @pytest.mark.parametrize("make", [crafters.gradient_each_step, crafters.fixed_gradient])

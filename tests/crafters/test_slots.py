@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpsub import DPSGD, crafters, data, models
-from dpsub.crafters import attribute_pairs, gradient_pairs, mislabeled_pairs, natural_pairs, unused_feature_pairs
+from dpsub.crafters import attribute_pairs, gradient_pairs, mislabeled_pairs
+from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 
 SPEC = DPSGD(1.0, 0.5, 0.5, 10, 0.3)
 

@@ -211,7 +211,6 @@ CALLS = [
         )
         for name, more in (
             ("gradient", {}),
-            ("mean_gradient", {}),
             ("crafted_input", {"target": TARGETS, "steps": [1, 3, np.int8(2)], "learning_rate": [OMIT, 0.1, 1]}),
             ("mislabeled", {"target": TARGETS}),
             ("natural", {"target": TARGETS}),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import dpsub
-from dpsub import CanaryPair, Pairs, audits, crafters, data, estimators
+from dpsub import CanaryPair, Pairs, audits, crafters, estimators
 from fuzz import cast
 from fuzz.audits_calls import HOSTILE_EXECUTION, ON_DEVICES, into_new
 from fuzz.call import OMIT, Call
@@ -29,8 +29,6 @@ SPOILED = [
     Pairs(np.arange(6), FLAT.x_train, FLAT.x_train, FLAT.y_train, 1 + FLAT.y_train % 2),
 ]  # fmt: skip
 ANY_PAIRS = st.one_of(LITTLE, among(SPOILED))
-WITH_ZEROS = data.from_arrays(np.pad(FLAT.x_train, ((0, 0), (0, 2))), FLAT.y_train, name="with zeros")
-ZEROS_MODEL = dpsub.models.linear(WITH_ZEROS)
 PLAIN = TensorDataset(torch.tensor(FLAT.x_train), torch.tensor(FLAT.y_train))
 ANY_DATASET = st.one_of(LITTLE, among([PLAIN[:2], [1, 2], ARRAYS, [(1, 2)] * 9, [{"x": 1, "z": 2}] * 9]))
 MODULES = [torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout())]
@@ -159,12 +157,7 @@ CALLS = [
         for name, more in (
             ("gradient_pairs", {}),
             ("mislabeled_pairs", {}),
-            ("natural_pairs", {}),
             ("attribute_pairs", {"columns": [0, np.int8(2)], "values": [OMIT, None, (0.5, -1)], "only": [OMIT, None]}),
-            (
-                "unused_feature_pairs",
-                {"task": [WITH_ZEROS], "model": [ZEROS_MODEL], "pairs": [1, 2], "value": [OMIT, None, -3, 0.5]},
-            ),
         )
     ),
     Call(

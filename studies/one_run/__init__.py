@@ -1,0 +1,1 @@
+"""Many pairs in one training."""
