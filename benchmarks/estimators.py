@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from dpsub.accounting import gdp_epsilon
-from dpsub.estimators import EXACT, METHODS, LowerBound, epsilon_lower_bound
+from dpsub.estimators import CLAIMS, EXACT, LowerBound, epsilon_lower_bound
 
 try:
     from jax_privacy import auditing
@@ -48,9 +48,9 @@ def seconds(call: Callable[[], Result]) -> tuple[float, Result]:
     return time.perf_counter() - start, result
 
 
-def bound(scores: np.ndarray, bits: np.ndarray, method: str = "gdp", threshold: str | float = "best") -> LowerBound:
-    known = MECHANISM if method == "pld" else {}
-    found = epsilon_lower_bound(scores, bits, delta=DELTA, method=method, threshold=threshold, **known)
+def bound(scores: np.ndarray, bits: np.ndarray, claim: str = "gdp", rule: str | float = "best") -> LowerBound:
+    known = MECHANISM if claim == "pld" else {}
+    found = epsilon_lower_bound(scores, bits, delta=DELTA, claim=claim, rule=rule, **known)
     assert isinstance(found, LowerBound)
     return found
 
@@ -58,7 +58,7 @@ def bound(scores: np.ndarray, bits: np.ndarray, method: str = "gdp", threshold: 
 def against_the_loop(scores: np.ndarray, bits: np.ndarray) -> None:
     naive, mu = seconds(lambda: naive_mu(scores, bits))
     for rule in ("best", "ranks"):
-        own, found = seconds(lambda rule=rule: bound(scores, bits, threshold=rule))
+        own, found = seconds(lambda rule=rule: bound(scores, bits, rule=rule))
         print(f"{len(bits)} runs, gdp, {rule}: {own:.3f} s, {naive / own:.0f} times as fast as a loop over thresholds")
         assert rule != "best" or abs(found.mu - mu) < 1e-9
 
@@ -70,11 +70,11 @@ def against_jax_privacy(scores: np.ndarray, bits: np.ndarray) -> None:
         "gdp": lambda: auditor.epsilon_from_gdp(0.05, DELTA),
         "dp": lambda: auditor.epsilon_clopper_pearson(0.05, DELTA, one_sided=False),
     }
-    for method, peer in peers.items():
-        own, found = seconds(lambda method=method: bound(scores, bits, method, "ranks"))
+    for claim, peer in peers.items():
+        own, found = seconds(lambda claim=claim: bound(scores, bits, claim, "ranks"))
         theirs, epsilon = seconds(peer)
         print(
-            f"{len(bits)} runs, {method}, ranks: {own:.3f} s, {theirs / own:.2g} times as fast as jax-privacy; "
+            f"{len(bits)} runs, {claim}, ranks: {own:.3f} s, {theirs / own:.2g} times as fast as jax-privacy; "
             f"ε ≥ {found.epsilon:.3f}, jax-privacy's is {float(epsilon):.3f}"
         )
 
@@ -87,16 +87,16 @@ if __name__ == "__main__":
         against_the_loop(scores, bits)
         if auditing is not None:
             against_jax_privacy(scores, bits)
-        for method, threshold in itertools.product(METHODS, ("ranks", "split", 0.5, "best")):
-            if threshold != "ranks" or method in EXACT:
-                own, found = seconds(partial(bound, scores, bits, method, threshold))
-                print(f"{runs} runs, {method}, {threshold}: {own:.3f} s, ε ≥ {found.epsilon:.3f}")
+        for claim, rule in itertools.product(CLAIMS, ("ranks", "split", 0.5, "best")):
+            if rule != "ranks" or claim in EXACT:
+                own, found = seconds(partial(bound, scores, bits, claim, rule))
+                print(f"{runs} runs, {claim}, {rule}: {own:.3f} s, ε ≥ {found.epsilon:.3f}")
     bits = rng.integers(0, 2, 2_500)
     curve = rng.normal(size=(2_500, 20)) + np.outer(bits == 0, np.linspace(0.1, 2, 20))
     own, found = seconds(lambda: epsilon_lower_bound(curve, bits, delta=DELTA))
     print(f"2500 runs, 20 steps, gdp, ranks: {own:.3f} s")
     steps = {**MECHANISM, "steps": range(25, 501, 25)}
-    own, _ = seconds(lambda: epsilon_lower_bound(curve, bits, delta=DELTA, method="pld", **steps))
+    own, _ = seconds(lambda: epsilon_lower_bound(curve, bits, delta=DELTA, claim="pld", **steps))
     print(f"2500 runs, 20 steps, pld, ranks: {own:.2f} s, {own / 20:.2f} s a point")
     if auditing is None:
         print("jax-privacy is not installed: not compared")

@@ -41,12 +41,12 @@ def judged(models: np.ndarray, bits: np.ndarray, learned_from: np.ndarray, rows:
 
 def in_sample(models: np.ndarray, bits: np.ndarray) -> float:
     everyone = np.arange(len(bits))
-    return bound(judged(models, bits, everyone, everyone), bits, threshold="best")
+    return bound(judged(models, bits, everyone, everyone), bits, rule="best")
 
 
 def held_out(models: np.ndarray, bits: np.ndarray, share: float) -> float:
     first, others = np.split(np.arange(len(bits)), [round(share * len(bits))])
-    return bound(judged(models, bits, first, others), bits[others], threshold="ranks")
+    return bound(judged(models, bits, first, others), bits[others], rule="ranks")
 
 
 def forward_folds(models: np.ndarray, bits: np.ndarray) -> float:
@@ -54,7 +54,7 @@ def forward_folds(models: np.ndarray, bits: np.ndarray) -> float:
     parts = np.array_split(others, FOLDS)
     scores = [judged(models, bits, np.arange(part[0]), part) for part in parts]
     numbers = np.repeat(np.arange(FOLDS), [len(part) for part in parts])
-    return bound(np.concatenate(scores), bits[others], threshold="folds", folds=numbers)
+    return bound(np.concatenate(scores), bits[others], rule="folds", folds=numbers)
 
 
 def cross_fit(models: np.ndarray, bits: np.ndarray) -> float:
@@ -63,7 +63,7 @@ def cross_fit(models: np.ndarray, bits: np.ndarray) -> float:
         bound(
             judged(models, bits, np.setdiff1d(everyone, part), part),
             bits[part],
-            threshold="ranks",
+            rule="ranks",
             alpha=ALPHA / CROSSED,
         )
         for part in np.array_split(everyone, CROSSED)

@@ -224,12 +224,12 @@ def test_what_an_attacker_finds_is_the_closed_form(page, epsilon, delta, rate):
 @pytest.mark.slow
 @on("runs")
 def test_the_plan_is_the_librarys(page):
-    for epsilon, share, method, alpha in ((10, 80, "gdp", 0.05), (4, 50, "dp", 0.01), (2, 60, "gdp", 0.1)):
-        answer = fill(page, epsilon=epsilon, share=share, method=method, alpha=alpha, runs=1_000)
-        needed = runs_needed(share / 100 * epsilon, delta=1e-5, truth=epsilon, method=method, alpha=alpha)
+    for epsilon, share, claim, alpha in ((10, 80, "gdp", 0.05), (4, 50, "dp", 0.01), (2, 60, "gdp", 0.1)):
+        answer = fill(page, epsilon=epsilon, share=share, claim=claim, alpha=alpha, runs=1_000)
+        needed = runs_needed(share / 100 * epsilon, delta=1e-5, truth=epsilon, claim=claim, alpha=alpha)
         said = float(re.search(r"takes about ([\d,]+) runs", answer)[1].replace(",", ""))
         assert said == pytest.approx(needed, rel=0.15)
-        ceiling = max_certifiable_epsilon(1_000, delta=1e-5, method=method, alpha=alpha)
+        ceiling = max_certifiable_epsilon(1_000, delta=1e-5, claim=claim, alpha=alpha)
         assert shown(page, "ceiling") == pytest.approx(ceiling, rel=0.01)
     assert "more than 500,000 runs" in fill(page, epsilon=0.2, share=99)
 
@@ -249,7 +249,7 @@ def test_the_game_shows_the_bound_of_the_counts_it_shows(page):
         fill(page, threshold=cut, delta=delta)
         counts = [int(page.locator(f"[data-shown={rate}]").inner_text().split("/")[0]) for rate in ("fpr", "fnr")]
         scores = np.concatenate([np.arange(12_500) < counts[0], np.arange(12_500) >= counts[1]]).astype(float)
-        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 12_500), delta=delta, threshold=0.5)
+        bound = epsilon_lower_bound(scores, np.repeat([1, 0], 12_500), delta=delta, rule=0.5)
         assert shown(page, "yours") == pytest.approx(bound.epsilon, abs=0.02)
         assert shown(page, "best") >= shown(page, "yours")
         assert shown(page, "best") > shown(page, "ranks") > 2

@@ -139,15 +139,16 @@ def computed():
     rng = np.random.default_rng(9)
     bits = rng.integers(0, 2, 900)
     scores = rng.normal(size=(900, 2)) + (bits == 0)[:, None] * np.array([1.0, 2.0])
-    for method in estimators.METHODS:
-        training = {"sample_rate": 0.1, "steps": [10], "adjacency": "substitute"} if method == "pld" else {}
+    for claim in estimators.CLAIMS:
+        training = {"sample_rate": 0.1, "steps": [10], "adjacency": "substitute"} if claim == "pld" else {}
         columns = scores[:, : len(training.get("steps", (1, 2)))]
         for rule in ("ranks", "split", "best", 0.5):
-            if rule == "ranks" and method not in ("gdp", "dp", "pld"):
+            if rule == "ranks" and claim not in ("gdp", "dp", "pld"):
                 continue
-            bounds = estimators.epsilon_lower_bound(columns, bits, method=method, threshold=rule, **SEVERAL, **training)
-            shown = [(b.epsilon, b.mu, b.threshold, b.fpr_upper, b.fnr_upper, b.noise_multiplier) for b in bounds]
-            found[f"bounds, {method}, {rule}"] = [[math.nan if x is None else x for x in row] for row in shown]
+            bounds = estimators.epsilon_lower_bound(columns, bits, claim=claim, rule=rule, **SEVERAL, **training)
+            rates = ("threshold", "fpr_upper", "fnr_upper")
+            shown = [(b.epsilon, b.mu, *map(b.details.get, rates), b.noise_multiplier) for b in bounds]
+            found[f"bounds, {claim}, {rule}"] = [[math.nan if x is None else x for x in row] for row in shown]
     return found
 
 

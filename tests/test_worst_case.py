@@ -71,9 +71,9 @@ def test_audited_epsilon_is_close_to_the_accountants_for_the_same_adjacency(adja
 
 @pytest.mark.slow
 @pytest.mark.parametrize("q", FIGURE_2)
-@pytest.mark.parametrize("method", ["gdp", "pld"])
-def test_figure_2(method, q):
-    known = {"sample_rate": q, "steps": 500, "adjacency": "substitute"} if method == "pld" else {}
+@pytest.mark.parametrize("claim", ["gdp", "pld"])
+def test_figure_2(claim, q):
+    known = {"sample_rate": q, "steps": 500, "adjacency": "substitute"} if claim == "pld" else {}
     for sigma, tolerance in zip(FIGURE_2[q], (0.20, 0.15, 0.08, 0.08, 0.08), strict=True):
         mechanism = {"noise_multiplier": sigma, "sample_rate": q, "steps": 500}
         substitute, add_remove = (
@@ -83,9 +83,7 @@ def test_figure_2(method, q):
             audited = []
             for seed in range(3):
                 data = audit_worst_case(**mechanism, runs=50_000, adjacency="substitute", seed=seed)
-                bound = epsilon_lower_bound(
-                    data.score[:, 0], data.bit, delta=1e-5, method=method, threshold=rule, **known
-                )
+                bound = epsilon_lower_bound(data.score[:, 0], data.bit, delta=1e-5, claim=claim, rule=rule, **known)
                 audited.append(bound.epsilon)
             assert min(audited) > add_remove
             assert np.mean(audited) == pytest.approx(substitute, rel=tolerance)
@@ -222,7 +220,7 @@ def test_shuffled_epochs_show_less_than_the_safe_bound_and_more_than_poisson():
     mechanism = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 50}
     asked = {**mechanism, "delta": 1e-5, "adjacency": "substitute"}
     data = audit_worst_case(**mechanism, runs=20_000, adjacency="substitute", sampling="epochs", every_step=True)
-    shown = epsilon_lower_bound(data.score[:, 0], data.bit, delta=1e-5, method="dp")
+    shown = epsilon_lower_bound(data.score[:, 0], data.bit, delta=1e-5, claim="dp")
     assert 5 < shown.epsilon < accounting.epsilon(**asked, sampling="epochs")
 
 

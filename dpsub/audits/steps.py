@@ -79,7 +79,7 @@ def audit_steps(
             the current model, clipped.
         spec: the DP-SGD parameters. `spec.steps` is the length of each training.
         canary_rate: q_c, 0 < q_c ≤ 1. At 1, the default, the audit is of the noise alone, and claims of μ-GDP are
-            exact. Below, give method "pld" with `sample_rate=canary_rate, steps=1`.
+            exact. Below, give claim "pld" with `sample_rate=canary_rate, steps=1`.
         trainings: ≥ 1; how many trainings, one after the other: trainings × steps observations. They train side by
             side.
         protocol: "coins", or "two_trainings", as in the paper's experiments: z is in the slot at all steps of the

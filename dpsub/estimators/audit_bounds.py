@@ -49,7 +49,7 @@ def bound(
       `epsilon_lower_bound`: by ranks, or by folds where each fold has a scorer of its own.
     - Steps (`observation`), as `audit_steps` and an auditor's `observations()` return them, are judged by bets, which
       bound one step. `step_to_training` makes that the bound of the training, with the attributes `sample_rate`,
-      `steps` and `adjacency`; the step's bound is its detail `step`. Below a canary rate of 1 the claim is "pld", of a
+      `steps` and `adjacency`; the step's bound is its `step`. Below a canary rate of 1 the claim is "pld", of a
       step that samples the record at this rate. The bound is of one step if the sample rate is not known, or if the
       claim says nothing of noise.
     - Many pairs in one model or more (`pair`), as `audit_one_run` and `one_run_dataset` return them, are judged by
@@ -92,7 +92,9 @@ def bound(
     if not isinstance(names, tuple) or not all(hasattr(result, name) for name in ("bit", "attrs", "data_vars")):
         raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
     of_one_audit(result)
-    asked: dict[str, Any] = {"delta": delta, "claim": claim, "rule": rule, "alpha": alpha}
+    given = {"claim": claim, "rule": rule}
+    asked: dict[str, Any] = {"delta": delta, "alpha": alpha}
+    asked |= {name: value for name, value in given.items() if value is not None}
     if "repeat" in names:
         return [bound(result.isel(repeat=i), **asked) for i in range(result.sizes["repeat"])]
     if "pair" in names:
@@ -134,18 +136,18 @@ def _needed(claim: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: about[name] for name in Sampling.__annotations__ if name in about} if named else {}
 
 
-def _of_steps(result: Any, *, delta: float, claim: Any, rule: Any, alpha: float) -> LowerBound:
+def _of_steps(result: Any, *, delta: float, alpha: float, claim: Any = None, **rule: Any) -> LowerBound:
     about = result.attrs
     rate = checks.real("result's canary rate", about.get("q_c", about.get("canary_rate", 1.0)), above=0, at_most=1)
     adjacency = checks.adjacency(about.get("adjacency"))
     claim = (GDP.name if rate == 1 else MechanismDP.name) if claim is None else claim
     law = _needed(claim, {"sample_rate": rate, "steps": 1, "adjacency": adjacency})
-    step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, rule=rule, alpha=alpha, **law)
+    step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, alpha=alpha, **rule, **law)
     assert isinstance(step, LowerBound)
     if rate < 1 and step.assumes == "gdp":
         step = _noted(replace(step, valid=False), NOT_GDP)
-    if {"mu", "noise_multiplier"}.isdisjoint(step.details):
-        return _noted(step, f"of one step: claim {step.method!r} says nothing of its noise, and so of the training")
+    if step.mu is None and step.noise_multiplier is None:
+        return _noted(step, f"of one step: claim {step.claim!r} says nothing of its noise, and so of the training")
     if "sample_rate" not in about:
         return _noted(step, NO_RATE)
     law = {"sample_rate": about["sample_rate"], "steps": about["steps"], "adjacency": adjacency}
@@ -159,7 +161,11 @@ def _noted(bound: LowerBound, note: str) -> LowerBound:
     return replace(bound, note="; ".join(filter(None, (bound.note, note))))
 
 
-def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, alpha: float) -> LowerBound:
+def _detailed(bound: LowerBound, **details: Any) -> LowerBound:
+    return replace(bound, details={**bound.details, **details})
+
+
+def _of_pairs(result: Any, *, delta: float, alpha: float, claim: ClaimLike = GDP.name, rule: Any = None) -> LowerBound:
     stepwise = "step_score" in result.data_vars
     scores, bits = result.step_score if stepwise else result.score, result.bit
     if "model" in scores.dims:
@@ -181,7 +187,7 @@ def _of_pairs(result: Any, *, delta: float, claim: ClaimLike | None, rule: Any, 
     scored = "step score" if stepwise else "final model's score"
     if result.attrs.get("reference"):
         scored += " less a reference's"
-    return found.with_details(centre=centre, scored=scored)
+    return _detailed(found, centre=centre, scored=scored)
 
 
 def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], alpha: float, law: dict[str, Any]) -> LowerBound:
@@ -193,10 +199,9 @@ def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], alpha: float, law:
         allowed = math.ceil(max(about["drawn"] * turned, bdtrik(1 - tail, about["drawn"], turned)))
     counted = np.maximum(right - allowed, 0)
     found = one_run_epsilon_lower_bound(counted, made, guessed.pairs, alpha=alpha - tail, **law)
-    correct = int(right[list(made).index(found.guesses)])
-    found = replace(found, alpha=alpha, assumes="proxy").with_details(
-        correct=correct, proxy=about["proxy"], tolerance=about.get("tolerance"), allowed=allowed
-    )
+    correct = int(right[list(made).index(found.details["guesses"])])
+    told = {"correct": correct, "proxy": about["proxy"], "tolerance": about.get("tolerance"), "allowed": allowed}
+    found = _detailed(replace(found, alpha=alpha, assumes="proxy"), **told)
     if turned is None:
         return _noted(replace(found, valid=False), NO_TOLERANCE)
     if allowed and not found.epsilon:
@@ -219,23 +224,23 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
     those observed, and it is against an adversary who sees every step.
 
     Args:
-        bound: of one step. With method "gdp", the record must have been in every observed batch (`sample_rate` 1), and
-            its worlds as far apart as `adjacency` allows. With method "pld", its noise multiplier is used. A bound that
+        bound: of one step. With claim "gdp", the record must have been in every observed batch (`sample_rate` 1), and
+            its worlds as far apart as `adjacency` allows. With claim "pld", its noise multiplier is used. A bound that
             says that it is of a training is refused.
         sample_rate, steps: those of the training that the bound is for.
         delta: 0 < δ < 1; the δ at which ε is stated.
         adjacency: "substitute", "add_remove" or "zero_out": that of the observations and of the training.
 
     Returns:
-        A `LowerBound` of method "pld", whose detail `step` is `bound`. It is valid if `bound` is.
+        A `LowerBound` of claim "pld", whose `step` is `bound`. It is valid if `bound` is.
 
     Raises:
-        ValueError: if bound is not one `LowerBound` of method "gdp" or "pld", if it is not of a step, or if an argument
+        ValueError: if bound is not one `LowerBound` of claim "gdp" or "pld", if it is not of a step, or if an argument
             is out of range.
 
     Source: *Tight Auditing*, Algorithm 2, which observes steps; section 4.1 and appendix A for claims about noise.
 
-    >>> step = LowerBound(3.9, "gdp", "gdp", True, details={"mu": 0.9})
+    >>> step = LowerBound(3.9, "gdp", "gdp", True, mu=0.9)
     >>> training = step_to_training(step, sample_rate=0.1, steps=100, delta=1e-5, adjacency="substitute")
     >>> round(training.noise_multiplier, 3), training.epsilon < 3.9 * 100
     (2.222, True)
@@ -256,16 +261,17 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
     if not epsilon:
         why = f"{steps} steps with the noise that was not refuted have epsilon 0 at delta = {delta:g}"
         note = why if parameter else f"the step's bound refutes no noise: {bound.note or 'it is 0'}"
-    details = {name: value for name, value in bound.details.items() if name != "mu"}
     return replace(
         bound,
         epsilon=epsilon,
-        method=claim.name,
+        claim=claim.name,
         assumes=claim.assumes,
         note=note,
         of="training",
         delta=claim.delta,
-        details={**details, **claim.details(parameter), "step": bound},
+        mu=None,
+        **claim.says(parameter),
+        step=bound,
     )
 
 
@@ -275,7 +281,7 @@ def _parameter(bound: LowerBound, claim: MechanismDP) -> float:
         return checks.real("bound.mu", bound.mu, at_least=0, at_most=1e6) * math.sqrt(claim.steps)
     if bound.noise_multiplier is None:
         raise ValueError(
-            f"bound must be of method 'gdp' or 'pld', which say how much noise a step adds, got {bound.method!r}"
+            f"bound must be of claim 'gdp' or 'pld', which say how much noise a step adds, got {bound.claim!r}"
         )
     if bound.noise_multiplier == math.inf:
         return 0.0

@@ -345,13 +345,13 @@ class Bets(ThresholdRule):
         of_z, count = int(in_z.sum()), len(scores)
         if abs(of_z - count / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):  # Hoeffding's inequality
             raise ValueError(
-                f"bits must be those of a fair coin for threshold 'bets', got {of_z:,} of {count:,} observations with "
+                f"bits must be those of a fair coin for rule 'bets', got {of_z:,} of {count:,} observations with "
                 "bit 0: toss a fair coin for each, or give 'ranks' if the observations are independent"
             )
         changes = int((in_z[1:] != in_z[:-1]).sum())  # a fair coin's changes are a fair coin's, too
         if abs(changes - (count - 1) / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):
             raise ValueError(
-                f"bits must be tossed anew for each observation for threshold 'bets', got {changes:,} changes in "
+                f"bits must be tossed anew for each observation for rule 'bets', got {changes:,} changes in "
                 f"{count:,} observations: give them in the order in which they were made, or give 'ranks' if the "
                 "observations are independent"
             )
@@ -364,9 +364,7 @@ class Bets(ThresholdRule):
     def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
         """What bets make of scores without errors, if the coin falls on z, z, z′, z′, and so on."""
         if runs > MOST_OBSERVATIONS:
-            raise ValueError(
-                f"runs must be at most {MOST_OBSERVATIONS:g} for threshold 'bets', got {runs}: give 'ranks'"
-            )
+            raise ValueError(f"runs must be at most {MOST_OBSERVATIONS:g} for rule 'bets', got {runs}: give 'ranks'")
         in_z = np.arange(runs - runs % self.together) // 2 % 2 == 0
         return self.decide(in_z.astype(np.float64), in_z, claim, alpha).parameter
 
@@ -377,7 +375,7 @@ class Bets(ThresholdRule):
     def fitted(self, marks: Marks) -> Bets:
         if marks.same_world:
             raise ValueError(
-                "scores must be of worlds tossed anew at each step for threshold 'bets', got those of trainings with "
+                "scores must be of worlds tossed anew at each step for rule 'bets', got those of trainings with "
                 "one world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"
             )
         return self if marks.together is None else replace(self, together=marks.together)

@@ -53,7 +53,7 @@ class Claim(ABC):
 
     Attributes:
         delta: the δ at which ε is stated.
-        name: the string that users pass, and the `method` of a bound.
+        name: the string that users pass, and the `claim` of a bound.
         assumes: what must hold for a bound to have a meaning: see `LowerBound`.
         exact: whether bounds can hold with probability 1 − alpha.
         monotone: whether fewer errors always refute more.
@@ -76,7 +76,7 @@ class Claim(ABC):
         """One family for each column of scores, from the options that users give for it."""
         if options:
             raise ValueError(
-                f"{', '.join(options)} must be given for method 'pld' only, got method {cls.name!r}: leave them out"
+                f"{', '.join(options)} must be given for claim 'pld' only, got claim {cls.name!r}: leave them out"
             )
         return [cls(delta)] * columns  # type: ignore[call-arg]
 
@@ -117,12 +117,12 @@ class Claim(ABC):
     def steepest(self, delta: float, parameter: float) -> float:
         """The ε at which the privacy curve is about `delta`, or beyond which it says nothing new."""
 
-    def details(self, parameter: float) -> dict[str, Any]:
-        """What a bound at this parameter says beside ε."""
+    def says(self, parameter: float) -> dict[str, Any]:
+        """What a bound at this parameter says beside ε: fields of `LowerBound`."""
         return {}
 
     def refuted_by_errors(self, errors: Errors, alpha: float) -> float:
-        """The largest parameter that the errors at one threshold refute, at least 0: see `LowerBound.fpr_upper`.
+        """The largest parameter that the errors at one threshold refute, at least 0: see `LowerBound.details`.
 
         Source: *Tight Auditing*, section 4.1; *Beyond Membership*, equation 5.
         """
@@ -176,7 +176,7 @@ class GDP(Claim):
     def steepest(self, delta: float, parameter: float) -> float:
         return gdp_epsilon(parameter, delta)
 
-    def details(self, parameter: float) -> dict[str, Any]:
+    def says(self, parameter: float) -> dict[str, Any]:
         return {"mu": parameter}
 
 
@@ -196,8 +196,8 @@ class Product(GDP):
         if fewest == pairs:
             return ""
         return (
-            f"guesses must be as many as pairs, {pairs}, for method 'product', got {fewest}: guess every pair, or give "
-            "method 'gdp'"
+            f"guesses must be as many as pairs, {pairs}, for claim 'product', got {fewest}: guess every pair, or give "
+            "claim 'gdp'"
         )
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
@@ -252,9 +252,9 @@ class ApproximateDP(Claim):
             return ""
         guesses, pairs = seen[0].guesses, seen[0].pairs
         return (
-            f"delta must be far smaller for method 'dp' with {guesses} guesses of {pairs} pairs, got {self.delta:g}, "
+            f"delta must be far smaller for claim 'dp' with {guesses} guesses of {pairs} pairs, got {self.delta:g}, "
             f"so 2 * pairs * delta = {2 * pairs * self.delta:.2g}: even if all guesses are right, they refute "
-            "nothing; give method 'gdp' or 'pld', fewer pairs, more guesses, or a larger alpha"
+            "nothing; give claim 'gdp' or 'pld', fewer pairs, more guesses, or a larger alpha"
         )
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
@@ -266,7 +266,7 @@ class ApproximateDP(Claim):
             return ""
         return (
             f"delta takes {100 * taken:.0f} % of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
-            f"{2 * seen.pairs * self.delta:.2g}: methods 'gdp' and 'pld' do not lose this"
+            f"{2 * seen.pairs * self.delta:.2g}: claims 'gdp' and 'pld' do not lose this"
         )
 
     def _taken(self, seen: Seen, alpha: float) -> float:

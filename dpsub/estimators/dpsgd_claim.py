@@ -1,4 +1,4 @@
-r"""Claims about the noise of DP-SGD itself: method "pld"."""
+r"""Claims about the noise of DP-SGD itself: claim "pld"."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Knots = tuple[Array, Array]
 
 
 class Sampling(TypedDict, total=False):
-    """What method "pld" must know about the training; `sampling` is "poisson" where it is not given."""
+    """What claim "pld" must know about the training; `sampling` is "poisson" where it is not given."""
 
     sample_rate: float
     steps: int | StepCounts
@@ -66,7 +66,7 @@ class MechanismDP(Claim):
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
         if missing := sorted({"sample_rate", "steps", "adjacency"} - set(options)):
             raise ValueError(
-                f"method 'pld' needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: the "
+                f"claim 'pld' needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: the "
                 "noise is what it bounds"
             )
         q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
@@ -162,7 +162,7 @@ class MechanismDP(Claim):
     def steepest(self, delta: float, parameter: float) -> float:
         return replace(self, delta=delta).epsilon(parameter)
 
-    def details(self, parameter: float) -> dict[str, Any]:
+    def says(self, parameter: float) -> dict[str, Any]:
         return {"noise_multiplier": self.noise_multiplier(parameter)}
 
 

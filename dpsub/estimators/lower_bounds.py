@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
 
@@ -19,10 +19,6 @@ from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, no_pairs, sco
 from dpsub.estimators.threshold_rules import ThresholdRule
 
 MOST_RUNS = 10**18  # counts are 64-bit integers
-DETAILS = (
-    "mu", "noise_multiplier", "threshold", "fpr_upper", "fnr_upper", "observations", "reached", "guesses", "correct",
-    "pairs", "candidates", "centre", "scored", "proxy", "tolerance", "allowed", "step",
-)  # fmt: skip
 ASSUMED = {
     "none": "nothing",
     "gdp": "a Gaussian mechanism's curve",
@@ -38,11 +34,11 @@ class LowerBound:
 
     Attributes:
         epsilon: the bound, at least 0.
-        method: the family of claims that was tested.
+        claim: the name of the family of claims that was tested.
         assumes: what must hold for the bound to have a meaning: "none", "gdp" (the privacy curve is a Gaussian
             mechanism's), "mechanism" (it is DP-SGD's at the given sample rate and steps), "product" (many pairs'
             guesses are independent, and "gdp") or "proxy" (labels were drawn as the proxy draws them, and what the
-            method assumes).
+            claim assumes).
         valid: True if P(epsilon > truth) ≤ alpha whenever the assumption holds. False, too, if the scores' marks speak
             against it: `note` says which.
         note: why epsilon is 0 or should be doubted; for bets, what it rests on; otherwise "".
@@ -51,10 +47,11 @@ class LowerBound:
         rule: how the threshold was chosen: the rule's name, or "guesses" for a bound from one run.
         delta: the δ at which ε is stated.
         alpha: one minus the confidence.
-        details: what else is known, by name. Each of these is also an attribute, None where it is not known:
+        mu: the bound on μ that gives epsilon, if the claims are of μ-GDP; otherwise None.
+        noise_multiplier: the largest noise multiplier that was not refuted, for claim "pld"; otherwise None.
+        step: the bound of one step that a training's bound comes from; otherwise None.
+        details: what else is known, by name:
 
-            - `mu`: the bound on μ that gives epsilon, if the claims are of μ-GDP.
-            - `noise_multiplier`: the largest noise multiplier that was not refuted, for method "pld".
             - `threshold`: the score that decided. Missing if the rank test refuted nothing, and for bets and several
               folds, which use many.
             - `fpr_upper`, `fnr_upper`: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2
@@ -67,11 +64,10 @@ class LowerBound:
               are, for a bound from one run that `bound` made.
             - `proxy`, `tolerance`, `allowed`: the proxy that drew labels, how far it may be from the truth, and how
               many right guesses were not counted for that, for a bound of a finished model.
-            - `step`: the bound of one step that a training's bound comes from.
     """
 
     epsilon: float
-    method: str
+    claim: str
     assumes: Assumption
     valid: bool
     note: str = ""
@@ -79,40 +75,29 @@ class LowerBound:
     rule: str = ""
     delta: float | None = None
     alpha: float | None = None
+    mu: float | None = None
+    noise_multiplier: float | None = None
+    step: LowerBound | None = None
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in DETAILS:
-            return self.details.get(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def with_details(self, **details: Any) -> LowerBound:
-        """The bound with other details, such as `with_details(mu=bound.mu / 2)`.
-
-        Raises:
-            ValueError: if a name is not that of a detail.
-        """
-        if unknown := sorted(details.keys() - set(DETAILS)):
-            raise ValueError(f"details must be among {', '.join(DETAILS)}, got {', '.join(unknown)}")
-        return replace(self, details={**self.details, **details})
 
     def __str__(self) -> str:
         delta = "" if self.delta is None else f" at δ = {self.delta:g}"
         confidence = "" if self.alpha is None else f", {100 * (1 - self.alpha):.4g} % confidence"
         whose = {"step": ", of one step", "training": ", of a training", None: ""}[self.of]
-        by = f" by {self.rule}" if self.rule else ""
-        if self.guesses is not None:
-            by += f", {self.correct} of {self.guesses} right, of {self.pairs} "
-            by += f"secrets of {self.candidates} candidates" if self.candidates else "pairs"
-        if self.scored is not None:
-            by += f", by the {self.scored} around {'the median' if self.centre == 'median' else f'{self.centre:g}'}"
+        by, known = f" by {self.rule}" if self.rule else "", self.details
+        if "guesses" in known:
+            by += f", {known['correct']} of {known['guesses']} right, of {known['pairs']} "
+            by += f"secrets of {known['candidates']} candidates" if "candidates" in known else "pairs"
+        if "scored" in known:
+            centre = "the median" if known["centre"] == "median" else f"{known['centre']:g}"
+            by += f", by the {known['scored']} around {centre}"
         held = "valid" if self.valid else "not valid"
         doubt = f": {self.note}" if self.note and not (self.valid and self.epsilon) else ""
         assumed = ASSUMED[self.assumes]
-        if self.proxy is not None:
-            within = f" to within {self.tolerance:.3g}" if self.tolerance else ""
-            assumed += f" {self.proxy!r}{within}, beside what {self.method!r} assumes"
-        how = f"{self.method}{by}; assumes {assumed}; {held}{doubt}"
+        if "proxy" in known:
+            within = f" to within {known['tolerance']:.3g}" if known["tolerance"] else ""
+            assumed += f" {known['proxy']!r}{within}, beside what {self.claim!r} assumes"
+        how = f"{self.claim}{by}; assumes {assumed}; {held}{doubt}"
         return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
 
 
@@ -122,13 +107,11 @@ def epsilon_lower_bound(
     bits: ArrayLike,
     *,
     delta: float,
-    method: str = "gdp",
-    threshold: RuleLike = "auto",
+    claim: ClaimLike = "gdp",
+    rule: RuleLike = "auto",
     alpha: float = 0.05,
     simultaneous: bool = False,
     folds: ArrayLike | None = None,
-    claim: ClaimLike | None = None,
-    rule: RuleLike | None = None,
     **mechanism: Unpack[Sampling],
 ) -> LowerBound | list[LowerBound]:
     r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
@@ -138,7 +121,7 @@ def epsilon_lower_bound(
     randomness, so a bound from them is too large and not valid, whatever `valid` says. This cannot be seen from the
     scores. Give one score for each model. The scores of dpsub's audits have the coordinates `seed` and `number`: a run
     that is there twice is refused, as after `xr.concat` of two audits with one seed. Bare arrays cannot tell. Only
-    threshold "bets" takes observations that depend on each other, such as the steps of one training with a fair coin
+    rule "bets" takes observations that depend on each other, such as the steps of one training with a fair coin
     for each step.
 
     Args:
@@ -146,7 +129,8 @@ def epsilon_lower_bound(
             never by the scores. For "bets", one row for each observation, in the order in which they were made.
         bits: (runs,) of 0 (trained with z) and 1 (trained with z′); both must occur.
         delta: 0 < δ < 1; the δ at which ε is stated.
-        method: which claims are tested, and how.
+        claim: which claims are tested, and how. A name, or a `Claim` at this delta, such as `CLAIMS["gdp"](1e-5)` or
+            one of your own; for scores (runs, steps) it may be a sequence of claims, with one for each column.
 
             - "gdp": claims of μ-GDP, with μ converted to ε. It assumes that the mechanism's privacy curve is a Gaussian
               mechanism's. That is exact at q = 1 and close after some tens of steps, unless q and σ are small.
@@ -159,7 +143,7 @@ def epsilon_lower_bound(
               bound does not limit how often it is wrong.
             - "katz": Katz's interval for the ratios of rates. Not valid: it is asymptotic, and it bounds the ε of pure
               ε-DP, without `delta`.
-        threshold: how the score that separates the worlds is chosen.
+        rule: how the score that separates the worlds is chosen.
 
             - "auto": "bets" for the steps of a training, which are scores with the dimension `observation`, as
               `audit_steps` gives them, unless their coordinate `same_world` says that worlds are not tossed anew;
@@ -177,18 +161,16 @@ def epsilon_lower_bound(
             - "bets": bets against each claim, one observation after the other. Valid though observations depend on
               earlier ones, and whenever one stops, if every bit is a fair coin tossed anew. The bound is then on the
               ε of one observation. It takes more than 64 of them.
-            - "split": the best threshold of the even runs, judged on the odd runs. Valid if the method is.
-            - a number: fixed before looking at the scores, both rates at alpha/2. Valid if the method is.
+            - "split": the best threshold of the even runs, judged on the odd runs. Valid if the claim's test is.
+            - a number: fixed before looking at the scores, both rates at alpha/2. Valid if the claim's test
+              is.
             - "best": the papers' rule, the best of all thresholds on the runs it is judged on. Not valid: for
               comparison only.
             - a `ThresholdRule` of your own.
-        claim: in place of `method`: its name, or a `Claim` at this delta, such as `METHODS["gdp"](1e-5)` or one of your
-            own. For scores (runs, steps) it may be a sequence, with one for each column.
-        rule: in place of `threshold`: its name, a number, or a `ThresholdRule`.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
         simultaneous: for scores of several steps, divide alpha among the steps, so that all bounds hold together and
             their maximum may be reported.
-        folds: (runs,) each run's fold, a whole number, for threshold "folds"; by default the coordinate `fold` of
+        folds: (runs,) each run's fold, a whole number, for rule "folds"; by default the coordinate `fold` of
             scores.
         mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
             `steps` is the number of steps taken when the scores were observed; for scores (runs, steps), a sequence
@@ -199,7 +181,7 @@ def epsilon_lower_bound(
 
     Raises:
         ValueError: if scores are empty, NaN or not as many as bits, if bits are not 0 and 1 or only one of the two
-            occurs, if for "bets" they cannot be a fair coin's, if method and threshold cannot be combined, or if an
+            occurs, if for "bets" they cannot be a fair coin's, if claim and rule cannot be combined, or if an
             argument is out of range.
 
     Source: *Beyond Membership*, section 5, equations 5–6 ("gdp"); *Tight Auditing*, section 2.3 ("dp", "katz"), 4.1 and
@@ -216,11 +198,11 @@ def epsilon_lower_bound(
     no_pairs(scores, bits)
     columns, in_z, several = scores_and_bits(scores, bits)
     marks = marks_of(scores, bits, folds, len(columns))
-    by = _chosen(threshold, rule, marks)
+    by = _chosen(rule, marks)
     if folds is not None and not by.takes_folds:
-        raise ValueError(f"folds must be given for threshold 'folds' only, got threshold {by.name!r}: leave them out")
+        raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
     by = by.fitted(marks)
-    claims = claims_of(method, claim, delta, mechanism, columns.shape[1])
+    claims = claims_of(claim, delta, mechanism, columns.shape[1])
     check_goes(by, claims)
     level = alpha / columns.shape[1] if simultaneous else alpha
     bounds = [_bound(*each, in_z, by, marks, level) for each in zip(columns.T, claims, strict=True)]
@@ -232,37 +214,34 @@ def max_certifiable_epsilon(
     runs: int,
     *,
     delta: float,
-    method: str = "gdp",
-    threshold: RuleLike = "ranks",
+    claim: ClaimLike = "gdp",
+    rule: RuleLike = "ranks",
     alpha: float = 0.05,
     folds: int = 5,
-    claim: ClaimLike | None = None,
-    rule: RuleLike | None = None,
     **mechanism: Unpack[Sampling],
 ) -> float:
     """The ceiling: the largest ε that this many runs, half in each world, can show, however good the attack.
 
     Args:
-        runs: ≥ 4; the runs of both worlds together, at most 1e9 for threshold "ranks" and 1e18 for the others.
+        runs: ≥ 4; the runs of both worlds together, at most 1e9 for rule "ranks" and 1e18 for the others.
             For "bets", at most 1e6; then it is what scores without an error show. Bets learn more from scores with a
             few errors, and can show more. For "folds", at most 200,000, in so many `folds` of one size.
-        folds: ≥ 1; the number of folds that are judged, for threshold "folds"; at most half of the runs.
-        delta, method, threshold, alpha, claim, rule, mechanism: as in `epsilon_lower_bound`.
+        folds: ≥ 1; the number of folds that are judged, for rule "folds"; at most half of the runs.
+        delta, claim, rule, alpha, mechanism: as in `epsilon_lower_bound`.
 
-    >>> round(max_certifiable_epsilon(256, delta=1e-5, threshold="best"), 3)  # 128 runs a world
+    >>> round(max_certifiable_epsilon(256, delta=1e-5, rule="best"), 3)  # 128 runs a world
     22.835
     """
-    by = rule_of(threshold, rule, default="ranks")
-    [of] = claims_of(method, claim, delta, mechanism)
+    by = rule_of(rule)
+    [of] = claims_of(claim, delta, mechanism)
     check_goes(by, [of])
     return of.epsilon(by.ceiling(runs, of, alpha, folds))
 
 
-def _chosen(threshold: RuleLike, rule: RuleLike | None, marks: Marks) -> ThresholdRule:
-    """The rule that the arguments name; by default the one for scores with these marks."""
-    asked = threshold if rule is None else rule
-    if not (isinstance(asked, str) and asked == "auto"):
-        return rule_of(threshold, rule)
+def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
+    """The rule with this name; for "auto" the one for scores with these marks."""
+    if not (isinstance(rule, str) and rule == "auto"):
+        return rule_of(rule)
     if marks.folds is not None:
         return rule_of("folds")
     return rule_of("bets" if marks.of == "step" and not marks.same_world else "ranks")
@@ -277,7 +256,7 @@ def _bound(
     why = _note(scores, in_z, claim, rule, found.parameter, epsilon, alpha)
     return LowerBound(
         epsilon=epsilon,
-        method=claim.name,
+        claim=claim.name,
         assumes=claim.assumes,
         valid=claim.exact and rule.valid and not reasons,
         note="; ".join(filter(None, (why, *reasons))),
@@ -285,7 +264,8 @@ def _bound(
         rule=rule.name,
         delta=claim.delta,
         alpha=alpha,
-        details={**claim.details(found.parameter), **found.details},
+        **claim.says(found.parameter),
+        details=found.details,
     )
 
 

@@ -163,9 +163,8 @@ def one_run_epsilon_lower_bound(
     pairs: int,
     *,
     delta: float,
-    method: str = "gdp",
+    claim: ClaimLike = "gdp",
     alpha: float = 0.05,
-    claim: ClaimLike | None = None,
     candidates: int = 2,
     **mechanism: Unpack[Sampling],
 ) -> LowerBound:
@@ -174,7 +173,7 @@ def one_run_epsilon_lower_bound(
     For each pair a fair coin of its own puts one of two records into the data, and the run's output is used to guess
     the coins. Flipping a coin substitutes one record, so the bound is on the ε of that, whatever the number of pairs.
     The number of guesses must be fixed before looking at the scores, as `one_run_guesses` does it; which pairs are
-    guessed may depend on the output. Methods "gdp", "pld" and "dp" hold however the pairs disturb each other.
+    guessed may depend on the output. Claims "gdp", "pld" and "dp" hold however the pairs disturb each other.
 
     What all guesses being right would show is the ceiling: give `guesses` for `correct`. Few guesses of many pairs show
     more of a Gaussian mechanism than one guess for every pair, since the scores far from 0 are more often right.
@@ -184,7 +183,7 @@ def one_run_epsilon_lower_bound(
         guesses: how many guesses were made, at most one for each pair.
         pairs: the number of pairs, at most 1e6.
         delta: 0 < δ < 1; the δ at which ε is stated.
-        method: which claims are tested, and how.
+        claim: which claims are tested, and how: a name, or a `Claim` at this delta.
 
             - "gdp": claims of μ-GDP, with μ converted to ε. It assumes that the mechanism's privacy curve is a Gaussian
               mechanism's.
@@ -197,7 +196,6 @@ def one_run_epsilon_lower_bound(
               second audit, if a public coin decides whether all pairs are answered or none. It takes one guess for
               every pair.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
-        claim: in place of `method`: its name, or a `Claim` at this delta.
         candidates: how many records each slot is filled from, each with the same probability and independently of the
             other slots: 2 for pairs. Of a secret that was drawn from more of them a guess is right more rarely by
             chance, so that as many right guesses show more.
@@ -210,7 +208,7 @@ def one_run_epsilon_lower_bound(
         A `LowerBound`; `guesses` says which number of guesses decided, `correct` how many of them are right.
 
     Raises:
-        ValueError: if there are more right guesses than guesses, or more guesses than pairs; if method is "dp" and
+        ValueError: if there are more right guesses than guesses, or more guesses than pairs; if claim is "dp" and
             delta so large that nothing shows even if all guesses are right; if an argument is out of range.
 
     Source: Mahloujifar et al. (2025) for "gdp" and "pld"; Steinke et al. (2023), section 5 and appendix D, for "dp"
@@ -218,16 +216,16 @@ def one_run_epsilon_lower_bound(
 
     >>> round(one_run_epsilon_lower_bound(95, 100, 1_000, delta=1e-5).epsilon, 3)
     3.323
-    >>> round(one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, method="dp").epsilon, 3)
+    >>> round(one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, claim="dp").epsilon, 3)
     0.673
     >>> round(one_run_epsilon_lower_bound(100, 100, 1_000, delta=1e-5).epsilon, 3)  # the ceiling
     5.549
-    >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, method="dp", candidates=10).epsilon, 3)
+    >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, claim="dp", candidates=10).epsilon, 3)
     1.848
     """
     seen = _counts(correct, guesses, pairs, candidates)
     level = alpha / len(seen)
-    [tested] = claims_of(method, claim, delta, mechanism, known=OF_GUESSES)
+    [tested] = claims_of(claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
         raise ValueError(f"claim must have an exact test of guesses, got {tested.name!r}")
     if refused := tested.cannot_show(seen, level):
@@ -239,7 +237,7 @@ def one_run_epsilon_lower_bound(
     reasons = [tested.note_of_guesses(decided, level), _why(tested, parameter, epsilon, decided, level)]
     return LowerBound(
         epsilon=epsilon,
-        method=tested.name,
+        claim=tested.name,
         assumes=tested.assumes,
         valid=True,
         note="; ".join(filter(None, reasons)),
@@ -247,8 +245,8 @@ def one_run_epsilon_lower_bound(
         rule="guesses",
         delta=delta,
         alpha=alpha,
+        **tested.says(parameter),
         details={
-            **tested.details(parameter),
             "guesses": decided.guesses,
             "correct": decided.correct,
             "pairs": pairs,

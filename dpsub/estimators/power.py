@@ -12,7 +12,7 @@ from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.estimators.catalogue import OTHER_METHODS, claims_of
+from dpsub.estimators.catalogue import OTHER_CLAIMS, claims_of
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
@@ -30,7 +30,7 @@ FINENESS = 1.005  # the answer is looked for among numbers of runs that differ b
     epsilon=partial(checks.real, above=0),
     truth=checks.real,
     power=partial(checks.real, at_least=0.01, at_most=0.99),
-    method=partial(checks.choice, options=PLANNED, others=OTHER_METHODS),
+    claim=partial(checks.choice, options=PLANNED, others=OTHER_CLAIMS),
 )
 def runs_needed(
     epsilon: float,
@@ -38,7 +38,7 @@ def runs_needed(
     delta: float,
     truth: float,
     power: float = 0.8,
-    method: str = "gdp",
+    claim: str = "gdp",
     alpha: float = 0.05,
     **mechanism: Unpack[Sampling],
 ) -> int:
@@ -46,7 +46,7 @@ def runs_needed(
 
     `max_certifiable_epsilon` is the ceiling of a perfect attack, which makes no errors. This is about an attack that
     makes as many errors as an attack of strength `truth` has to: its trade-off function is that of μ-GDP, with the μ
-    whose ε is `truth` at delta; for method "pld" it is that of the mechanism, with the noise whose `accounting.epsilon`
+    whose ε is `truth` at delta; for claim "pld" it is that of the mechanism, with the noise whose `accounting.epsilon`
     is `truth`. That is an assumption about your attack. A weaker attack needs more runs, and one whose own ε is below
     `epsilon` never gets there. The accountant's ε is the most that `truth` can be; a bound from a pilot audit is a
     cautious guess.
@@ -62,10 +62,10 @@ def runs_needed(
         delta: 0 < δ < 1; the δ at which both ε are stated.
         truth: > epsilon; the attack's own ε.
         power: 0.01 to 0.99; the probability with which the bound of one step's scores is to be at least epsilon.
-        method: "gdp", "dp" or "pld", as in `epsilon_lower_bound`; the threshold is "ranks".
+        claim: "gdp", "dp" or "pld", as in `epsilon_lower_bound`; the rule is "ranks".
         alpha: as in `epsilon_lower_bound`. For bounds at several steps with simultaneous=True, give alpha divided by
             the number of steps.
-        mechanism: for method "pld" the `sample_rate`, `steps` and `adjacency` of the training, and its `sampling`.
+        mechanism: for claim "pld" the `sample_rate`, `steps` and `adjacency` of the training, and its `sampling`.
 
     Returns:
         The number of runs; each tosses a fair coin for its world. It comes from 40,000 simulated audits
@@ -81,22 +81,22 @@ def runs_needed(
     """
     if not truth > epsilon:
         raise ValueError(f"truth must be > epsilon = {epsilon:g}, got {truth:g}: no valid bound reaches the truth")
-    [claim] = claims_of(method, None, delta, mechanism)
-    parameter = _parameter(claim, epsilon)
-    if isinstance(claim, MechanismDP):
-        attack: Claim = claim
-        sigma = accounting.noise_multiplier(target_epsilon=truth, delta=delta, **claim.training)
-        strength = min(claim.noise_multiplier(sigma), claim.most)
+    [tested] = claims_of(claim, delta, mechanism)
+    parameter = _parameter(tested, epsilon)
+    if isinstance(tested, MechanismDP):
+        attack: Claim = tested
+        sigma = accounting.noise_multiplier(target_epsilon=truth, delta=delta, **tested.training)
+        strength = min(tested.noise_multiplier(sigma), tested.most)
         if parameter >= strength:
             raise ValueError(
-                f"epsilon must be < {claim.epsilon(strength):.4g} for truth = {truth:g}, got {epsilon:g}: a bound by "
-                f"method 'pld' states what noise attains, and noise_multiplier = {sigma:.4g} attains no more"
+                f"epsilon must be < {tested.epsilon(strength):.4g} for truth = {truth:g}, got {epsilon:g}: a bound by "
+                f"claim 'pld' states what noise attains, and noise_multiplier = {sigma:.4g} attains no more"
             )
     else:
         attack, strength = GDP(delta), gdp_mu(truth, delta)
 
     def reached(runs: int) -> bool:
-        return power_of(runs, claim, parameter, attack, strength, alpha) >= power
+        return power_of(runs, tested, parameter, attack, strength, alpha) >= power
 
     few, enough = 2 * LEAST_RUNS - 1, 2 * LEAST_RUNS
     while not reached(enough):

@@ -232,7 +232,7 @@ class ByRanks(ThresholdRule):
 
     def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
         if runs > MOST_RUNS:
-            raise ValueError(f"runs must be at most {MOST_RUNS:g} for threshold 'ranks', got {runs}: give 'split'")
+            raise ValueError(f"runs must be at most {MOST_RUNS:g} for rule 'ranks', got {runs}: give 'split'")
         return self._ceiling([runs], claim, alpha)
 
     def _ceiling(self, sizes: Sequence[int], claim: Claim, alpha: float) -> float:
@@ -262,7 +262,7 @@ class ByFolds(ByRanks):
     def fitted(self, marks: Marks) -> ByFolds:
         if marks.folds is None:
             raise ValueError(
-                "folds must be given for threshold 'folds', one whole number for each run, or be the coordinate 'fold' "
+                "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold' "
                 "of scores"
             )
         return ByFolds(marks.folds)
@@ -291,5 +291,5 @@ class ByFolds(ByRanks):
     def _check(self, runs: int, folds: int) -> None:
         if runs > MOST_IN_FOLDS and folds > 1:
             raise ValueError(
-                f"runs must be at most {MOST_IN_FOLDS:,} for threshold 'folds', got {runs:,}: hold models out instead"
+                f"runs must be at most {MOST_IN_FOLDS:,} for rule 'folds', got {runs:,}: hold models out instead"
             )

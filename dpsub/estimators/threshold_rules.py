@@ -18,11 +18,11 @@ from dpsub.estimators.numerics import Array
 from dpsub.estimators.scores_and_marks import Marks, Of
 
 MOST_ERRORS = 1000  # at a ceiling; with more, Katz's interval shows less at any alpha
-DEPENDENT = "observations of one training depend on each other, which only threshold 'bets' allows"
+DEPENDENT = "observations of one training depend on each other, which only rule 'bets' allows"
 SAME_WORLD = "a training's steps share their world, so that no rule holds for them: audit with protocol 'coins'"
 SEED_IGNORED = "all runs of a world have the same score, whatever their seed, as copies of one run have"
 IN_SAMPLE = "the judged models were learned from, so this shows overfitting, too: judge others, protocol 'held_out'"
-OF_FOLDS = "each fold has a scorer of its own, so the scores are not alike: give threshold 'folds'"
+OF_FOLDS = "each fold has a scorer of its own, so the scores are not alike: give rule 'folds'"
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Split(OneThreshold):
         for start in (0, 1):
             if len(np.unique(in_z[start::2])) < 2:
                 raise ValueError(
-                    'threshold "split" needs runs of both worlds among the even and among the odd runs, got '
-                    f"{len(in_z[start::2])} runs in a half: run more, or give another threshold"
+                    'rule "split" needs runs of both worlds among the even and among the odd runs, got '
+                    f"{len(in_z[start::2])} runs in a half: run more, or give another rule"
                 )
         even, odd = (sorted_worlds(scores[start::2], in_z[start::2]) for start in (0, 1))
         return _best_threshold(*even, claim, alpha), *odd

@@ -44,9 +44,9 @@ POINTS = ndtri((np.arange(200) + 0.5) / 200)
 @checks.checked(
     "delta",
     epsilon=partial(checks.real, above=0, at_most=MOST_EPSILON),
-    method=partial(checks.choice, options=("gdp", "dp")),
+    claim=partial(checks.choice, options=("gdp", "dp")),
 )
-def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta: float, method: str = "gdp") -> Array:
+def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta: float, claim: str = "gdp") -> Array:
     r"""The logarithm of the wealth of bets against the claim that one observation has this ε at this δ.
 
     Wealth starts at 1. If the claim holds, it ever reaches 1/α with probability at most α, whatever observations owe to
@@ -57,7 +57,7 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
         bits: (observations,) of 0 (z) and 1 (z′), a fair coin for each; both must occur.
         epsilon: > 0 and at most 100; the claim, at `delta`.
         delta: 0 < δ < 1.
-        method: "gdp", the claim of the μ-GDP with this ε at `delta`, or "dp", that of (ε, δ)-DP.
+        claim: "gdp", the claim of the μ-GDP with this ε at `delta`, or "dp", that of (ε, δ)-DP.
 
     Returns:
         (observations,) natural logarithms, 0 for the first 64, from which the bets are learnt.
@@ -78,11 +78,11 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
     columns, in_z, several = scores_and_bits(scores, bits)
     if several:
         raise ValueError(f"scores must have shape (observations,), got {columns.shape}: give one column")
-    claim: Claim = GDP(delta) if method == "gdp" else ApproximateDP(delta)
-    parameter = gdp_mu(epsilon, delta) if method == "gdp" else epsilon
-    slopes = np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES)
+    tested: Claim = GDP(delta) if claim == "gdp" else ApproximateDP(delta)
+    parameter = gdp_mu(epsilon, delta) if claim == "gdp" else epsilon
+    slopes = np.linspace(0.0, tested.steepest(STEEPEST, parameter), SLOPES)
     known = min(FIRST, len(columns))
-    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, slopes, claim.deltas(slopes, parameter))))
+    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, slopes, tested.deltas(slopes, parameter))))
 
 
 class Expected(NamedTuple):

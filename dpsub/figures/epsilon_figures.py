@@ -126,7 +126,7 @@ def beside_claims(
     >>> import matplotlib.pyplot as plt
     >>> from dpsub import estimators
     >>> scores, bits = [0.5 - i % 2 for i in range(400)], [i % 2 for i in range(400)]
-    >>> bound = estimators.epsilon_lower_bound(scores, bits, delta=1e-5, method="dp")
+    >>> bound = estimators.epsilon_lower_bound(scores, bits, delta=1e-5, claim="dp")
     >>> sorted(beside_claims(plt.figure().subplots(), {"Laplace": bound}, claimed=1.5))
     ['Laplace', 'claimed']
     """

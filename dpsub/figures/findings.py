@@ -91,9 +91,9 @@ def _attribute(result: xr.Dataset, name: str) -> Any:
 
 
 def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What method "pld" must know, as far as the audit says it."""
+    """What claim "pld" must know, as far as the audit says it."""
     audit_bounds.of_one_audit(result)
-    return audit_bounds.known_sampling(result, options.get("method", options.get("claim")))
+    return audit_bounds.known_sampling(result, options.get("claim"))
 
 
 def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
@@ -120,7 +120,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     Args:
         audited: by scenario, audits with the same training parameters, observed steps, runs and repeats.
         delta: the δ at which ε is stated.
-        options: of `bounds`. The ceiling is that of bounds with these options; for method "pld" it depends on the step.
+        options: of `bounds`. The ceiling is that of bounds with these options; for claim "pld" it depends on the step.
 
     Raises:
         ValueError: if the audits differ in one of these.
@@ -154,7 +154,7 @@ def _told(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
 
 
 def _ceiling(runs: int, count: int, delta: float, options: Mapping[str, Any]) -> float | np.ndarray:
-    """What bounds with these options can reach at most; (steps,) if the method depends on the step."""
+    """What bounds with these options can reach at most; (steps,) if the claim depends on the step."""
     rule = {name: value for name, value in options.items() if name not in ("runs", "simultaneous")}
     if options.get("simultaneous"):
         rule["alpha"] = options.get("alpha", ALPHA) / count
@@ -185,7 +185,7 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
 
     Columns: `scenario`; `sample_rate`, `max_grad_norm`, `steps`, `learning_rate`; `bound`, the mean over repeats of the
     valid bound on ε, and `error`, two standard errors of that mean, NaN for a single repeat; `papers_rule`, the mean
-    bound with threshold="best", which is not valid; `substitute` and `add_remove`, the accountants' ε. All are of the
+    bound with rule="best", which is not valid; `substitute` and `add_remove`, the accountants' ε. All are of the
     last step that the audit holds, which is in `steps`.
 
     Raises:
@@ -195,7 +195,7 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     for place, result in enumerate(audited):
         steps = _steps(checks.instance("audited", result, of=xr.Dataset, called="a sequence of audits"))
         last = result.isel(step=[int(steps.argmax())]) if "step" in result.dims else result
-        own, best = ([of[-1] for of in bounds(last, delta=delta, threshold=rule)] for rule in ("auto", "best"))
+        own, best = ([of[-1] for of in bounds(last, delta=delta, rule=rule)] for rule in ("auto", "best"))
         if not_valid := [bound.note for bound in own if not bound.valid]:  # no column would say so
             raise ValueError(f"audited[{place}] must have scores that allow a valid bound, got others: {not_valid[0]}")
         valid, papers = estimators.over_repeats(own), estimators.over_repeats(best)

@@ -212,7 +212,7 @@ class Auditor:
     def _step_bound(self, claimed_step: float) -> LowerBound:
         if len(set(self._bits)) < 2:
             note = f"all {len(self._bits)} observations are of one world"
-            return LowerBound(0.0, "gdp", "gdp", True, note, details={"mu": 0.0, "observations": len(self._bits)})
+            return LowerBound(0.0, "gdp", "gdp", True, note, mu=0.0, details={"observations": len(self._bits)})
         sampling: dict[str, Any] = {}
         if self._asked.canary_rate < 1:
             sampling = {"sample_rate": self._asked.canary_rate, "steps": 1, "adjacency": self._asked.adjacency}
@@ -220,7 +220,7 @@ class Auditor:
             np.array(self._scores),
             np.array(self._bits),
             delta=self._asked.delta,
-            method="pld" if sampling else "gdp",
+            claim="pld" if sampling else "gdp",
             rule=Bets(self._asked.canaries),
             alpha=self._asked.alpha,
             **sampling,
@@ -234,7 +234,7 @@ class Auditor:
         if bound.epsilon <= epsilon:
             return bound
         note = "lowered to the claim, which is not refuted"
-        return replace(bound, epsilon=epsilon, note=note).with_details(**self._claim.details(claimed_step))
+        return replace(bound, epsilon=epsilon, note=note, **self._claim.says(claimed_step))
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
         training = step_to_training(

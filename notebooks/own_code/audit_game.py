@@ -46,15 +46,15 @@ class Round(NamedTuple):
         fnr = (self.with_z <= threshold).mean()
         return float(fpr), float(fnr)
 
-    def bound(self, threshold: str | float) -> LowerBound:
-        """The lower bound by method "gdp"."""
+    def bound(self, rule: str | float) -> LowerBound:
+        """The lower bound by claim "gdp"."""
         scores = np.concatenate((self.with_z, self.with_z_prime))
         worlds = [len(self.with_z), len(self.with_z_prime)]
         return epsilon_lower_bound(
             scores,
             np.repeat([0, 1], worlds),
             delta=self.delta,
-            threshold=threshold,
+            rule=rule,
             alpha=ALPHA,
         )
 

@@ -56,10 +56,10 @@ def bounds_of(fault, seed):
             scores[:count],
             bits[:count],
             delta=DELTA,
-            method=method,
-            threshold=threshold,
+            claim=claim,
+            rule=rule,
         ).epsilon
-        for name, (method, threshold) in ESTIMATORS.items()
+        for name, (claim, rule) in ESTIMATORS.items()
         for count in COUNTS
     }
 

@@ -74,7 +74,7 @@ class Way(NamedTuple):
 
     protocol: str
     version: int
-    threshold: str
+    rule: str
     alpha: float
 
 
@@ -141,10 +141,10 @@ def boxed(network, pair, part, learned, way, name):
     return sample.scores(network, weights[judged]), bits[judged]
 
 
-def shown(scores, bits, threshold, alpha):
+def shown(scores, bits, rule, alpha):
     """The columns that say what scores show."""
     found = estimators.epsilon_lower_bound(
-        scores, bits, delta=DELTA, threshold=threshold, alpha=alpha
+        scores, bits, delta=DELTA, rule=rule, alpha=alpha
     )
     return {
         "bound": found.epsilon,
@@ -212,9 +212,7 @@ def evaluated(
             scores = dpsub.distinguish(
                 part, network, by, protocol=how.protocol, progress=False
             )
-            found = shown(
-                scores.score, scores.bit, how.threshold, how.alpha
-            )
+            found = shown(scores.score, scores.bit, how.rule, how.alpha)
             if named["attack"] == "canary":
                 own = scores.score.values
             if how.protocol == "held_out":
@@ -228,7 +226,7 @@ def evaluated(
         for way, name in itertools.product(BOXED, ("ude", "ade")):
             how = WAYS[way]
             scores = boxed(network, pair, part, learned, way, name)
-            found = shown(*scores, how.threshold, how.alpha)
+            found = shown(*scores, how.rule, how.alpha)
             named = {"attack": name, "box": "black", "way": way}
             rows.append(usual | named | found)
     return pd.DataFrame(rows)

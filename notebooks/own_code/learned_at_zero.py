@@ -37,7 +37,7 @@ FIRST = final_attacks.WAYS["first version"]
 WAYS = {
     "first version": (FIRST, "ade"),
     "in sample, ranks": (
-        FIRST._replace(threshold="ranks", alpha=0.05),
+        FIRST._replace(rule="ranks", alpha=0.05),
         "ade",
     ),
     "second version": (final_attacks.WAYS["second version"], "fisher"),
@@ -85,7 +85,7 @@ def bounds_at_zero(seed, runs=256):
             judged.score,
             judged.bit,
             delta=DELTA,
-            threshold=way.threshold,
+            rule=way.rule,
             alpha=way.alpha,
         )
     return found

@@ -57,7 +57,7 @@ NAMES = {
 SCORE_NAMES = {"step_score": "every step", "score": "final model"}
 
 
-def bound_of_scores(scores, bits, method="gdp", centre=0.0):
+def bound_of_scores(scores, bits, claim="gdp", centre=0.0):
     """The lower bound on ε of an audit's scores (models, pairs).
 
     One pair in each training is judged as in `audit`, by ranks. Of several
@@ -68,10 +68,8 @@ def bound_of_scores(scores, bits, method="gdp", centre=0.0):
         return epsilon_lower_bound(
             scores[:, 0], bits[:, 0], delta=DELTA
         ).epsilon
-    shares = (1.0,) if method == "product" else SHARES
-    return bound_of_guesses(
-        guesses_of(scores, bits, shares, centre), method
-    )
+    shares = (1.0,) if claim == "product" else SHARES
+    return bound_of_guesses(guesses_of(scores, bits, shares, centre), claim)
 
 
 def guesses_of(scores, bits, shares=SHARES, centre=0.0):
@@ -80,10 +78,10 @@ def guesses_of(scores, bits, shares=SHARES, centre=0.0):
     return one_run_guesses(scores, bits, guesses=guesses, centre=centre)
 
 
-def bound_of_guesses(found, method="gdp"):
+def bound_of_guesses(found, claim="gdp"):
     """The lower bound on ε of guesses."""
     return one_run_epsilon_lower_bound(
-        *found, delta=DELTA, method=method
+        *found, delta=DELTA, claim=claim
     ).epsilon
 
 
@@ -139,20 +137,20 @@ def rows_of(seen, kind, pairs, seconds):
             "accuracy": round(float(seen.accuracy.mean()), 5),
             "seconds": round(seconds, 5),
         }
-        for method in ("gdp", "product"):
-            if method == "product" and (pairs == 1 or kind != "gradient"):
+        for claim in ("gdp", "product"):
+            if claim == "product" and (pairs == 1 or kind != "gradient"):
                 continue
             for count in counts.tolist():
                 if pairs == 1 and count < FEWEST:
                     continue
                 bounds = [
                     bound_of_scores(
-                        one[name].values, one.bit.values, method, centre
+                        one[name].values, one.bit.values, claim, centre
                     )
                     for one in groups(seen, count)
                 ]
                 bounds = np.round(bounds, 4).tolist()
-                row = {"method": method, "models": count, "bounds": bounds}
+                row = {"method": claim, "models": count, "bounds": bounds}
                 rows.append(common | row)
     return rows
 

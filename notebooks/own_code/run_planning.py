@@ -26,7 +26,7 @@ FILE = Path(__file__).with_name("assets") / "run_planning.json"
 # Claims of μ-GDP do not depend on it; claims of (ε, δ)-DP hardly do.
 DELTA = 1e-5
 POWER = 0.8
-METHODS = ("gdp", "dp")
+CLAIMS = ("gdp", "dp")
 ALPHAS = (0.1, 0.05, 0.01)
 # 50 to 500,000, both worlds together.
 RUNS = tuple(2 * round(25 * 10 ** (k / 4)) for k in range(17))
@@ -39,24 +39,24 @@ def stored():
     return json.loads(FILE.read_text())
 
 
-def ceiling(method, alpha, runs):
-    """`max_certifiable_epsilon`, for method "gdp" as a μ."""
+def ceiling(claim, alpha, runs):
+    """`max_certifiable_epsilon`, for claim "gdp" as a μ."""
     epsilon = max_certifiable_epsilon(
-        runs, delta=DELTA, method=method, alpha=alpha
+        runs, delta=DELTA, claim=claim, alpha=alpha
     )
-    return gdp_mu(epsilon, DELTA) if method == "gdp" else epsilon
+    return gdp_mu(epsilon, DELTA) if claim == "gdp" else epsilon
 
 
-def likely_bounds(method, alpha, runs):
+def likely_bounds(claim, alpha, runs):
     """For each μ, the bound that the rank test reaches in 80 % of audits.
 
     Half of the runs are in each world.
     """
-    claim = GDP(DELTA) if method == "gdp" else ApproximateDP(DELTA)
+    tested = GDP(DELTA) if claim == "gdp" else ApproximateDP(DELTA)
     half = runs // 2
-    ranks = sorted(fixed_ranks(claim, half).items())
+    ranks = sorted(fixed_ranks(tested, half).items())
     tests = [
-        refuted(claim, rank, share * alpha, half) for rank, share in ranks
+        refuted(tested, rank, share * alpha, half) for rank, share in ranks
     ]
     return [
         float(np.quantile(simulated(ranks, tests, half, mu), 1 - POWER))
@@ -141,7 +141,7 @@ def simulated(ranks, tests, half, mu):
 
 
 def row(setting):
-    """The stored numbers of one method, α and number of runs."""
+    """The stored numbers of one claim, α and number of runs."""
 
     def down(value):
         return math.floor(1e4 * value) / 1e4
@@ -151,10 +151,10 @@ def row(setting):
 
 
 def compute():
-    settings = list(product(METHODS, ALPHAS, RUNS))
+    settings = list(product(CLAIMS, ALPHAS, RUNS))
     with ProcessPoolExecutor() as pool:
         rows = list(tqdm(pool.map(row, settings), total=len(settings)))
-    axes = {"methods": METHODS, "alphas": ALPHAS, "runs": RUNS, "mus": MUS}
+    axes = {"methods": CLAIMS, "alphas": ALPHAS, "runs": RUNS, "mus": MUS}
     return axes | {"rows": rows}
 
 

@@ -253,8 +253,8 @@ def measured(result, *, converted=CONVERTED):
             training = step_tables.of_training(step, law, delta=DELTA)
             found[f"training_{name}"] = training
     if converted:
-        known = LowerBound(0.0, "gdp", "gdp", valid=False, of="step")
-        known = known.with_details(mu=max(found["mu"], 0.0))
+        mu = max(found["mu"], 0.0)
+        known = LowerBound(0.0, "gdp", "gdp", False, of="step", mu=mu)
         found["training_mu"] = step_tables.of_training(
             known, law, delta=DELTA
         )

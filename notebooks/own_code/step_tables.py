@@ -17,7 +17,7 @@ from dpsub import accounting, audits, figures
 from dpsub.estimators import epsilon_lower_bound, step_to_training
 
 DELTA = 1e-5
-# By the name of a row: method and threshold. The last five are the paper's.
+# By the name of a row: claim and rule. The last five are the paper's.
 ESTIMATORS = {
     "GDP, bets": ("gdp", "bets"),
     "GDP, ranks": ("gdp", "ranks"),
@@ -41,7 +41,7 @@ def training_law(result):
     if rate != 1:
         raise ValueError(
             f"result must have a canary rate of 1, got {rate}: below, use "
-            "epsilon_lower_bound(method='pld', sample_rate=canary_rate, "
+            "epsilon_lower_bound(claim='pld', sample_rate=canary_rate, "
             "steps=1, adjacency=…)"
         )
     names = ("sample_rate", "steps", "adjacency")
@@ -49,14 +49,14 @@ def training_law(result):
 
 
 def step_bound(result, way, *, delta, alpha=0.05):
-    """The bound on the ε of a step by a method and a threshold."""
-    method, threshold = way
+    """The bound on the ε of a step by a claim and a rule."""
+    claim, rule = way
     return epsilon_lower_bound(
         result.score,
         result.bit,
         delta=delta,
-        method=method,
-        threshold=threshold,
+        claim=claim,
+        rule=rule,
         alpha=alpha,
     )
 
@@ -67,7 +67,7 @@ def of_training(step, law, *, delta):
     if mu is None:
         some = step.epsilon > 0
         mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
-    gaussian = replace(step, method="gdp").with_details(mu=mu)
+    gaussian = replace(step, claim="gdp", mu=mu)
     return step_to_training(gaussian, delta=delta, **law).epsilon
 
 
@@ -133,7 +133,7 @@ def canary_steps(audited, *, delta, alpha=0.05):
             result.bit,
             delta=delta,
             alpha=alpha,
-            threshold="bets" if result.protocol == "coins" else "ranks",
+            rule="bets" if result.protocol == "coins" else "ranks",
         )
         training = step_to_training(step, delta=delta, **law)
         z, z_prime = (

@@ -42,8 +42,10 @@ class Cell:
     """One measurement: a way to bound ε, and audits of a known truth.
 
     Attributes:
-        method, threshold, delta, alpha: as in `epsilon_lower_bound`. The
-            threshold "fixed" is the choice of someone who knows the truth.
+        method, threshold: claim and rule, by the names of the table's
+            columns. The rule "fixed" is the choice of someone who knows the
+            truth.
+        delta, alpha: as in `epsilon_lower_bound`.
         runs: of one audit.
         truth: one of `known_truths`.
         audits: how many are simulated.
@@ -59,7 +61,7 @@ class Cell:
 
     @property
     def mechanism(self):
-        """The further arguments of method "pld"."""
+        """The further arguments of claim "pld"."""
         if self.method != "pld":
             return {}
         law = {"sample_rate": 1.0, "steps": 1}
@@ -84,11 +86,11 @@ def measure(cell, seed=0):
             "cell must have a truth with an epsilon > 0 at delta = "
             f"{cell.delta:g}, got {cell.truth}"
         )
-    threshold = cell.threshold
-    if threshold == "fixed":  # where both rates are equal
+    rule = cell.threshold
+    if rule == "fixed":  # where both rates are equal
         fpr = np.linspace(0.0, 1.0, 100_001)
         apart = np.abs(cell.truth.tradeoff(fpr) - fpr)
-        threshold = float(-ndtri(fpr[np.argmin(apart)]))
+        rule = float(-ndtri(fpr[np.argmin(apart)]))
     bounds = []
     for audit in range(cell.audits):
         own = np.random.SeedSequence(seed, spawn_key=(4, audit))
@@ -99,8 +101,8 @@ def measure(cell, seed=0):
                 strongest_scores(cell.truth, bits, rng),
                 bits,
                 delta=cell.delta,
-                method=cell.method,
-                threshold=threshold,
+                claim=cell.method,
+                rule=rule,
                 alpha=cell.alpha,
                 **cell.mechanism,
             )
@@ -122,7 +124,7 @@ def measure(cell, seed=0):
 
 
 def cells_of_runs():
-    """Each method where its assumption holds, then where "gdp" fails."""
+    """Each claim where its assumption holds, then where "gdp" fails."""
     sampled = SampledGaussian(1.0, 0.0625, 500)
     for mu in (0.5, 1.0, 2.0):
         noise = accounting.noise_multiplier(
@@ -132,31 +134,29 @@ def cells_of_runs():
             delta=DELTA,
             adjacency="substitute",
         )
-        for method in estimators.METHODS:
+        for claim in estimators.CLAIMS:
             truth = Gaussian(mu)
-            if method == "pld":
+            if claim == "pld":
                 truth = replace(sampled, noise_multiplier=noise)
-            for threshold in ("ranks", "split", "fixed", "best"):
-                if threshold == "ranks" and method not in estimators.EXACT:
+            for rule in ("ranks", "split", "fixed", "best"):
+                if rule == "ranks" and claim not in estimators.EXACT:
                     continue
                 for runs in RUNS:
-                    slow = runs > 5_000 or method == "pld"
+                    slow = runs > 5_000 or claim == "pld"
                     audits = 400 if slow else 1_000
-                    yield Cell(
-                        method, threshold, runs, truth, audits=audits
-                    )
+                    yield Cell(claim, rule, runs, truth, audits=audits)
     rare = SampledGaussian(0.6, 0.01, 50)
     # A threshold whose false-positive rate is far below δ.
     high = float(-ndtri(0.001))
-    for other, threshold, runs, delta in (
+    for other, rule, runs, delta in (
         (RandomizedResponse(1.0), "ranks", 5_000, DELTA),
         (SampledGaussian(1.0, 0.9, 1), "ranks", 5_000, DELTA),
         (rare, "ranks", 5_000, DELTA),
         (rare, high, 50_000, 0.05),
     ):
-        for method in ("gdp", "dp", "pld"):
-            if method != "pld" or isinstance(other, SampledGaussian):
-                yield Cell(method, threshold, runs, other, delta=delta)
+        for claim in ("gdp", "dp", "pld"):
+            if claim != "pld" or isinstance(other, SampledGaussian):
+                yield Cell(claim, rule, runs, other, delta=delta)
 
 
 def cells_of_steps():
@@ -165,20 +165,18 @@ def cells_of_steps():
     ways += (("dp", "best"), ("gdp", "bets"))
     for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0, 16.0):
         truth = Gaussian(accounting.gdp_mu(epsilon, DELTA))
-        for method, threshold in ways:
+        for claim, rule in ways:
             for count in OBSERVATIONS:
-                slow = threshold == "bets" or count == OBSERVATIONS[-1]
+                slow = rule == "bets" or count == OBSERVATIONS[-1]
                 audits = 100 if slow else 400
-                yield Cell(method, threshold, count, truth, audits=audits)
+                yield Cell(claim, rule, count, truth, audits=audits)
     for mu in (0.5, 1.0, 2.0):
-        for threshold in ("bets", "ranks"):
+        for rule in ("bets", "ranks"):
             for count in (1_000, 5_000, 20_000):
-                yield Cell(
-                    "gdp", threshold, count, Gaussian(mu), audits=100
-                )
+                yield Cell("gdp", rule, count, Gaussian(mu), audits=100)
     for past in (Gaussian(0.1), Drifting(0.1), SortedByLuck(0.1)):
-        for threshold in ("ranks", "bets"):
-            yield Cell("gdp", threshold, 640, past, audits=1_000)
+        for rule in ("ranks", "bets"):
+            yield Cell("gdp", rule, 640, past, audits=1_000)
 
 
 STUDIES = {"runs": cells_of_runs, "steps": cells_of_steps}

@@ -148,8 +148,8 @@ def test_a_references_scores_are_subtracted_and_the_bound_says_so(plain, pairs):
     found = bound(seen, delta=1e-5, rule=[2, 4])
     by_hand = one_run_guesses(seen.score, seen.bit, guesses=(2, 4), centre="median")
     assert found.epsilon == one_run_epsilon_lower_bound(*by_hand, delta=1e-5).epsilon
-    assert (found.scored, found.centre) == ("final model's score less a reference's", "median")
-    assert bound(plainly, delta=1e-5).scored == "final model's score"
+    assert (found.details["scored"], found.details["centre"]) == ("final model's score less a reference's", "median")
+    assert bound(plainly, delta=1e-5).details["scored"] == "final model's score"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -164,7 +164,8 @@ def test_a_reference_shows_coins_that_differences_between_records_hide(seed):
         with torch.no_grad():
             one.weight[1], one.weight[0] = 0, usual + coins
     shown = bound(private.scores(model, reference=reference), delta=1e-5)
-    assert shown.epsilon == one_run_epsilon_lower_bound(shown.guesses, shown.guesses, 200, delta=1e-5).epsilon > 4
+    guesses = shown.details["guesses"]
+    assert shown.epsilon == one_run_epsilon_lower_bound(guesses, guesses, 200, delta=1e-5).epsilon > 4
     assert bound(private.scores(model), delta=1e-5).epsilon < 1
 
 

@@ -93,7 +93,7 @@ def test_with_an_exact_proxy_the_bound_is_that_of_one_run():
     found = dpsub.bound(drawn.scores(of_release(labels)), delta=DELTA, rule=pairs)
     expected = one_run_epsilon_lower_bound(pairs, pairs, pairs, delta=DELTA)
     assert found.epsilon == expected.epsilon > 0
-    assert (found.valid, found.assumes, found.proxy, found.allowed) == (True, "proxy", "coins", 0)
+    assert (found.valid, found.assumes, found.details["proxy"], found.details["allowed"]) == (True, "proxy", "coins", 0)
     assert "assumes that labels follow the proxy 'coins', beside what 'gdp' assumes; valid" in str(found)
     wrong = dpsub.bound(drawn.scores(-of_release(labels)), delta=DELTA, rule=pairs)
     assert wrong.epsilon == 0
@@ -108,8 +108,8 @@ def test_the_tolerance_takes_right_guesses_and_a_tenth_of_alpha():
         (200 - allowed, pairs - allowed), (200, pairs), pairs, delta=DELTA, alpha=0.045
     )
     assert found.epsilon == expected.epsilon > 0
-    assert (found.allowed, found.tolerance, found.alpha) == (allowed, 0.05, 0.05)
-    assert found.correct == found.guesses
+    assert (found.details["allowed"], found.details["tolerance"], found.alpha) == (allowed, 0.05, 0.05)
+    assert found.details["correct"] == found.details["guesses"]
     assert "the proxy 'proxy' to within 0.05, beside" in str(found)
 
 

@@ -127,11 +127,11 @@ def test_steps_are_bet_on_by_default():
     task, model, pair = unused_column()
     found = audit_steps(task, model, pair, spec(1_500), **QUIET)
     bound = epsilon_lower_bound(found.score, found.bit, delta=1e-5)
-    assert bound == epsilon_lower_bound(found.score.values, found.bit.values, delta=1e-5, threshold="bets")
-    assert (bound.observations, bound.valid) == (1_500, True)
+    assert bound == epsilon_lower_bound(found.score.values, found.bit.values, delta=1e-5, rule="bets")
+    assert (bound.details["observations"], bound.valid) == (1_500, True)
     assert 1.6 < bound.mu < 2
     law = {"sample_rate": 1.0, "steps": 1, "adjacency": "substitute"}
-    assert epsilon_lower_bound(found.score, found.bit, delta=1e-5, method="pld", **law).noise_multiplier > 1
+    assert epsilon_lower_bound(found.score, found.bit, delta=1e-5, claim="pld", **law).noise_multiplier > 1
     few = audit_steps(task, model, pair, spec(64), **QUIET)
     assert "bets need more than 64 observations" in epsilon_lower_bound(few.score, few.bit, delta=1e-5).note
 

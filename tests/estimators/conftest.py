@@ -6,7 +6,7 @@ from dpsub.estimators import epsilon_lower_bound
 
 @pytest.fixture(scope="session")
 def sampled():
-    """What method "pld" is told of the training: one whose curves are quick to compute."""
+    """What claim "pld" is told of the training: one whose curves are quick to compute."""
     return {"sample_rate": 0.5, "steps": 10, "adjacency": "substitute"}
 
 
@@ -14,11 +14,9 @@ def sampled():
 def bounded(sampled):
     """`epsilon_lower_bound` at δ = 1e-5, with what "pld" needs."""
 
-    def bound(scores, bits, method="gdp", threshold="ranks", *, delta=1e-5, **options):
-        mechanism = sampled if method == "pld" else {}
-        return epsilon_lower_bound(
-            scores, bits, delta=delta, method=method, threshold=threshold, **mechanism, **options
-        )
+    def bound(scores, bits, claim="gdp", rule="ranks", *, delta=1e-5, **options):
+        mechanism = sampled if claim == "pld" else {}
+        return epsilon_lower_bound(scores, bits, delta=delta, claim=claim, rule=rule, **mechanism, **options)
 
     return bound
 

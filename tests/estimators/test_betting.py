@@ -28,9 +28,9 @@ def independent(rng, observations, mu):
 PASTS = [(Gaussian(1.0), 400), (Drifting(1.0), 400), (SortedByLuck(0.1), 640)]
 
 
-def refuted(truth, observations, threshold, audits, alpha):
+def refuted(truth, observations, rule, audits, alpha):
     """In how many audits of this truth it was refuted."""
-    return measure(Cell("gdp", threshold, observations, truth, audits=audits, alpha=alpha), seed=1)["wrong"]
+    return measure(Cell("gdp", rule, observations, truth, audits=audits, alpha=alpha), seed=1)["wrong"]
 
 
 @pytest.mark.slow
@@ -96,14 +96,14 @@ def test_ranks_break_their_promise_where_bets_keep_it():
 )
 def test_bets_find_most_of_the_truth(mu, observations, least):
     rng = np.random.default_rng(2)
-    bounds = [epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, threshold="bets") for _ in range(8)]
+    bounds = [epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, rule="bets") for _ in range(8)]
     assert np.mean([bound.mu for bound in bounds]) > least * mu
 
 
 @pytest.mark.slow
 def test_bets_find_nearly_all_with_20_000_observations():
     rng = np.random.default_rng(2)
-    bounds = [epsilon_lower_bound(*independent(rng, 20_000, 1), delta=DELTA, threshold="bets") for _ in range(6)]
+    bounds = [epsilon_lower_bound(*independent(rng, 20_000, 1), delta=DELTA, rule="bets") for _ in range(6)]
     assert np.mean([bound.mu for bound in bounds]) > 0.92
 
 
@@ -155,53 +155,54 @@ def test_bets_know_only_the_past():
 
 def test_one_may_stop_when_the_bound_is_reached(bounded):
     scores, bits = independent(np.random.default_rng(5), 800, 1.0)
-    bound = bounded(scores, bits, threshold="bets")
-    assert (bound.observations, bound.valid, bound.threshold) == (800, True, None)
-    assert FIRST < bound.reached < 800
-    stopped = bounded(scores[: bound.reached], bits[: bound.reached], threshold="bets")
+    bound = bounded(scores, bits, rule="bets")
+    assert (bound.details["observations"], bound.valid, bound.details.get("threshold")) == (800, True, None)
+    reached = bound.details["reached"]
+    assert FIRST < reached < 800
+    stopped = bounded(scores[:reached], bits[:reached], rule="bets")
     assert stopped.epsilon == bound.epsilon
-    assert bounded(scores[: bound.reached - 1], bits[: bound.reached - 1], threshold="bets").epsilon < bound.epsilon
+    assert bounded(scores[: reached - 1], bits[: reached - 1], rule="bets").epsilon < bound.epsilon
 
 
 def test_bounds_never_fall_as_observations_come_in(bounded):
     scores, bits = independent(np.random.default_rng(6), 600, 1.5)
-    found = [bounded(scores[:seen], bits[:seen], threshold="bets").mu for seen in range(100, 601, 100)]
+    found = [bounded(scores[:seen], bits[:seen], rule="bets").mu for seen in range(100, 601, 100)]
     assert found == sorted(found)
     assert found[-1] > found[0]
 
 
 def test_the_note_says_what_bets_rest_on(bounded):
     scores, bits = independent(np.random.default_rng(7), 800, 1.0)
-    note = bounded(scores, bits, threshold="bets").note
+    note = bounded(scores, bits, rule="bets").note
     for part in ("depend on the past", "whenever one stops", "one observation", "fair coin", "order"):
         assert part in note
 
 
 def test_order_matters(bounded):
     scores, bits = independent(np.random.default_rng(8), 800, 1.0)
-    assert bounded(scores, bits, threshold="bets").mu != bounded(scores[::-1], bits[::-1], threshold="bets").mu
+    assert bounded(scores, bits, rule="bets").mu != bounded(scores[::-1], bits[::-1], rule="bets").mu
 
 
 def test_what_bets_cannot_use_is_named(bounded):
     bits = np.arange(FIRST) // 2 % 2
-    few = bounded(1.0 - bits, bits, threshold="bets")
-    assert (few.epsilon, few.reached) == (0, None)
+    few = bounded(1.0 - bits, bits, rule="bets")
+    assert (few.epsilon, "reached" in few.details) == (0, False)
     assert few.note == "bets need more than 64 observations, which they learn from, got 64"
     bits = np.arange(1_000) % 5 == 0
-    with pytest.raises(ValueError, match="bits must be those of a fair coin for threshold 'bets', got 800 of 1,000"):
-        bounded(1.0 - bits, bits, threshold="bets")
+    with pytest.raises(ValueError, match="bits must be those of a fair coin for rule 'bets', got 800 of 1,000"):
+        bounded(1.0 - bits, bits, rule="bets")
     bits = np.arange(1_000) >= 500
-    with pytest.raises(ValueError, match="bits must be tossed anew .* for threshold 'bets', got 1 changes in 1,000"):
-        bounded(1.0 - bits, bits, threshold="bets")
-    with pytest.raises(ValueError, match="'bets' goes with the methods 'gdp', 'dp', 'pld', got 'katz'"):
+    with pytest.raises(ValueError, match="bits must be tossed anew .* for rule 'bets', got 1 changes in 1,000"):
+        bounded(1.0 - bits, bits, rule="bets")
+    with pytest.raises(ValueError, match="'bets' goes with the claims 'gdp', 'dp', 'pld', got 'katz'"):
         bounded([0.1, 0.2], [0, 1], "katz", "bets")
-    with pytest.raises(ValueError, match="runs must be at most 1e\\+06 for threshold 'bets', got 2000000"):
-        max_certifiable_epsilon(2_000_000, delta=DELTA, threshold="bets")
+    with pytest.raises(ValueError, match="runs must be at most 1e\\+06 for rule 'bets', got 2000000"):
+        max_certifiable_epsilon(2_000_000, delta=DELTA, rule="bets")
 
 
 def test_full_batch_claims_about_noise_are_those_of_gdp(bounded):
     scores, bits = independent(np.random.default_rng(9), 600, 1.0)
     full = {"sample_rate": 1.0, "steps": 1, "adjacency": "substitute"}
-    pld = epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", threshold="bets", **full)
-    assert pld.noise_multiplier == pytest.approx(2 / bounded(scores, bits, threshold="bets").mu)
-    assert bounded(scores[:, None], bits, threshold="bets")[0].epsilon == pytest.approx(pld.epsilon)
+    pld = epsilon_lower_bound(scores, bits, delta=DELTA, claim="pld", rule="bets", **full)
+    assert pld.noise_multiplier == pytest.approx(2 / bounded(scores, bits, rule="bets").mu)
+    assert bounded(scores[:, None], bits, rule="bets")[0].epsilon == pytest.approx(pld.epsilon)

@@ -18,36 +18,36 @@ DELTA = 1e-5
 def test_the_mechanisms_own_curve_at_known_points(worlds, adjacency, expected):
     mechanism = {"sample_rate": 0.0625, "steps": 500, "adjacency": adjacency}
     scores, bits = worlds(3_000, 25_000, 12_000, 25_000)
-    bound = epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", threshold=0.5, **mechanism)
+    bound = epsilon_lower_bound(scores, bits, delta=DELTA, claim="pld", rule=0.5, **mechanism)
     assert bound.epsilon == pytest.approx(expected, abs=2e-3)
     assert (bound.assumes, bound.valid, bound.mu) == ("mechanism", True, None)
     exact = accounting.epsilon(noise_multiplier=bound.noise_multiplier, delta=DELTA, **mechanism)
     assert bound.epsilon <= exact <= bound.epsilon + 5e-3
-    fnr = accounting.tradeoff(bound.fpr_upper, noise_multiplier=bound.noise_multiplier, **mechanism)
-    assert fnr == pytest.approx(bound.fnr_upper, abs=5e-5)
+    fnr = accounting.tradeoff(bound.details["fpr_upper"], noise_multiplier=bound.noise_multiplier, **mechanism)
+    assert fnr == pytest.approx(bound.details["fnr_upper"], abs=5e-5)
 
 
-@pytest.mark.parametrize("threshold", ["ranks", "best", 0.5])
-def test_at_full_batch_the_mechanisms_curve_is_the_gaussian_one(bounded, gaussian_scores, threshold):
+@pytest.mark.parametrize("rule", ["ranks", "best", 0.5])
+def test_at_full_batch_the_mechanisms_curve_is_the_gaussian_one(bounded, gaussian_scores, rule):
     scores, bits = gaussian_scores(20, 2_000, 1.0)
     mechanism = {"sample_rate": 1, "steps": 40, "adjacency": "substitute"}
-    gaussian = bounded(scores, bits, "gdp", threshold)
-    own = epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", threshold=threshold, **mechanism)
+    gaussian = bounded(scores, bits, "gdp", rule)
+    own = epsilon_lower_bound(scores, bits, delta=DELTA, claim="pld", rule=rule, **mechanism)
     assert own.epsilon == pytest.approx(gaussian.epsilon, abs=1e-6)
-    assert own.threshold == gaussian.threshold
+    assert own.details == gaussian.details
     assert own.noise_multiplier == pytest.approx(2 * math.sqrt(40) / gaussian.mu)
 
 
 def test_errors_that_no_noise_of_the_mechanism_explains_are_doubted(worlds):
     mechanism = {"sample_rate": 0.9, "steps": 1, "adjacency": "substitute"}
-    bound = epsilon_lower_bound(*worlds(0, 2_000, 0, 2_000), delta=DELTA, method="pld", threshold=0.5, **mechanism)
+    bound = epsilon_lower_bound(*worlds(0, 2_000, 0, 2_000), delta=DELTA, claim="pld", rule=0.5, **mechanism)
     assert bound.note.startswith("refuted at every noise_multiplier down to 0.2: check sample_rate")
     assert bound.epsilon == pytest.approx(accounting.epsilon(noise_multiplier=0.2, delta=DELTA, **mechanism), rel=1e-3)
 
 
 def test_noise_beyond_all_accounting_is_no_leak(gaussian_scores):
     scores, bits = gaussian_scores(17, 100_000, 0.02)
-    mechanism = {"delta": DELTA, "method": "pld", "steps": 10**9, "adjacency": "substitute"}
+    mechanism = {"delta": DELTA, "claim": "pld", "steps": 10**9, "adjacency": "substitute"}
     full = epsilon_lower_bound(scores, bits, sample_rate=1.0, **mechanism)
     assert full.epsilon == pytest.approx(epsilon_lower_bound(scores, bits, delta=DELTA).epsilon, abs=1e-9)
     assert MechanismDP(DELTA, 0.5, 10**6, "substitute").epsilon(1e-3) == 0
@@ -105,14 +105,14 @@ def test_no_claim_is_above_the_certified_curve(law, q, steps, sigma):
 
 
 SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
-SAMPLED = {"method": "pld", "sample_rate": 0.0625, "steps": 500, "adjacency": "substitute"}
+SAMPLED = {"claim": "pld", "sample_rate": 0.0625, "steps": 500, "adjacency": "substitute"}
 
 
 def test_pld_takes_the_steps_at_which_the_scores_were_observed():
     rng = np.random.default_rng(16)
     bits = rng.integers(0, 2, 600)
     scores = rng.normal(size=(600, 2)) + np.outer(bits == 0, [1.0, 1.5])
-    mechanism = {"delta": 1e-5, "method": "pld", "sample_rate": 0.5, "adjacency": "substitute"}
+    mechanism = {"delta": 1e-5, "claim": "pld", "sample_rate": 0.5, "adjacency": "substitute"}
     both = epsilon_lower_bound(scores, bits, steps=[10, 20], **mechanism)
     assert both == [epsilon_lower_bound(scores[:, i], bits, steps=10 * (i + 1), **mechanism) for i in range(2)]
     assert both[0] != epsilon_lower_bound(scores[:, 0], bits, steps=20, **mechanism)
@@ -121,8 +121,8 @@ def test_pld_takes_the_steps_at_which_the_scores_were_observed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample_rate": 0.1}, "sample_rate.* for method 'pld'.*, got method 'gdp'"),
-        ({"method": "pld", "steps": 3}, "'pld' needs .* got them without adjacency, sample_rate"),
+        ({"sample_rate": 0.1}, "sample_rate.* for claim 'pld'.*, got claim 'gdp'"),
+        ({"claim": "pld", "steps": 3}, "'pld' needs .* got them without adjacency, sample_rate"),
         ({**SAMPLED, "steps": [1, 2]}, "one entry for each of the 1 columns .* got 2"),
         ({**SAMPLED, "adjacency": "swap"}, "adjacency must be one of .* got 'swap'"),
         ({**SAMPLED, "sample_rate": 1.5}, "sample_rate must be > 0 and <= 1, got 1.5"),

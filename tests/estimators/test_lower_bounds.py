@@ -5,19 +5,19 @@ import pytest
 from scipy.stats import binom
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
-from dpsub.estimators import EXACT, METHODS, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators import CLAIMS, EXACT, epsilon_lower_bound, max_certifiable_epsilon
 
 DELTA = 1e-5
-PAIRS = [(method, threshold) for method in METHODS for threshold in ("split", "best", 0.5)]
-PAIRS += [(method, rule) for method in EXACT for rule in ("ranks", "bets")]
-# By default every method at one threshold, every rule with one method, and the two pairs that are special below.
+PAIRS = [(claim, rule) for claim in CLAIMS for rule in ("split", "best", 0.5)]
+PAIRS += [(claim, rule) for claim in EXACT for rule in ("ranks", "bets")]
+# By default every claim at one threshold, every rule with one claim, and the two pairs that are special below.
 USUAL = [pair for pair in PAIRS if pair[1] == 0.5 or pair[0] == "gdp" or pair in (("pld", "ranks"), ("katz", "split"))]
 PAIRS = [pytest.param(*pair, marks=[] if pair in USUAL else pytest.mark.slow) for pair in PAIRS]
 
 
 # Made by an independent implementation: Clopper–Pearson at alpha / 2 for each rate.
 @pytest.mark.parametrize(
-    ("method", "counts", "expected"),
+    ("claim", "counts", "expected"),
     [
         ("dp", (30, 1250, 900, 1250), 2.01334085),
         ("gdp", (100, 1250, 400, 1250), 8.17679359),
@@ -28,62 +28,62 @@ PAIRS = [pytest.param(*pair, marks=[] if pair in USUAL else pytest.mark.slow) fo
         ("katz", (100, 1250, 400, 1250), 1.94826518),
     ],
 )
-def test_fixed_threshold_at_known_points(bounded, worlds, method, counts, expected):
-    bound = bounded(*worlds(*counts), method, 0.5)
+def test_fixed_threshold_at_known_points(bounded, worlds, claim, counts, expected):
+    bound = bounded(*worlds(*counts), claim, 0.5)
     assert bound.epsilon == pytest.approx(expected, abs=1e-6)
-    assert (bound.threshold, bound.valid) == (0.5, method in ("gdp", "dp"))
-    assert bound.assumes == ("gdp" if "gdp" in method else "none")
-    assert (bound.mu is None) == ("gdp" not in method)
+    assert (bound.details.get("threshold"), bound.valid) == (0.5, claim in ("gdp", "dp"))
+    assert bound.assumes == ("gdp" if "gdp" in claim else "none")
+    assert (bound.mu is None) == ("gdp" not in claim)
 
 
-@pytest.mark.parametrize(("method", "threshold"), PAIRS)
+@pytest.mark.parametrize(("claim", "rule"), PAIRS)
 class TestDegenerateScores:
-    def test_monotone_changes_of_the_score_change_nothing(self, bounded, gaussian_scores, method, threshold):
+    def test_monotone_changes_of_the_score_change_nothing(self, bounded, gaussian_scores, claim, rule):
         scores, bits = gaussian_scores(7, 600, 1.0)
-        cubed = bounded(scores**3, bits, method, 0.125 if threshold == 0.5 else threshold)
-        assert bounded(scores, bits, method, threshold).epsilon == cubed.epsilon > 0
+        cubed = bounded(scores**3, bits, claim, 0.125 if rule == 0.5 else rule)
+        assert bounded(scores, bits, claim, rule).epsilon == cubed.epsilon > 0
 
-    def test_a_perfect_attack_reaches_the_ceiling_and_no_more(self, bounded, sampled, method, threshold):
+    def test_a_perfect_attack_reaches_the_ceiling_and_no_more(self, bounded, sampled, claim, rule):
         bits = np.arange(1_000) // 2 % 2
-        mechanism = sampled if method == "pld" else {}
-        ceiling = max_certifiable_epsilon(1_000, delta=DELTA, method=method, threshold=threshold, **mechanism)
-        perfect = bounded(1.0 - bits, bits, method, threshold).epsilon
+        mechanism = sampled if claim == "pld" else {}
+        ceiling = max_certifiable_epsilon(1_000, delta=DELTA, claim=claim, rule=rule, **mechanism)
+        perfect = bounded(1.0 - bits, bits, claim, rule).epsilon
         assert ceiling > 2
-        assert perfect == (0 if method == "katz" else pytest.approx(ceiling))  # no errors, no ratio of errors
+        assert perfect == (0 if claim == "katz" else pytest.approx(ceiling))  # no errors, no ratio of errors
 
-    def test_constant_scores_say_nothing_and_why(self, bounded, method, threshold):
+    def test_constant_scores_say_nothing_and_why(self, bounded, claim, rule):
         bits = np.arange(200) // 2 % 2
-        bound = bounded(np.zeros(200), bits, method, threshold)
+        bound = bounded(np.zeros(200), bits, claim, rule)
         assert bound.epsilon == 0
-        assert bound.mu == (0 if "gdp" in method else None)
+        assert bound.mu == (0 if "gdp" in claim else None)
         assert bound.note.startswith("all scores are equal")
 
-    def test_scores_that_point_the_wrong_way_say_nothing_and_why(self, bounded, gaussian_scores, method, threshold):
+    def test_scores_that_point_the_wrong_way_say_nothing_and_why(self, bounded, gaussian_scores, claim, rule):
         scores, bits = gaussian_scores(8, 600, 1.0)
-        bound = bounded(-scores, bits, method, threshold)
+        bound = bounded(-scores, bits, claim, rule)
         assert bound.epsilon == 0
         assert bound.note.startswith("the scores seem to speak the other way round: bit 0 is z")
         assert "higher scores must speak for z" in bound.note
 
-    def test_scores_that_say_nothing_do_not_seem_the_wrong_way_round(self, bounded, method, threshold):
+    def test_scores_that_say_nothing_do_not_seem_the_wrong_way_round(self, bounded, claim, rule):
         bits = np.arange(600) // 2 % 2
-        bound = bounded(np.arange(600) // 4 % 2, bits, method, threshold)  # as often 1 in either world
+        bound = bounded(np.arange(600) // 4 % 2, bits, claim, rule)  # as often 1 in either world
         assert bound.epsilon == 0
-        assert ("the attack is too weak" if method != "katz" else "ratio") in bound.note
+        assert ("the attack is too weak" if claim != "katz" else "ratio") in bound.note
 
-    def test_infinite_scores_are_extreme_but_ordered(self, bounded, method, threshold):
+    def test_infinite_scores_are_extreme_but_ordered(self, bounded, claim, rule):
         bits = np.arange(400) // 2 % 2
         scores = np.where(np.arange(400) == 1, 0.0, np.where(bits == 0, np.inf, -np.inf))
-        found = bounded(scores, bits, method, threshold).epsilon
-        assert found == bounded(np.clip(scores, -10, 10), bits, method, threshold).epsilon
-        if (method, threshold) == ("katz", "split"):
+        found = bounded(scores, bits, claim, rule).epsilon
+        assert found == bounded(np.clip(scores, -10, 10), bits, claim, rule).epsilon
+        if (claim, rule) == ("katz", "split"):
             assert found == 0  # its half of the runs to judge by has no error to take a ratio of
         else:
             assert found > 2
 
-    def test_more_confidence_costs(self, bounded, gaussian_scores, method, threshold):
+    def test_more_confidence_costs(self, bounded, gaussian_scores, claim, rule):
         scores, bits = gaussian_scores(10, 2_000, 2.0)
-        sure, surer = (bounded(scores, bits, method, threshold, alpha=alpha).epsilon for alpha in (0.05, 0.001))
+        sure, surer = (bounded(scores, bits, claim, rule, alpha=alpha).epsilon for alpha in (0.05, 0.001))
         assert 0 < surer < sure
 
 
@@ -101,19 +101,19 @@ def test_a_delta_that_so_few_runs_cannot_resolve_is_named():
     assert bound.epsilon == 0
     assert bound.note.endswith("delta = 0.9")
     assert "refuted" in bound.note
-    bound = epsilon_lower_bound(1.0 - bits, bits, delta=0.9, method="dp")
+    bound = epsilon_lower_bound(1.0 - bits, bits, delta=0.9, claim="dp")
     assert bound.note == "40 runs cannot show an epsilon at delta = 0.9, however good the attack"
     weak = epsilon_lower_bound(np.arange(40.0), bits, delta=DELTA)
     assert weak.note == "the scores refute no claim: the attack is too weak, or the runs are too few"
 
 
-@pytest.mark.parametrize(("method", "threshold"), PAIRS)
-def test_only_exact_methods_under_rules_that_do_not_look_are_valid(bounded, gaussian_scores, method, threshold):
-    bound = bounded(*gaussian_scores(15, 200, 1.0), method, threshold)
-    assert bound.valid == (method in ("gdp", "dp", "pld") and threshold != "best")
-    assert bound.assumes == {"gdp": "gdp", "bayes_gdp": "gdp", "pld": "mechanism"}.get(method, "none")
-    assert (bound.fpr_upper is None) == (bound.fnr_upper is None) == (threshold in ("ranks", "bets"))
-    assert (bound.noise_multiplier is None) == (method != "pld")
+@pytest.mark.parametrize(("claim", "rule"), PAIRS)
+def test_only_exact_claims_under_rules_that_do_not_look_are_valid(bounded, gaussian_scores, claim, rule):
+    bound = bounded(*gaussian_scores(15, 200, 1.0), claim, rule)
+    assert bound.valid == (claim in ("gdp", "dp", "pld") and rule != "best")
+    assert bound.assumes == {"gdp": "gdp", "bayes_gdp": "gdp", "pld": "mechanism"}.get(claim, "none")
+    assert ({"fpr_upper", "fnr_upper"} <= bound.details.keys()) == (rule not in ("ranks", "bets"))
+    assert (bound.noise_multiplier is None) == (claim != "pld")
 
 
 def test_steps_give_one_bound_each_and_share_alpha_only_when_asked():
@@ -129,33 +129,29 @@ def test_steps_give_one_bound_each_and_share_alpha_only_when_asked():
 # Audits whose truth is known. The count of overshoots is below the bound asserted with probability 0.999. At a quarter
 # a few audits tell an alpha that is off by a factor of 2, which at 5 % takes many.
 @pytest.mark.parametrize(
-    ("method", "threshold", "runs", "audits", "alpha"),
+    ("claim", "rule", "runs", "audits", "alpha"),
     [
         ("gdp", "ranks", 1_000, 100, 0.25),
         ("gdp", "split", 500, 1_000, 0.05),
         ("gdp", 0.5, 500, 1_000, 0.05),
         ("dp", "ranks", 500, 100, 0.25),
         *(
-            pytest.param(method, threshold, runs, 1_000, 0.05, marks=pytest.mark.slow)
-            for method, threshold in (("gdp", "ranks"), ("gdp", "split"), ("gdp", 0.5), ("dp", "ranks"))
+            pytest.param(claim, rule, runs, 1_000, 0.05, marks=pytest.mark.slow)
+            for claim, rule in (("gdp", "ranks"), ("gdp", "split"), ("gdp", 0.5), ("dp", "ranks"))
             for runs in (500, 2_500)
-            if runs == 2_500 or threshold == "ranks"
+            if runs == 2_500 or rule == "ranks"
         ),
     ],
 )
-def test_valid_bounds_exceed_the_truth_in_at_most_alpha_of_audits(
-    gaussian_scores, method, threshold, runs, audits, alpha
-):
+def test_valid_bounds_exceed_the_truth_in_at_most_alpha_of_audits(gaussian_scores, claim, rule, runs, audits, alpha):
     truth = gdp_epsilon(1.0, DELTA)
     rng = np.random.default_rng(11)
     bounds = [
-        epsilon_lower_bound(
-            *gaussian_scores(rng, runs, 1.0), delta=DELTA, method=method, threshold=threshold, alpha=alpha
-        ).epsilon
+        epsilon_lower_bound(*gaussian_scores(rng, runs, 1.0), delta=DELTA, claim=claim, rule=rule, alpha=alpha).epsilon
         for _ in range(audits)
     ]
     assert sum(bound > truth for bound in bounds) <= binom.ppf(0.999, audits, alpha)
-    assert np.mean(bounds) > {"gdp": 0.25, "dp": 0.1}[method] * truth
+    assert np.mean(bounds) > {"gdp": 0.25, "dp": 0.1}[claim] * truth
 
 
 @pytest.mark.slow
@@ -166,16 +162,16 @@ def test_the_papers_rule_breaks_its_promise_at_50_000_runs(gaussian_scores):
     for _ in range(400):
         scores, bits = gaussian_scores(rng, 50_000, 1.0)
         for rule in exceeded:
-            exceeded[rule] += epsilon_lower_bound(scores, bits, delta=DELTA, threshold=rule).epsilon > truth
+            exceeded[rule] += epsilon_lower_bound(scores, bits, delta=DELTA, rule=rule).epsilon > truth
     assert exceeded["ranks"] <= binom.ppf(0.999, 400, 0.05)
     assert exceeded["best"] > binom.ppf(0.999, 400, 0.05)
 
 
 def test_ceiling_at_known_points():
-    assert max_certifiable_epsilon(256, delta=DELTA, threshold="best") == pytest.approx(22.83457462, abs=1e-6)
+    assert max_certifiable_epsilon(256, delta=DELTA, rule="best") == pytest.approx(22.83457462, abs=1e-6)
     assert max_certifiable_epsilon(256, delta=DELTA) < max_certifiable_epsilon(2_560, delta=DELTA)
-    assert max_certifiable_epsilon(1_000, delta=DELTA, threshold=7.0) == max_certifiable_epsilon(
-        1_000, delta=DELTA, threshold="best"
+    assert max_certifiable_epsilon(1_000, delta=DELTA, rule=7.0) == max_certifiable_epsilon(
+        1_000, delta=DELTA, rule="best"
     )
 
 
@@ -193,15 +189,15 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
     [
         ({"delta": 0.0}, "delta must be > 0 and < 1, got 0.0"),
         ({"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5, got 0.5"),
-        ({"method": "rdp"}, "method must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
-        ({"method": "gaussian"}, "got 'gaussian': did you mean 'gdp'"),
-        ({"method": "PLD"}, "got 'PLD': did you mean 'pld'"),
-        ({"threshold": "rank"}, "got 'rank': did you mean 'ranks'"),
-        ({"threshold": "betting"}, "got 'betting': did you mean 'bets'"),
-        ({"method": "katz"}, "'ranks' goes with the methods 'gdp', 'dp', 'pld', got 'katz'"),
-        ({"threshold": "median"}, "threshold must be one of 'ranks', 'bets', 'split', 'best', 'folds' or a number"),
-        ({"threshold": np.array([0.5, 0.6])}, "threshold must be a finite number, got array"),
-        ({"threshold": "split"}, 'threshold "split" needs runs of both worlds'),
+        ({"claim": "rdp"}, "claim must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
+        ({"claim": "gaussian"}, "got 'gaussian': did you mean 'gdp'"),
+        ({"claim": "PLD"}, "got 'PLD': did you mean 'pld'"),
+        ({"rule": "rank"}, "got 'rank': did you mean 'ranks'"),
+        ({"rule": "betting"}, "got 'betting': did you mean 'bets'"),
+        ({"claim": "katz"}, "'ranks' goes with the claims 'gdp', 'dp', 'pld', got 'katz'"),
+        ({"rule": "median"}, "rule must be one of 'ranks', 'bets', 'split', 'best', 'folds' or a number"),
+        ({"rule": np.array([0.5, 0.6])}, "rule must be a finite number, got array"),
+        ({"rule": "split"}, 'rule "split" needs runs of both worlds'),
         ({"simultaneous": "no"}, "simultaneous must be True or False, got 'no'"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_mark_stays_on_every_road(road, mark, note, tmp_path):
 @pytest.mark.parametrize("road", [name for name in ROADS if name != "concatenated"])
 def test_folds_stay_on_every_road(road, tmp_path):
     marked = scores().assign_coords(fold=("run", np.arange(RUNS) // 60))
-    bounds = epsilon_lower_bound(*ROADS[road](marked, tmp_path), delta=DELTA, threshold="ranks")
+    bounds = epsilon_lower_bound(*ROADS[road](marked, tmp_path), delta=DELTA, rule="ranks")
     assert not any(bound.valid for bound in np.atleast_1d(bounds))
 
 
@@ -108,7 +108,7 @@ def test_findings_of_an_audit_judge_by_its_marks():
         findings.last_step([marked], delta=DELTA)
     folds = scores().assign_coords(fold=("run", np.arange(RUNS) % 2))
     [[bound]] = findings.bounds(folds, delta=DELTA)
-    assert bound == epsilon_lower_bound(folds.score, folds.bit, delta=DELTA, threshold="folds")
+    assert bound == epsilon_lower_bound(folds.score, folds.bit, delta=DELTA, rule="folds")
     assert bound.valid
 
 
@@ -138,22 +138,22 @@ def test_worlds_that_are_not_tossed_anew_are_never_bet_on():
     assert not by_default.valid
     assert "steps share their world" in by_default.note
     for scores_, bits in ((found.score, found.bit), (found.score.values, found.bit), (found.score, found.bit.values)):
-        with pytest.raises(ValueError, match="scores must be of worlds tossed anew at each step for threshold 'bets'"):
-            epsilon_lower_bound(scores_, bits, delta=DELTA, threshold="bets")
+        with pytest.raises(ValueError, match="scores must be of worlds tossed anew at each step for rule 'bets'"):
+            epsilon_lower_bound(scores_, bits, delta=DELTA, rule="bets")
     tossed = steps("coins")
     assert "same_world" not in tossed.coords
     assert epsilon_lower_bound(tossed.score, tossed.bit, delta=DELTA).valid
 
 
-@pytest.mark.parametrize("threshold", ["ranks", "split", "best", 0.0])
-@pytest.mark.parametrize("method", ["gdp", "dp"])
-def test_only_bets_are_valid_for_observations_of_steps(method, threshold):
+@pytest.mark.parametrize("rule", ["ranks", "split", "best", 0.0])
+@pytest.mark.parametrize("claim", ["gdp", "dp"])
+def test_only_bets_are_valid_for_observations_of_steps(claim, rule):
     found = steps("coins")
-    options = {"delta": DELTA, "method": method, "threshold": threshold}
+    options = {"delta": DELTA, "claim": claim, "rule": rule}
     bound = epsilon_lower_bound(found.score, found.bit, **options)
     assert not bound.valid
-    assert bound.note.endswith("observations of one training depend on each other, which only threshold 'bets' allows")
-    assert epsilon_lower_bound(found.score.values, found.bit.values, **options).valid == (threshold != "best")
+    assert bound.note.endswith("observations of one training depend on each other, which only rule 'bets' allows")
+    assert epsilon_lower_bound(found.score.values, found.bit.values, **options).valid == (rule != "best")
 
 
 def one_training(pairs=40):
@@ -198,7 +198,7 @@ def test_a_bound_knows_what_it_is_of():
     runs = scores()
     bare = runs.score.values, runs.bit.values
     found = {
-        "step": [step, epsilon_lower_bound(*bare, delta=DELTA, threshold="bets")],
+        "step": [step, epsilon_lower_bound(*bare, delta=DELTA, rule="bets")],
         "training": [
             training,
             epsilon_lower_bound(runs.score, runs.bit, delta=DELTA),

@@ -133,7 +133,7 @@ NORMAL = NormalDist()
 
 
 def test_values_of_an_independent_implementation():
-    of_odds = one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, method="dp")
+    of_odds = one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, claim="dp")
     assert of_odds.epsilon == pytest.approx(0.67298466, abs=1e-5)  # Steinke et al. print 0.673
     bound = one_run_epsilon_lower_bound(95, 100, 1_000, delta=DELTA)
     assert bound.mu == pytest.approx(0.78681181, abs=1e-5)
@@ -153,9 +153,9 @@ def test_published_bounds_from_idealised_canaries(mu, gdp, dp):
     best = {"gdp": [], "dp": []}
     for _ in range(4):
         right = right_of_gaussians(rng, 100_000, mu)
-        for method, found in best.items():
+        for claim, found in best.items():
             tried = (
-                one_run_epsilon_lower_bound(int(right[r - 1]), r, 100_000, delta=DELTA, method=method).epsilon
+                one_run_epsilon_lower_bound(int(right[r - 1]), r, 100_000, delta=DELTA, claim=claim).epsilon
                 for r in numbers.tolist()
             )
             found.append(max(tried))
@@ -167,7 +167,7 @@ def test_published_bounds_from_idealised_canaries(mu, gdp, dp):
 def test_published_bounds_from_independent_guesses(pairs, published):
     """Xiang et al.: μ = 1, so ε = 4.377."""
     right = np.random.default_rng(0).binomial(pairs, NORMAL.cdf(0.5), 100).tolist()
-    found = [one_run_epsilon_lower_bound(v, pairs, pairs, delta=DELTA, method="product").epsilon for v in right]
+    found = [one_run_epsilon_lower_bound(v, pairs, pairs, delta=DELTA, claim="product").epsilon for v in right]
     assert np.mean(found) == pytest.approx(published, rel=0.03)
 
 
@@ -210,14 +210,14 @@ MECHANISMS = {
 }
 
 
-def fewest_wrong(method, truth, guesses, pairs, alpha, candidates=2):
+def fewest_wrong(claim, truth, guesses, pairs, alpha, candidates=2):
     """The fewest right guesses whose bound exceeds the truth; more than all guesses if none does."""
 
     def wrong(correct):
         bound = one_run_epsilon_lower_bound(
-            correct, guesses, pairs, delta=DELTA, method=method, alpha=alpha, candidates=candidates
+            correct, guesses, pairs, delta=DELTA, claim=claim, alpha=alpha, candidates=candidates
         )
-        return bound.epsilon > truth["epsilon"] if method == "dp" else bound.mu > truth["mu"]
+        return bound.epsilon > truth["epsilon"] if claim == "dp" else bound.mu > truth["mu"]
 
     low, high = 0, guesses + 1
     while low < high:
@@ -226,23 +226,23 @@ def fewest_wrong(method, truth, guesses, pairs, alpha, candidates=2):
     return low
 
 
-def share_wrong(mechanism, method, pairs, fraction, alpha, audits, seed=0):
+def share_wrong(mechanism, claim, pairs, fraction, alpha, audits, seed=0):
     draw, truth = MECHANISMS[mechanism]
     guesses = round(fraction * pairs)
     right = draw(np.random.default_rng(seed), pairs, guesses, audits)
-    return int((right >= fewest_wrong(method, truth, guesses, pairs, alpha)).sum())
+    return int((right >= fewest_wrong(claim, truth, guesses, pairs, alpha)).sum())
 
 
 VALID = [
-    (mechanism, method, fraction)
+    (mechanism, claim, fraction)
     for mechanism in MECHANISMS
-    for method in ("gdp", "dp", "product")
-    for fraction in ((1.0,) if method == "product" else (0.1, 1.0))
-    if method != "product" or not ("rarely" in mechanism or "nothing" in mechanism)
+    for claim in ("gdp", "dp", "product")
+    for fraction in ((1.0,) if claim == "product" else (0.1, 1.0))
+    if claim != "product" or not ("rarely" in mechanism or "nothing" in mechanism)
 ]
 
 
-@pytest.mark.parametrize(("mechanism", "method", "fraction"), VALID)
+@pytest.mark.parametrize(("mechanism", "claim", "fraction"), VALID)
 @pytest.mark.parametrize(
     ("pairs", "audits"),
     [
@@ -251,9 +251,9 @@ VALID = [
         *(pytest.param(m, n, marks=pytest.mark.slow) for m, n in ((100, 20_000), (1_000, 20_000), (5_000, 10_000))),
     ],
 )
-def test_the_truth_is_exceeded_in_at_most_alpha_of_audits(mechanism, method, fraction, pairs, audits):
+def test_the_truth_is_exceeded_in_at_most_alpha_of_audits(mechanism, claim, fraction, pairs, audits):
     alpha = 0.1
-    assert share_wrong(mechanism, method, pairs, fraction, alpha, audits) <= binom.ppf(0.9999, audits, alpha)
+    assert share_wrong(mechanism, claim, pairs, fraction, alpha, audits) <= binom.ppf(0.9999, audits, alpha)
 
 
 def guessed_of_many(kind, rng, secrets, candidates, guesses, audits):
@@ -277,7 +277,7 @@ def guessed_of_many(kind, rng, secrets, candidates, guesses, audits):
 @pytest.mark.parametrize("candidates", [2, 3, 10, 100])
 @pytest.mark.parametrize("fraction", [0.2, 1.0])
 @pytest.mark.parametrize(
-    ("kind", "method"),
+    ("kind", "claim"),
     [
         ("randomised response", "dp"),
         ("randomised response", "gdp"),
@@ -289,7 +289,7 @@ def guessed_of_many(kind, rng, secrets, candidates, guesses, audits):
 )
 @pytest.mark.parametrize("audits", [200, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_secrets_of_many_candidates_are_overestimated_in_at_most_alpha_of_audits(
-    kind, method, fraction, candidates, audits
+    kind, claim, fraction, candidates, audits
 ):
     secrets, alpha = 100, 0.1
     guesses = round(fraction * secrets)
@@ -301,7 +301,7 @@ def test_secrets_of_many_candidates_are_overestimated_in_at_most_alpha_of_audits
     epsilon = accounting.gdp_epsilon(mu, DELTA) if kind == "Gaussian" else 2.0
     truth = {"mu": mu, "epsilon": epsilon}
     right = guessed_of_many(kind, np.random.default_rng(7), secrets, candidates, guesses, audits)
-    limit = fewest_wrong(method, truth, guesses, secrets, alpha, candidates)
+    limit = fewest_wrong(claim, truth, guesses, secrets, alpha, candidates)
     assert (right >= limit).sum() <= binom.ppf(0.9999, audits, alpha)
 
 
@@ -319,7 +319,7 @@ def test_secrets_that_leak_now_and_then_are_allowed_for():
     right = rng.binomial(pairs, delta + (1 - delta) * rate, audits)
     bounds = {
         correct: one_run_epsilon_lower_bound(
-            correct, pairs, pairs, delta=delta, method="dp", alpha=alpha, candidates=candidates
+            correct, pairs, pairs, delta=delta, claim="dp", alpha=alpha, candidates=candidates
         ).epsilon
         for correct in set(right.tolist())
     }
@@ -327,32 +327,32 @@ def test_secrets_that_leak_now_and_then_are_allowed_for():
     assert wrong <= binom.ppf(0.9999, audits, alpha)
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
-def test_two_candidates_are_a_pair_and_more_show_more(method):
+@pytest.mark.parametrize("claim", ["gdp", "dp", "product"])
+def test_two_candidates_are_a_pair_and_more_show_more(claim):
     for correct in (150, 190, 200):
         counts = (correct, 200, 200)
-        pair = one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method)
-        assert one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method, candidates=2) == pair
+        pair = one_run_epsilon_lower_bound(*counts, delta=DELTA, claim=claim)
+        assert one_run_epsilon_lower_bound(*counts, delta=DELTA, claim=claim, candidates=2) == pair
         found = [
-            one_run_epsilon_lower_bound(*counts, delta=DELTA, method=method, candidates=k).epsilon
+            one_run_epsilon_lower_bound(*counts, delta=DELTA, claim=claim, candidates=k).epsilon
             for k in (2, 3, 10, 100)
         ]
         assert (np.diff(found) > 0).all()
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
-def test_chance_among_many_candidates_shows_nothing(method):
-    bound = one_run_epsilon_lower_bound(20, 200, 200, delta=DELTA, method=method, candidates=10)
+@pytest.mark.parametrize("claim", ["gdp", "dp", "product"])
+def test_chance_among_many_candidates_shows_nothing(claim):
+    bound = one_run_epsilon_lower_bound(20, 200, 200, delta=DELTA, claim=claim, candidates=10)
     assert bound.epsilon == 0
     assert "fewer guesses" not in bound.note
-    assert bound.candidates == 10
+    assert bound.details["candidates"] == 10
     assert "20 of 200 right, of 200 secrets of 10 candidates" in str(bound)
-    none = one_run_epsilon_lower_bound(0, 200, 200, delta=DELTA, method=method, candidates=10)
+    none = one_run_epsilon_lower_bound(0, 200, 200, delta=DELTA, claim=claim, candidates=10)
     assert none.epsilon == 0
 
 
 def test_all_right_of_many_candidates_is_what_a_binomial_says():
-    bound = one_run_epsilon_lower_bound(60, 60, 60, delta=1e-12, method="dp", candidates=10)
+    bound = one_run_epsilon_lower_bound(60, 60, 60, delta=1e-12, claim="dp", candidates=10)
     assert np.exp(bound.epsilon) / (np.exp(bound.epsilon) + 9) == pytest.approx(0.05 ** (1 / 60), rel=1e-6)
 
 
@@ -371,7 +371,7 @@ def test_the_recursion_comes_near_alpha_where_one_coin_decides_for_all():
 @pytest.mark.parametrize("pairs", [100, 1_000, 5_000])
 def test_independence_is_wrong_in_every_second_audit_if_a_public_coin_decides_for_all(pairs):
     mechanism, audits = "randomised response at 3, or nothing", 1_000
-    wrong = {method: share_wrong(mechanism, method, pairs, 1.0, 0.05, audits) for method in ("product", "gdp", "dp")}
+    wrong = {claim: share_wrong(mechanism, claim, pairs, 1.0, 0.05, audits) for claim in ("product", "gdp", "dp")}
     assert 0.4 * audits < wrong["product"] < 0.6 * audits
     assert max(wrong["gdp"], wrong["dp"]) <= binom.ppf(0.9999, audits, 0.05)
 
@@ -385,17 +385,17 @@ def test_the_best_of_several_numbers_of_guesses_keeps_the_promise():
     assert (right >= limits).any(axis=1).sum() <= binom.ppf(0.9999, audits, alpha)
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
-def test_several_numbers_of_guesses_share_alpha(method):
-    three = ([800] * 3, [1_000] * 3) if method == "product" else ([9, 95, 800], [10, 100, 1_000])
-    both = one_run_epsilon_lower_bound(*three, 1_000, delta=DELTA, method=method, alpha=0.06)
+@pytest.mark.parametrize("claim", ["gdp", "dp", "product"])
+def test_several_numbers_of_guesses_share_alpha(claim):
+    three = ([800] * 3, [1_000] * 3) if claim == "product" else ([9, 95, 800], [10, 100, 1_000])
+    both = one_run_epsilon_lower_bound(*three, 1_000, delta=DELTA, claim=claim, alpha=0.06)
     each = [
-        one_run_epsilon_lower_bound(v, r, 1_000, delta=DELTA, method=method, alpha=0.02)
+        one_run_epsilon_lower_bound(v, r, 1_000, delta=DELTA, claim=claim, alpha=0.02)
         for v, r in zip(*three, strict=True)
     ]
     best = max(each, key=lambda bound: bound.epsilon)
-    assert (both.epsilon, both.guesses) == (best.epsilon, best.guesses)
-    assert both.guesses in (100, 1_000)
+    assert (both.epsilon, both.details["guesses"]) == (best.epsilon, best.details["guesses"])
+    assert both.details["guesses"] in (100, 1_000)
 
 
 def test_counts_of_scores_are_taken_as_they_come():
@@ -407,36 +407,36 @@ def test_counts_of_scores_are_taken_as_they_come():
     assert 3 < bound.epsilon < accounting.gdp_epsilon(2, DELTA)
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "pld", "product"])
-def test_more_right_guesses_never_show_less(method):
-    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if method == "pld" else {}
-    guesses = 400 if method == "product" else 60
+@pytest.mark.parametrize("claim", ["gdp", "dp", "pld", "product"])
+def test_more_right_guesses_never_show_less(claim):
+    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if claim == "pld" else {}
+    guesses = 400 if claim == "product" else 60
     found = [
-        one_run_epsilon_lower_bound(v, guesses, 400, delta=DELTA, method=method, **options).epsilon
+        one_run_epsilon_lower_bound(v, guesses, 400, delta=DELTA, claim=claim, **options).epsilon
         for v in range(guesses // 3, guesses + 1)
     ]
     assert found[0] == 0 < found[-1]
     assert (np.diff(found) >= -1e-6).all()
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "product"])
-def test_more_confidence_shows_less(method):
+@pytest.mark.parametrize("claim", ["gdp", "dp", "product"])
+def test_more_confidence_shows_less(claim):
     found = [
-        one_run_epsilon_lower_bound(380, 400, 400, delta=DELTA, method=method, alpha=alpha).epsilon
+        one_run_epsilon_lower_bound(380, 400, 400, delta=DELTA, claim=claim, alpha=alpha).epsilon
         for alpha in (0.4, 0.05, 1e-3)
     ]
     assert (np.diff(found) < 0).all()
 
 
 def test_the_same_guesses_of_more_pairs_show_less_under_delta():
-    found = [one_run_epsilon_lower_bound(95, 100, m, delta=1e-4, method="dp").epsilon for m in (100, 1_000, 3_000)]
+    found = [one_run_epsilon_lower_bound(95, 100, m, delta=1e-4, claim="dp").epsilon for m in (100, 1_000, 3_000)]
     assert (np.diff(found) < 0).all()
 
 
 def test_noise_at_full_batch_is_a_claim_of_gdp():
     gdp = one_run_epsilon_lower_bound(95, 100, 1_000, delta=DELTA)
     pld = one_run_epsilon_lower_bound(
-        95, 100, 1_000, delta=DELTA, method="pld", sample_rate=1.0, steps=100, adjacency="substitute"
+        95, 100, 1_000, delta=DELTA, claim="pld", sample_rate=1.0, steps=100, adjacency="substitute"
     )
     assert pld.epsilon == pytest.approx(gdp.epsilon)
     assert pld.noise_multiplier == pytest.approx(2 * 10 / gdp.mu)
@@ -453,29 +453,29 @@ def test_claims_about_a_sampled_training_hold_for_pairs_of_that_training(sampled
     mirrored = np.interp(rate, grid, curve)
     right = (rate < mirrored)[np.argsort(-np.maximum(rate, mirrored))]
     counted = int(right[:250].sum())
-    bound = one_run_epsilon_lower_bound(counted, 250, 5_000, delta=DELTA, method="pld", **sampled)
+    bound = one_run_epsilon_lower_bound(counted, 250, 5_000, delta=DELTA, claim="pld", **sampled)
     assert 0.4 * truth < bound.epsilon < truth
 
 
 @pytest.mark.parametrize(
-    ("method", "assumes"), [("gdp", "gdp"), ("dp", "none"), ("product", "product"), ("pld", "mechanism")]
+    ("claim", "assumes"), [("gdp", "gdp"), ("dp", "none"), ("product", "product"), ("pld", "mechanism")]
 )
-def test_bounds_say_what_they_assume(method, assumes):
-    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if method == "pld" else {}
-    bound = one_run_epsilon_lower_bound(180, 200, 200, delta=DELTA, method=method, **options)
-    assert (bound.method, bound.assumes, bound.valid, bound.guesses) == (method, assumes, True, 200)
-    assert (bound.threshold, bound.fpr_upper, bound.fnr_upper) == (None, None, None)
-    assert ("independent guesses" in bound.note) == (method == "product")
-    assert (bound.mu is None) == (method in ("dp", "pld"))
+def test_bounds_say_what_they_assume(claim, assumes):
+    options = {"sample_rate": 1.0, "steps": 3, "adjacency": "substitute"} if claim == "pld" else {}
+    bound = one_run_epsilon_lower_bound(180, 200, 200, delta=DELTA, claim=claim, **options)
+    assert (bound.claim, bound.assumes, bound.valid, bound.details["guesses"]) == (claim, assumes, True, 200)
+    assert bound.details == {"guesses": 200, "correct": 180, "pairs": 200}
+    assert ("independent guesses" in bound.note) == (claim == "product")
+    assert (bound.mu is None) == (claim in ("dp", "pld"))
 
 
 def test_delta_that_takes_much_is_named():
-    bound = one_run_epsilon_lower_bound(90, 100, 1_000, delta=5e-4, method="dp")
+    bound = one_run_epsilon_lower_bound(90, 100, 1_000, delta=5e-4, claim="dp")
     assert bound.epsilon > 0
     assert "2 * pairs * delta = 1" in bound.note
-    assert "methods 'gdp' and 'pld' do not lose this" in bound.note
-    assert not one_run_epsilon_lower_bound(90, 100, 1_000, delta=1e-6, method="dp").note
-    many = one_run_epsilon_lower_bound(90_000, 100_000, 100_000, delta=1e-5, method="dp")  # 2 pairs δ = 2, of 1e5
+    assert "claims 'gdp' and 'pld' do not lose this" in bound.note
+    assert not one_run_epsilon_lower_bound(90, 100, 1_000, delta=1e-6, claim="dp").note
+    many = one_run_epsilon_lower_bound(90_000, 100_000, 100_000, delta=1e-5, claim="dp")  # 2 pairs δ = 2, of 1e5
     assert many.epsilon > 2
     assert not many.note
 
@@ -486,9 +486,9 @@ def test_delta_that_takes_much_is_named():
         ((0, 100, 1_000), {}, "fewer guesses are right than chance allows"),
         ((50, 100, 1_000), {}, "the guesses refute no claim"),
         ((3, 3, 1_000), {}, "3 guesses cannot show an epsilon"),
-        ((3, 3, 1_000), {"method": "dp"}, "3 guesses cannot show an epsilon"),
+        ((3, 3, 1_000), {"claim": "dp"}, "3 guesses cannot show an epsilon"),
         ((65, 100, 100), {"delta": 0.4}, "the refuted claims have epsilon 0"),
-        ((20, 100, 100), {"method": "product"}, "independent guesses.*fewer guesses are right"),
+        ((20, 100, 100), {"claim": "product"}, "independent guesses.*fewer guesses are right"),
     ],
 )
 def test_a_bound_of_0_says_why(counts, options, message):
@@ -511,15 +511,15 @@ def test_a_bound_of_0_says_why(counts, options, message):
         ((9, 10, 100), {"candidates": 1}, "candidates must be >= 2 and <= 1000000000, got 1"),
         ((9, 10, 100), {"candidates": 2.5}, "candidates must be a whole number"),
         ((9, 10, 10**7), {}, "pairs must be >= 1 and <= 1000000"),
-        ((9, 10, 100), {"method": "katz"}, "method must be one of 'gdp', 'pld', 'dp', 'product', got 'katz'"),
-        ((9, 10, 100), {"method": "product"}, "guesses must be as many as pairs, 100, for method 'product', got 10"),
-        ((9, 10, 100), {"steps": 3}, "steps must be given for method 'pld' only, got method 'gdp'"),
-        ((90, 100, 100), {"method": "product", "steps": 3}, "for method 'pld' only, got method 'product'"),
-        ((9, 10, 100), {"method": "pld", "steps": 3}, "'pld' needs sample_rate, steps and adjacency"),
+        ((9, 10, 100), {"claim": "katz"}, "claim must be one of 'gdp', 'pld', 'dp', 'product', got 'katz'"),
+        ((9, 10, 100), {"claim": "product"}, "guesses must be as many as pairs, 100, for claim 'product', got 10"),
+        ((9, 10, 100), {"steps": 3}, "steps must be given for claim 'pld' only, got claim 'gdp'"),
+        ((90, 100, 100), {"claim": "product", "steps": 3}, "for claim 'pld' only, got claim 'product'"),
+        ((9, 10, 100), {"claim": "pld", "steps": 3}, "'pld' needs sample_rate, steps and adjacency"),
         (
             (10, 10, 1_000),
-            {"method": "dp", "delta": 5e-4},
-            r"delta must be far smaller for method 'dp'.*2 \* pairs \* delta = 1:.* give method 'gdp'",
+            {"claim": "dp", "delta": 5e-4},
+            r"delta must be far smaller for claim 'dp'.*2 \* pairs \* delta = 1:.* give claim 'gdp'",
         ),
     ],
 )

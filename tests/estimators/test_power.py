@@ -14,13 +14,13 @@ from dpsub.estimators.power import power_of
 DELTA = 1e-5
 needed = cache(runs_needed)
 FIXED_SIZE = {
-    "method": "pld", "sample_rate": 0.25, "steps": 20, "adjacency": "substitute", "sampling": "without_replacement"
+    "claim": "pld", "sample_rate": 0.25, "steps": 20, "adjacency": "substitute", "sampling": "without_replacement"
 }  # fmt: skip
 
 
 # Small numbers of runs, where the coins' chance matters, too. Each count is within its limits with probability 0.999.
 @pytest.mark.parametrize(
-    ("epsilon", "truth", "power", "method", "audits"),
+    ("epsilon", "truth", "power", "claim", "audits"),
     [
         (8, 10, 0.8, "gdp", 80),
         pytest.param(8, 10, 0.8, "gdp", 400, marks=pytest.mark.slow),
@@ -30,12 +30,12 @@ FIXED_SIZE = {
         pytest.param(2, 8, 0.8, "dp", 300, marks=pytest.mark.slow),
     ],
 )
-def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, truth, power, method, audits):
-    runs, mu = needed(epsilon, delta=DELTA, truth=truth, power=power, method=method), gdp_mu(truth, DELTA)
+def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, truth, power, claim, audits):
+    runs, mu = needed(epsilon, delta=DELTA, truth=truth, power=power, claim=claim), gdp_mu(truth, DELTA)
 
     def reached(runs, seed):
         bounds = (
-            epsilon_lower_bound(*gaussian_scores(seed * audits + i, runs, mu), delta=DELTA, method=method)
+            epsilon_lower_bound(*gaussian_scores(seed * audits + i, runs, mu), delta=DELTA, claim=claim)
             for i in range(audits)
         )
         return sum(bound.epsilon >= epsilon for bound in bounds)
@@ -48,25 +48,25 @@ def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, tr
 
 def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(30, delta=DELTA) > 8
-    assert needed(8, delta=DELTA, truth=10, power=0.8, method="gdp") > 4 * 30
+    assert needed(8, delta=DELTA, truth=10, power=0.8, claim="gdp") > 4 * 30
     assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
 def test_at_full_batch_the_mechanisms_claims_are_those_of_gdp():
     usual, mechanism = {"delta": DELTA, "truth": 10, "power": 0.8}, {"sample_rate": 1, "adjacency": "substitute"}
-    assert runs_needed(8, **usual, method="pld", steps=5, **mechanism) == needed(8, **usual, method="gdp")
+    assert runs_needed(8, **usual, claim="pld", steps=5, **mechanism) == needed(8, **usual, claim="gdp")
 
 
 @pytest.mark.slow
 def test_audits_of_the_mechanism_reach_epsilon_as_often_as_was_asked():
     """Of one step, whose sum is a sufficient score, and far from Gaussian."""
     law, audits = {"sample_rate": 0.1, "steps": 1, "adjacency": "substitute"}, 100
-    runs = runs_needed(3, delta=DELTA, truth=5, power=0.8, method="pld", **law)
+    runs = runs_needed(3, delta=DELTA, truth=5, power=0.8, claim="pld", **law)
     sigma = noise_multiplier(target_epsilon=5, delta=DELTA, **law)
 
     def reached(runs, seed):
         made = (audit_worst_case(noise_multiplier=sigma, **law, runs=runs, seed=seed + i) for i in range(audits))
-        options = {"delta": DELTA, "method": "pld", **law}
+        options = {"delta": DELTA, "claim": "pld", **law}
         return sum(epsilon_lower_bound(one.score[:, -1], one.bit, **options).epsilon >= 3 - 1e-3 for one in made)
 
     assert reached(runs, 0) >= binom.ppf(0.001, audits, 0.79)
@@ -78,7 +78,7 @@ def test_audits_of_the_mechanism_reach_epsilon_as_often_as_was_asked():
 @pytest.mark.parametrize(("epsilon", "truth", "q", "steps"), [(5, 6, 0.1, 100), (7.5, 8.42, 0.25, 20)])
 def test_audits_of_batches_of_fixed_size_reach_epsilon_as_often_as_was_asked(epsilon, truth, q, steps):
     law = {"sample_rate": q, "steps": steps, "adjacency": "substitute", "sampling": "without_replacement"}
-    runs, audits = runs_needed(epsilon, delta=DELTA, truth=truth, method="pld", **law), 100
+    runs, audits = runs_needed(epsilon, delta=DELTA, truth=truth, claim="pld", **law), 100
     sigma = noise_multiplier(target_epsilon=truth, delta=DELTA, **law)
     fpr = norm.cdf(np.linspace(-8, 8, 4001))
     fnr, rng = tradeoff(fpr, noise_multiplier=sigma, **law), np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_audits_of_batches_of_fixed_size_reach_epsilon_as_often_as_was_asked(eps
     def reached():
         bits, rates = rng.integers(0, 2, runs), rng.random(runs)
         scores = -np.where(bits == 0, np.interp(rates, fpr, fnr), rates)  # f is its own inverse
-        return epsilon_lower_bound(scores, bits, delta=DELTA, method="pld", **law).epsilon >= epsilon - 1e-3
+        return epsilon_lower_bound(scores, bits, delta=DELTA, claim="pld", **law).epsilon >= epsilon - 1e-3
 
     assert abs(sum(reached() for _ in range(audits)) - 80) <= 80 - binom.ppf(0.001, audits, 0.785)
 
@@ -107,7 +107,7 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     assert isinstance(usual, int)
     assert usual < runs_needed(4, delta=DELTA, truth=6, power=0.95)
     assert usual < runs_needed(4, delta=DELTA, truth=6, alpha=0.01)
-    assert 2 * usual < runs_needed(4, delta=DELTA, truth=6, method="dp")
+    assert 2 * usual < runs_needed(4, delta=DELTA, truth=6, claim="dp")
     assert usual == runs_needed(4, delta=DELTA, truth=6)
 
 
@@ -123,8 +123,8 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
         ),
         ({"epsilon": 0}, "epsilon must be > 0, got 0"),
         ({"power": 1}, "power must be >= 0.01 and <= 0.99, got 1"),
-        ({"method": "pld"}, "method 'pld' needs sample_rate, steps and adjacency"),
-        ({"steps": 3}, "steps must be given for method 'pld' only"),
+        ({"claim": "pld"}, "claim 'pld' needs sample_rate, steps and adjacency"),
+        ({"steps": 3}, "steps must be given for claim 'pld' only"),
         (
             {"epsilon": 8.2, "truth": 8.42, **FIXED_SIZE},
             "epsilon must be < 8.078 for truth = 8.42, got 8.2: .* noise_multiplier = 2 attains no more",
@@ -133,7 +133,7 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
             {"epsilon": 60, "truth": 90, **FIXED_SIZE, "sample_rate": 0.5, "steps": 1, "sampling": "poisson"},
             "epsilon must be < 32.31 for truth = 90, got 60",
         ),
-        ({"method": "plan"}, "method must be one of 'gdp', 'dp', 'pld', got 'plan'"),
+        ({"claim": "plan"}, "claim must be one of 'gdp', 'dp', 'pld', got 'plan'"),
     ],
 )
 def test_what_cannot_be_planned_is_named(options, message):

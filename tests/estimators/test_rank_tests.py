@@ -118,20 +118,20 @@ def scores_of_folds(rng, runs, mu, folds):
     return 10.0 ** (numbers - 1) * scores + 100 * (numbers % 2), bits, numbers
 
 
-def of(scores, bits, threshold="folds", method="gdp", **options):
-    return epsilon_lower_bound(scores, bits, delta=DELTA, threshold=threshold, method=method, **options)
+def of(scores, bits, rule="folds", claim="gdp", **options):
+    return epsilon_lower_bound(scores, bits, delta=DELTA, rule=rule, claim=claim, **options)
 
 
 def as_array(scores, numbers):
     return xr.DataArray(scores, dims="run", coords={"fold": ("run", numbers)})
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp", "pld"])
-def test_one_fold_is_the_rank_test(bounded, gaussian_scores, method):
+@pytest.mark.parametrize("claim", ["gdp", "dp", "pld"])
+def test_one_fold_is_the_rank_test(bounded, gaussian_scores, claim):
     scores, bits = gaussian_scores(3, 400, 1.5)
-    expected = bounded(scores, bits, method, "ranks")
+    expected = bounded(scores, bits, claim, "ranks")
     assert expected.epsilon > 0
-    assert bounded(scores, bits, method, "folds", folds=np.full(400, 7)) == replace(expected, rule="folds")
+    assert bounded(scores, bits, claim, "folds", folds=np.full(400, 7)) == replace(expected, rule="folds")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=["gdp", "dp"])
@@ -202,7 +202,7 @@ def test_the_place_and_scale_of_a_folds_scores_do_not_matter():
     order = np.random.default_rng(0).permutation(600)
     expected = of(scores, bits, folds=numbers)
     assert expected.epsilon > 3
-    assert expected.threshold is None
+    assert expected.details.get("threshold") is None
     assert of(scores[order], bits[order], folds=-7 * numbers[order]) == expected
     assert of(np.exp(scores / 1e4), bits, folds=numbers).epsilon == expected.epsilon
     assert of(scores, bits, "ranks").epsilon < expected.epsilon / 2
@@ -221,35 +221,33 @@ def test_folds_by_the_coordinate_are_chosen_by_themselves():
     assert of(both, worlds, "auto")[0] == expected
 
 
-@pytest.mark.parametrize("threshold", ["ranks", "split", "best", 0.0])
-def test_rules_for_scores_of_one_scorer_are_not_valid_for_several(threshold):
+@pytest.mark.parametrize("rule", ["ranks", "split", "best", 0.0])
+def test_rules_for_scores_of_one_scorer_are_not_valid_for_several(rule):
     scores, bits, numbers = scores_of_folds(np.random.default_rng(1), 600, 2.0, 4)
-    bound = of(as_array(scores, numbers), bits, threshold)
+    bound = of(as_array(scores, numbers), bits, rule)
     assert not bound.valid
-    assert "each fold has a scorer of its own, so the scores are not alike: give threshold 'folds'" in bound.note
-    assert of(scores, bits, threshold).valid == (threshold != "best")
+    assert "each fold has a scorer of its own, so the scores are not alike: give rule 'folds'" in bound.note
+    assert of(scores, bits, rule).valid == (rule != "best")
 
 
-@pytest.mark.parametrize("threshold", ["auto", "ranks", "folds", "split", "bets", "best", 0.5])
-def test_no_bound_is_valid_for_scores_in_sample(threshold):
+@pytest.mark.parametrize("rule", ["auto", "ranks", "folds", "split", "bets", "best", 0.5])
+def test_no_bound_is_valid_for_scores_in_sample(rule):
     scores, bits, numbers = scores_of_folds(np.random.default_rng(1), 600, 2.0, 1)
     marked = as_array(scores, numbers).assign_coords(in_sample=("run", np.ones(600, bool)))
-    bound = of(marked, bits, threshold)
+    bound = of(marked, bits, rule)
     assert not bound.valid
     assert "the judged models were learned from" in bound.note
-    assert (
-        bound.epsilon == of(scores, bits, threshold, folds=numbers if threshold in ("auto", "folds") else None).epsilon
-    )
+    assert bound.epsilon == of(scores, bits, rule, folds=numbers if rule in ("auto", "folds") else None).epsilon
 
 
-@pytest.mark.parametrize("method", ["gdp", "dp"])
-def test_no_bound_exceeds_the_ceiling_of_perfect_scores(method):
+@pytest.mark.parametrize("claim", ["gdp", "dp"])
+def test_no_bound_exceeds_the_ceiling_of_perfect_scores(claim):
     bits, numbers = np.arange(400) % 2, np.sort(np.arange(400) % 5)
-    perfect = of(1.0 - bits, bits, method=method, folds=numbers)
-    ceiling = max_certifiable_epsilon(400, delta=DELTA, method=method, threshold="folds")
+    perfect = of(1.0 - bits, bits, claim=claim, folds=numbers)
+    ceiling = max_certifiable_epsilon(400, delta=DELTA, claim=claim, rule="folds")
     assert perfect.epsilon == pytest.approx(ceiling, abs=1e-6)
-    alone = max_certifiable_epsilon(400, delta=DELTA, method=method, threshold="folds", folds=1)
-    assert alone == max_certifiable_epsilon(400, delta=DELTA, method=method) > ceiling / 1.5
+    alone = max_certifiable_epsilon(400, delta=DELTA, claim=claim, rule="folds", folds=1)
+    assert alone == max_certifiable_epsilon(400, delta=DELTA, claim=claim) > ceiling / 1.5
 
 
 def test_pooling_loses_little_where_the_scorers_are_alike(gaussian_scores):
@@ -263,13 +261,13 @@ def test_pooling_loses_little_where_the_scorers_are_alike(gaussian_scores):
 
 
 @pytest.mark.parametrize(
-    ("method", "mu", "audits"),
+    ("claim", "mu", "audits"),
     [
         ("gdp", 1.0, 60),
         *(pytest.param(*case, 1_000, marks=pytest.mark.slow) for case in (("gdp", 0), ("gdp", 1), ("dp", 1))),
     ],
 )
-def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(method, mu, audits):
+def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(claim, mu, audits):
     """Folds depend on the past: each scorer's direction is learned from all runs before, in 5 dimensions."""
     rng, wrong, truth = np.random.default_rng(5), 0, gdp_epsilon(mu, DELTA)
     numbers = np.arange(180) // 60
@@ -280,25 +278,25 @@ def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(method, mu, audits):
         for start in (60, 120, 180):
             past, known = models[:start], bits[:start]
             scores.append(models[start : start + 60] @ (past[known == 0].mean(axis=0) - past[known == 1].mean(axis=0)))
-        found = of(np.concatenate(scores), bits[60:], method=method, folds=numbers)
-        wrong += found.mu > mu if method == "gdp" else found.epsilon > truth
+        found = of(np.concatenate(scores), bits[60:], claim=claim, folds=numbers)
+        wrong += found.mu > mu if claim == "gdp" else found.epsilon > truth
     assert wrong <= binom.ppf(0.999, audits, 0.05)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "folds must be given for threshold 'folds', one whole number for each run, or be the coordinate 'fold'"),
+        ({}, "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold'"),
         ({"folds": [1, 2]}, r"folds must be whole numbers, one for each of the 40 runs, got shape \(2,\)"),
         ({"folds": np.full(40, 0.5)}, "folds must be whole numbers, one for each of the 40 runs, got fractions"),
         ({"folds": np.full(40, np.nan)}, "folds must be whole numbers"),
         ({"folds": "a"}, "folds must be whole numbers"),
         ({"folds": np.arange(40)}, "folds must each hold runs of both worlds, got one world only in fold 0, of 1 runs"),
         (
-            {"folds": np.zeros(40), "threshold": "ranks"},
-            "folds must be given for threshold 'folds' only, got threshold",
+            {"folds": np.zeros(40), "rule": "ranks"},
+            "folds must be given for rule 'folds' only, got rule",
         ),
-        ({"folds": np.zeros(40), "method": "katz"}, "threshold 'folds' goes with the methods 'gdp', 'dp', 'pld', got"),
+        ({"folds": np.zeros(40), "claim": "katz"}, "rule 'folds' goes with the claims 'gdp', 'dp', 'pld', got"),
     ],
 )
 def test_bad_input_is_named(options, message):
@@ -308,10 +306,10 @@ def test_bad_input_is_named(options, message):
 
 
 def test_too_many_and_too_few_runs_are_named():
-    with pytest.raises(ValueError, match="runs must be at most 200,000 for threshold 'folds', got 300,000"):
-        max_certifiable_epsilon(300_000, delta=DELTA, threshold="folds")
+    with pytest.raises(ValueError, match="runs must be at most 200,000 for rule 'folds', got 300,000"):
+        max_certifiable_epsilon(300_000, delta=DELTA, rule="folds")
     with pytest.raises(ValueError, match="folds must be >= 1 and <= 3, got 5"):
-        max_certifiable_epsilon(6, delta=DELTA, threshold="folds")
+        max_certifiable_epsilon(6, delta=DELTA, rule="folds")
     assert max_certifiable_epsilon(4, delta=DELTA) == 0
     scores, bits = np.arange(12.0), np.arange(12) % 2
     assert of(scores, bits, folds=np.arange(12) // 6).note == "the rank test needs 8 runs with z_prime, got 6"

@@ -8,7 +8,7 @@ from scipy.special import betaincinv
 from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon
-from dpsub.estimators import METHODS, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators import CLAIMS, epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.threshold_rules import OneThreshold
 
 DELTA = 1e-5
@@ -18,9 +18,9 @@ DELTA = 1e-5
 def naive_best(bounded):
     """The papers' rule as a loop over every threshold."""
 
-    def best_of_all(scores, bits, method, alpha=0.05):
-        if method not in ("gdp", "dp"):
-            return max(bounded(scores, bits, method, float(cut), alpha=alpha).epsilon for cut in np.unique(scores))
+    def best_of_all(scores, bits, claim, alpha=0.05):
+        if claim not in ("gdp", "dp"):
+            return max(bounded(scores, bits, claim, float(cut), alpha=alpha).epsilon for cut in np.unique(scores))
         positives, negatives = scores[bits == 0], scores[bits == 1]
         best = 0.0
         for cut in scores:
@@ -31,30 +31,30 @@ def naive_best(bounded):
             ):
                 upper.append(1.0 if errors == total else betaincinv(errors + 1, total - errors, 1 - alpha / 2))
             fpr, fnr = upper
-            if method == "gdp" and max(upper) < 1:
+            if claim == "gdp" and max(upper) < 1:
                 best = max(best, gdp_epsilon(max(0.0, norm.isf(fpr) - norm.ppf(fnr)), DELTA))
-            if method == "dp":
+            if claim == "dp":
                 best = max(best, *(math.log(max(1 - DELTA - a, 1e-300) / b) for a, b in ((fpr, fnr), (fnr, fpr))))
         return best
 
     return best_of_all
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("claim", CLAIMS)
 @pytest.mark.parametrize(("runs", "mu"), [(40, 1.0), (120, 0.2), (80, 6.0)])
-def test_best_threshold_is_the_naive_loop(bounded, gaussian_scores, naive_best, method, runs, mu):
+def test_best_threshold_is_the_naive_loop(bounded, gaussian_scores, naive_best, claim, runs, mu):
     scores, bits = gaussian_scores(runs, runs, mu)
-    scores = np.round(scores, 0 if method == "pld" else 1)  # ties
-    bound = bounded(scores, bits, method, "best")
-    assert bound.epsilon == pytest.approx(naive_best(scores, bits, method), abs=1e-6)
+    scores = np.round(scores, 0 if claim == "pld" else 1)  # ties
+    bound = bounded(scores, bits, claim, "best")
+    assert bound.epsilon == pytest.approx(naive_best(scores, bits, claim), abs=1e-6)
     assert not bound.valid
 
 
 def test_split_judges_on_the_odd_runs_what_it_chose_on_the_even_ones(gaussian_scores):
     scores, bits = gaussian_scores(5, 1_000, 1.5)
-    split = epsilon_lower_bound(scores, bits, delta=DELTA, threshold="split")
-    chosen = epsilon_lower_bound(scores[::2], bits[::2], delta=DELTA, threshold="best").threshold
-    judged = epsilon_lower_bound(scores[1::2], bits[1::2], delta=DELTA, threshold=chosen)
+    split = epsilon_lower_bound(scores, bits, delta=DELTA, rule="split")
+    chosen = epsilon_lower_bound(scores[::2], bits[::2], delta=DELTA, rule="best").details.get("threshold")
+    judged = epsilon_lower_bound(scores[1::2], bits[1::2], delta=DELTA, rule=chosen)
     assert split == replace(judged, rule="split")
 
 
@@ -82,29 +82,28 @@ class Median(OneThreshold):
 
 def test_a_rule_of_ones_own_is_taken(gaussian_scores):
     scores, bits = gaussian_scores(22, 401, 2.0)
-    own = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=Median())
-    at_median = epsilon_lower_bound(scores, bits, delta=DELTA, threshold=float(np.median(scores)))
+    own = epsilon_lower_bound(scores, bits, delta=DELTA, rule=Median())
+    at_median = epsilon_lower_bound(scores, bits, delta=DELTA, rule=float(np.median(scores)))
     assert own == replace(at_median, rule="median")
     assert epsilon_lower_bound(scores, bits, delta=DELTA, rule=Median()) == own
     assert own.epsilon > 0
-    ceilings = [max_certifiable_epsilon(400, delta=DELTA, threshold=rule) for rule in (Median(), 0.0)]
+    ceilings = [max_certifiable_epsilon(400, delta=DELTA, rule=rule) for rule in (Median(), 0.0)]
     assert ceilings[0] == ceilings[1]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("threshold", ["split", "best", 0.0])
-def test_the_ceiling_of_any_number_of_runs_takes_no_memory(method, threshold):
-    training = {"sample_rate": 1, "steps": 1, "adjacency": "substitute"} if method == "pld" else {}
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("rule", ["split", "best", 0.0])
+def test_the_ceiling_of_any_number_of_runs_takes_no_memory(claim, rule):
+    training = {"sample_rate": 1, "steps": 1, "adjacency": "substitute"} if claim == "pld" else {}
     many, more = (
-        max_certifiable_epsilon(runs, delta=DELTA, method=method, threshold=threshold, **training)
-        for runs in (10**9, 10**15)
+        max_certifiable_epsilon(runs, delta=DELTA, claim=claim, rule=rule, **training) for runs in (10**9, 10**15)
     )
     assert many <= more < 1e3
 
 
 def test_runs_that_the_ceiling_cannot_count_are_refused():
-    assert max_certifiable_epsilon(10**9, delta=DELTA) < max_certifiable_epsilon(10**9, delta=DELTA, threshold="best")
-    with pytest.raises(ValueError, match="runs must be at most 1e.09 for threshold 'ranks', got 1000000000000000"):
+    assert max_certifiable_epsilon(10**9, delta=DELTA) < max_certifiable_epsilon(10**9, delta=DELTA, rule="best")
+    with pytest.raises(ValueError, match="runs must be at most 1e.09 for rule 'ranks', got 1000000000000000"):
         max_certifiable_epsilon(10**15, delta=DELTA)
     with pytest.raises(ValueError, match="runs must be >= 4 and <= 1000000000000000000"):
-        max_certifiable_epsilon(10**400, delta=DELTA, threshold="best")
+        max_certifiable_epsilon(10**400, delta=DELTA, rule="best")

@@ -152,7 +152,7 @@ def test_wealth_against_a_true_claim_does_not_grow_on_average_and_against_a_fals
 
 def test_a_claim_is_refuted_when_its_bound_is_reached(bounded):
     scores, bits = of_truth(Gaussian(1.0), 800, 5)
-    bound = bounded(scores, bits, threshold="bets")
+    bound = bounded(scores, bits, rule="bets")
     below, above = (
         wealth_of_bets(scores, bits, epsilon=share * bound.epsilon, delta=DELTA).max() >= np.log(20)
         for share in (0.8, 1.25)
@@ -163,7 +163,7 @@ def test_a_claim_is_refuted_when_its_bound_is_reached(bounded):
 def test_claims_of_epsilon_delta_are_harder_to_refute():
     seen = of_truth(Gaussian(1.0), 800, 5)
     assert not wealth_of_bets(*(one[:40] for one in seen), epsilon=1.0, delta=DELTA).any()  # all is learnt from
-    gdp, dp = (wealth_of_bets(*seen, epsilon=2.0, delta=DELTA, method=method)[-1] for method in ("gdp", "dp"))
+    gdp, dp = (wealth_of_bets(*seen, epsilon=2.0, delta=DELTA, claim=claim)[-1] for claim in ("gdp", "dp"))
     assert gdp > dp
 
 
@@ -171,7 +171,7 @@ def test_claims_of_epsilon_delta_are_harder_to_refute():
     ("changed", "message"),
     [
         ({"epsilon": 101}, "epsilon must be > 0 and <= 100, got 101"),
-        ({"method": "pld"}, "method must be one of 'gdp', 'dp', got 'pld'"),
+        ({"claim": "pld"}, "claim must be one of 'gdp', 'dp', got 'pld'"),
         ({"scores": np.zeros((2, 2))}, r"scores must have shape \(observations,\), got \(2, 2\): give one column"),
         ({"scores": [0.0, np.nan]}, "scores must"),
     ],

@@ -68,7 +68,7 @@ def test_panels_share_the_highest_axis_and_one_legend_and_name_their_data(audite
 
 def test_legend_of_panels_tells_valid_bounds_from_others(audited):
     result = audited(3)
-    panels = {rule: findings.panel({"S2": result}, delta=1e-5, threshold=rule) for rule in ("best", "ranks")}
+    panels = {rule: findings.panel({"S2": result}, delta=1e-5, rule=rule) for rule in ("best", "ranks")}
     figure = figures.epsilon_panels(panels, source="a task")
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sum("not valid" in label for label in labels) == 1
@@ -77,7 +77,7 @@ def test_legend_of_panels_tells_valid_bounds_from_others(audited):
 
 def test_the_legend_of_panels_fits_the_figure(audited):
     result = audited(3)
-    panels = {rule: findings.panel({"S2": result}, delta=1e-5, threshold=rule) for rule in ("best", "ranks")}
+    panels = {rule: findings.panel({"S2": result}, delta=1e-5, rule=rule) for rule in ("best", "ranks")}
     figure = figures.epsilon_panels(panels, source="a task")
     figure.draw_without_rendering()
     legend = figure.legends[0].get_window_extent()
@@ -113,7 +113,7 @@ def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_o
     ax.clear()
     artists = figures.epsilon_against_step(ax, [25], audited={"S2": [plain], "S3": [free]}, **given)
     assert artists["S3"].get_label() == "crafted input (S3), assumes nothing"
-    panels = {method: findings.panel({"S2": audited(3)}, delta=1e-5, method=method) for method in ("gdp", "dp")}
+    panels = {claim: findings.panel({"S2": audited(3)}, delta=1e-5, claim=claim) for claim in ("gdp", "dp")}
     labels = [text.get_text() for text in figures.epsilon_panels(panels, source="a task").legends[0].get_texts()]
     assert {"crafted gradient (S2), assumes GDP", "crafted gradient (S2), assumes nothing"} <= set(labels)
 

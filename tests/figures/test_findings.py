@@ -14,7 +14,7 @@ def test_bounds_are_the_estimators_for_each_repeat_and_step(audited, repeats):
     one = result if repeats == 1 else result.isel(repeat=2)
     alone = epsilon_lower_bound(one.score[:, 1], one.bit, delta=1e-5)
     assert found[-1][1] == alone
-    papers = findings.bounds(result, delta=1e-5, threshold="best")
+    papers = findings.bounds(result, delta=1e-5, rule="best")
     assert not papers[0][0].valid
 
 
@@ -100,7 +100,7 @@ def test_panels_are_those_of_each_label(audited):
 
 
 def test_ceiling_is_that_of_the_runs_and_the_rule_in_use(audited):
-    result, rule = audited(), {"threshold": "split", "alpha": 0.1}
+    result, rule = audited(), {"rule": "split", "alpha": 0.1}
     expected = estimators.max_certifiable_epsilon(100, delta=1e-5, **rule)
     assert findings.panel({"S2": result}, delta=1e-5, runs=100, **rule)["ceiling"] == expected
     assert findings.panel({"S2": result.isel(run=slice(100))}, delta=1e-5, **rule)["ceiling"] == expected
@@ -111,9 +111,9 @@ def test_ceiling_is_that_of_the_runs_and_the_rule_in_use(audited):
     "options",
     [
         {},
-        {"alpha": 0.01, "threshold": "best"},
-        {"method": "dp", "threshold": "split"},
-        {"method": "bayes_gdp", "threshold": 0.5},
+        {"alpha": 0.01, "rule": "best"},
+        {"claim": "dp", "rule": "split"},
+        {"claim": "bayes_gdp", "rule": 0.5},
         {"runs": 100},
     ],
 )
@@ -131,14 +131,14 @@ def test_the_ceiling_of_simultaneous_bounds_is_that_of_their_share_of_alpha(audi
 def test_a_panel_by_the_mechanism_has_its_bounds_and_its_ceiling_at_each_step(audited):
     result = audited(sample_rate=0.9, adjacency="substitute", steps=(1, 2), runs=60)
     told = {"sample_rate": 0.9, "steps": [1, 2], "adjacency": "substitute"}
-    panel = findings.panel({"S2": result}, delta=1e-5, method="pld", **told)
-    assert panel["audited"]["S2"] == findings.bounds(result, delta=1e-5, method="pld", **told)
+    panel = findings.panel({"S2": result}, delta=1e-5, claim="pld", **told)
+    assert panel["audited"]["S2"] == findings.bounds(result, delta=1e-5, claim="pld", **told)
     expected = [
-        estimators.max_certifiable_epsilon(60, delta=1e-5, method="pld", **(told | {"steps": at})) for at in (1, 2)
+        estimators.max_certifiable_epsilon(60, delta=1e-5, claim="pld", **(told | {"steps": at})) for at in (1, 2)
     ]
     assert list(panel["ceiling"]) == expected
     assert expected[0] != expected[1]
-    assert findings.bounds(result, delta=1e-5, method="pld") == panel["audited"]["S2"], "the audit says it all"
+    assert findings.bounds(result, delta=1e-5, claim="pld") == panel["audited"]["S2"], "the audit says it all"
 
 
 def test_what_is_no_audit_is_named(audited):
@@ -165,7 +165,7 @@ def test_last_step_is_a_table_of_the_final_models(audited):
     assert table.bound[0] == mean
     assert table.error[0] == error
     assert np.isnan(table.error[1])
-    assert table.papers_rule[1] == findings.bounds(single, delta=1e-5, threshold="best")[0][-1].epsilon
+    assert table.papers_rule[1] == findings.bounds(single, delta=1e-5, rule="best")[0][-1].epsilon
     for adjacency, promised in findings.promises(several, delta=1e-5).items():
         assert table[adjacency][0] == pytest.approx(promised[-1], abs=1e-3)
 

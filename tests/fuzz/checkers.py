@@ -40,8 +40,8 @@ def is_bound(bound):
     assert type(bound.epsilon) is float
     assert 0 <= bound.epsilon < np.inf
     assert bound.mu is None or 0 <= bound.mu < np.inf
-    assert all(rate is None or 0 <= rate <= 1 for rate in (bound.fpr_upper, bound.fnr_upper))
-    assert bound.threshold is None or not np.isnan(bound.threshold)
+    assert all(0 <= bound.details.get(rate, 0) <= 1 for rate in ("fpr_upper", "fnr_upper"))
+    assert not np.isnan(bound.details.get("threshold", 0))
     assert bound.noise_multiplier is None or bound.noise_multiplier > 0
     assert bound.epsilon > 0 or bound.note
 

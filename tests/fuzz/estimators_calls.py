@@ -9,7 +9,7 @@ import xarray as xr
 from hypothesis import strategies as st
 
 from dpsub import estimators
-from dpsub.estimators import METHODS as METHODS_BY_NAME
+from dpsub.estimators import CLAIMS as CLAIMS_BY_NAME
 from dpsub.estimators.catalogue import RULES
 from fuzz.accounting_calls import DELTAS, RATES, STEPS
 from fuzz.call import OMIT, Call
@@ -26,11 +26,11 @@ ALL_SCORES = [
 ]  # fmt: skip
 ALL_BITS = [BITS, BITS.tolist(), BITS.astype(bool), BITS.astype("f8"), pd.Series(BITS), xr.DataArray(BITS, dims="run")]
 MEASURES = ["accuracy", "advantage", "tpr", "ppv", "posterior"]
-METHODS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
+CLAIMS = [OMIT, "gdp", "gdp", "dp", "bayes_gdp", "bayes_dp", "katz"]
 THRESHOLDS = [OMIT, "ranks", "bets", "folds", "split", "best", 0.0, np.float32(1), -3, 1e300]
 ALPHAS = [OMIT, 0.05, 1e-6, 0.49]
-OF_BOUND = {"delta": DELTAS, "threshold": THRESHOLDS, "alpha": ALPHAS}
-PLD = {"method": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
+OF_BOUND = {"delta": DELTAS, "rule": THRESHOLDS, "alpha": ALPHAS}
+PLD = {"claim": ["pld"], "sample_rate": [1.0], "adjacency": list(ADJACENCIES)}
 # Other rates than 1 take grids for hundreds of noise multipliers.
 NO_RATE = LITTLE.filter(lambda rate: not isinstance(rate, Real) or not 0 < rate < 1)
 SEEDS = [OMIT, 0, 5, np.int32(3)]
@@ -50,12 +50,12 @@ def risk_bounds(result, /, **_):
 
 def is_bound_of_guesses(result, /, *, guesses, **_):
     is_bound(result)
-    assert result.guesses in np.atleast_1d(guesses)
+    assert result.details["guesses"] in np.atleast_1d(guesses)
 
 
 def is_bound_of_training(result, /, **_):
     is_bound(result)
-    assert result.method == "pld"
+    assert result.claim == "pld"
 
 
 def over_repeats(result, /, **_):
@@ -63,11 +63,11 @@ def over_repeats(result, /, **_):
     assert result.repeats == 1 or (np.asarray(result.error) >= 0).all()
 
 
-STEP = estimators.LowerBound(3.9, "gdp", "gdp", True, details={"mu": 0.9})
-STEP_NOISE = replace(STEP, method="pld", details={"noise_multiplier": 2.0})
+STEP = estimators.LowerBound(3.9, "gdp", "gdp", True, mu=0.9)
+STEP_NOISE = replace(STEP, claim="pld", mu=None, noise_multiplier=2.0)
 RUNS = [4, 50, 1_000, np.int64(7), 30.0]
 OBJECTS = {
-    "claim": [OMIT, None, "gdp", "dp", METHODS_BY_NAME["gdp"](1e-5), METHODS_BY_NAME["katz"](1e-5)],
+    "claim": [OMIT, None, "gdp", "dp", CLAIMS_BY_NAME["gdp"](1e-5), CLAIMS_BY_NAME["katz"](1e-5)],
     "rule": [OMIT, None, "ranks", "split", 0.5, RULES["best"], RULES["ranks"]],
     "delta": [1e-5],
 }
@@ -104,13 +104,12 @@ CALLS = [
         )
         for room in ("", ".estimators")
     ),
-    Call("dpsub.estimators.LowerBound.with_details", STEP.with_details, {"mu": [0.5, 1]}, of(estimators.LowerBound)),
     Call(
         "dpsub.estimators.epsilon_lower_bound by objects",
         estimators.epsilon_lower_bound,
         {"scores": ALL_SCORES[:4], "bits": ALL_BITS[:2], **OBJECTS},
         bounds,
-        names=("threshold",),
+        names=("rule",),
     ),
     Call(
         "dpsub.estimators.max_certifiable_epsilon by objects",
@@ -118,7 +117,7 @@ CALLS = [
         {"runs": [50, 1_000], **OBJECTS},
         number(0),
         hostile={"runs": LITTLE},
-        names=("threshold",),
+        names=("rule",),
     ),
     Call(
         "dpsub.estimators.one_run_epsilon_lower_bound by objects",
@@ -129,7 +128,7 @@ CALLS = [
     Call(
         "dpsub.estimators.epsilon_lower_bound",
         estimators.epsilon_lower_bound,
-        {"scores": ALL_SCORES, "bits": ALL_BITS, "method": METHODS, **OF_BOUND, "simultaneous": [OMIT, True, False]},
+        {"scores": ALL_SCORES, "bits": ALL_BITS, "claim": CLAIMS, **OF_BOUND, "simultaneous": [OMIT, True, False]},
         bounds,
     ),
     Call(
@@ -152,8 +151,8 @@ CALLS = [
         {
             "scores": [np.tile(scores, 4) for scores in (SCORES, np.round(SCORES), np.where(BITS, -np.inf, np.inf))],
             "bits": [np.tile(BITS, 4)],
-            "method": ["gdp", "dp"],
-            "threshold": ["bets"],
+            "claim": ["gdp", "dp"],
+            "rule": ["bets"],
             "delta": DELTAS,
             "alpha": ALPHAS,
         },
@@ -166,8 +165,8 @@ CALLS = [
             "scores": ALL_SCORES,
             "bits": ALL_BITS,
             "folds": [np.arange(40) // 20, (np.arange(40) // 10).tolist(), np.zeros(40), np.ones(40, bool)],
-            "method": ["gdp", "dp"],
-            "threshold": [OMIT, "auto", "folds"],
+            "claim": ["gdp", "dp"],
+            "rule": [OMIT, "auto", "folds"],
             "delta": DELTAS,
             "alpha": ALPHAS,
         },
@@ -180,7 +179,7 @@ CALLS = [
             "correct": [0, 5, 50.0, np.int8(100), [50], (1, 60), np.array([0, 100])],
             "guesses": [100, 100.0, np.int16(100), [100], (60, 100), np.array([100, 100])],
             "pairs": [100, 1_000, np.int32(100), 10**6],
-            "method": [OMIT, "gdp", "dp", "product"],
+            "claim": [OMIT, "gdp", "dp", "product"],
             "candidates": [OMIT, 2, 10, np.int64(10**6)],
             "delta": DELTAS,
             "alpha": ALPHAS,
@@ -205,7 +204,7 @@ CALLS = [
     Call(
         "dpsub.estimators.max_certifiable_epsilon",
         estimators.max_certifiable_epsilon,
-        {"runs": RUNS, "method": METHODS, **OF_BOUND, "folds": [OMIT, 1, 3, np.int8(2)]},
+        {"runs": RUNS, "claim": CLAIMS, **OF_BOUND, "folds": [OMIT, 1, 3, np.int8(2)]},
         number(0),
         hostile={"runs": LITTLE, "folds": LITTLE},
     ),
@@ -263,7 +262,7 @@ CALLS = [
             "delta": DELTAS,
             "truth": [4.0, 5, np.float64(6)],
             "power": [OMIT, 0.5, 0.95],
-            "method": [OMIT, "gdp", "dp"],
+            "claim": [OMIT, "gdp", "dp"],
             "alpha": ALPHAS,
         },
         of(int),
@@ -287,7 +286,7 @@ CALLS = [
             "bits": [BITS, np.tile(BITS, 4)],
             "epsilon": [0.1, 1, np.float32(3), 100.0],
             "delta": DELTAS,
-            "method": [OMIT, "gdp", "dp"],
+            "claim": [OMIT, "gdp", "dp"],
         },
         number(),
     ),

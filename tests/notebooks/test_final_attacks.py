@@ -35,7 +35,7 @@ def rows(cell, models):
 def test_the_papers_rule_bounds_each_rate_at_95_percent():
     scores, bits = np.arange(200.0), np.repeat([1, 0], 100)
     how = attacks.WAYS["first version"]
-    found = attacks.shown(scores, bits, how.threshold, how.alpha)
+    found = attacks.shown(scores, bits, how.rule, how.alpha)
     upper = beta.ppf(0.95, 1, 100)
     assert found["bound"] == pytest.approx(gdp_epsilon(-2 * norm.ppf(upper), DELTA), rel=1e-6)
     assert not found["valid"]

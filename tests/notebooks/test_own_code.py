@@ -125,8 +125,8 @@ def test_rates_show_what_an_audit_with_a_fixed_threshold_does():
     for threshold in (-0.5, 0.6, 1.7, 9.0):
         missed, taken = (scores[:300] <= threshold).sum(), (scores[300:] > threshold).sum()
         fpr, fnr = tight.upper(taken, 300, 0.025), tight.upper(missed, 300, 0.025)
-        options = {"delta": 1e-5, "threshold": threshold}
-        gdp, dp = (epsilon_lower_bound(scores, bits, method=method, **options) for method in ("gdp", "dp"))
+        options = {"delta": 1e-5, "rule": threshold}
+        gdp, dp = (epsilon_lower_bound(scores, bits, claim=claim, **options) for claim in ("gdp", "dp"))
         assert gdp.mu == pytest.approx(float(tight.mu_gdp(fpr, fnr)) if fnr < 1 else 0.0)
         assert dp.epsilon == pytest.approx(float(tight.epsilon_dp(fpr, fnr, 1e-5)))
 

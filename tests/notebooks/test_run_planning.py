@@ -8,15 +8,15 @@ from dpsub.accounting import gdp_epsilon, gdp_mu
 from dpsub.estimators import max_certifiable_epsilon, runs_needed
 
 STORED = planning.stored()
-SETTINGS = list(product(planning.METHODS, planning.ALPHAS, planning.RUNS))
+SETTINGS = list(product(planning.CLAIMS, planning.ALPHAS, planning.RUNS))
 
 
-def stored(method, alpha, runs):
-    return STORED["rows"][SETTINGS.index((method, alpha, runs))]
+def stored(claim, alpha, runs):
+    return STORED["rows"][SETTINGS.index((claim, alpha, runs))]
 
 
 def test_the_stored_axes_are_those_of_the_page():
-    named = {"methods": planning.METHODS, "alphas": planning.ALPHAS, "runs": planning.RUNS, "mus": planning.MUS}
+    named = {"methods": planning.CLAIMS, "alphas": planning.ALPHAS, "runs": planning.RUNS, "mus": planning.MUS}
     assert {name: tuple(STORED[name]) for name in named} == named
     assert len(STORED["rows"]) == len(SETTINGS)
 
@@ -35,15 +35,15 @@ def test_all_stored_numbers_are_the_librarys(setting):
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
-@pytest.mark.parametrize(("method", "alpha", "runs"), [("gdp", 0.05, 500), ("dp", 0.05, 500), ("dp", 0.01, 158_114)])
-def test_ceilings_hold_at_every_delta(method, alpha, runs, delta):
-    exact = max_certifiable_epsilon(runs, delta=delta, method=method, alpha=alpha)
-    kept = stored(method, alpha, runs)["ceiling"]
-    assert (gdp_epsilon(kept, delta) if method == "gdp" else kept) == pytest.approx(exact, rel=2e-3)
+@pytest.mark.parametrize(("claim", "alpha", "runs"), [("gdp", 0.05, 500), ("dp", 0.05, 500), ("dp", 0.01, 158_114)])
+def test_ceilings_hold_at_every_delta(claim, alpha, runs, delta):
+    exact = max_certifiable_epsilon(runs, delta=delta, claim=claim, alpha=alpha)
+    kept = stored(claim, alpha, runs)["ceiling"]
+    assert (gdp_epsilon(kept, delta) if claim == "gdp" else kept) == pytest.approx(exact, rel=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "truth", "delta", "method", "alpha"),
+    ("epsilon", "truth", "delta", "claim", "alpha"),
     [
         (8, 10, 1e-5, "gdp", 0.05),
         *(
@@ -52,25 +52,25 @@ def test_ceilings_hold_at_every_delta(method, alpha, runs, delta):
         ),
     ],
 )
-def test_likely_bounds_reach_what_runs_needed_says(epsilon, truth, delta, method, alpha):
-    needed = runs_needed(epsilon, delta=delta, truth=truth, method=method, alpha=alpha)
+def test_likely_bounds_reach_what_runs_needed_says(epsilon, truth, delta, claim, alpha):
+    needed = runs_needed(epsilon, delta=delta, truth=truth, claim=claim, alpha=alpha)
     mu = gdp_mu(truth, delta)
     bounds = [
-        np.interp(np.log(mu), np.log(planning.MUS), stored(method, alpha, runs)["likely"]) for runs in planning.RUNS
+        np.interp(np.log(mu), np.log(planning.MUS), stored(claim, alpha, runs)["likely"]) for runs in planning.RUNS
     ]
-    if method == "gdp":
+    if claim == "gdp":
         bounds = [gdp_epsilon(bound, delta) for bound in bounds]
     found = np.exp(np.interp(epsilon, bounds, np.log(planning.RUNS)))
     assert found == pytest.approx(needed, rel=0.12)
 
 
 def test_more_runs_show_more_and_never_more_than_the_truth_or_the_ceiling():
-    for method, alpha in product(planning.METHODS, planning.ALPHAS):
-        rows = [stored(method, alpha, runs) for runs in planning.RUNS]
+    for claim, alpha in product(planning.CLAIMS, planning.ALPHAS):
+        rows = [stored(claim, alpha, runs) for runs in planning.RUNS]
         likely = np.array([row["likely"] for row in rows])
         ceilings = np.array([row["ceiling"] for row in rows])
         assert (np.diff(ceilings) > 0).all()
         assert (likely <= ceilings[:, None] + 1e-3).all()
         assert (np.diff(likely, axis=1) >= 0).all()
-        truth = planning.MUS if method == "gdp" else [gdp_epsilon(mu, planning.DELTA) for mu in planning.MUS]
+        truth = planning.MUS if claim == "gdp" else [gdp_epsilon(mu, planning.DELTA) for mu in planning.MUS]
         assert (likely <= np.array(truth)).all()

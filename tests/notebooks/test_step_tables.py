@@ -58,7 +58,7 @@ def test_others_are_what_is_left_without_the_noise(audited):
 def test_two_trainings_are_ranked(audited):
     one = audited["add_remove", "dirac"]
     of_two = step_tables.canary_steps({"a": one.assign_attrs(protocol="two_trainings")}, delta=DELTA)
-    step = epsilon_lower_bound(one.score, one.bit, delta=DELTA, threshold="ranks")
+    step = epsilon_lower_bound(one.score, one.bit, delta=DELTA, rule="ranks")
     assert of_two.step["a"] == step.epsilon
 
 

@@ -253,7 +253,7 @@ def test_observations_are_a_dataset_that_estimators_take():
     assert (seen.score.dtype, seen.bit.dtype) == (np.float32, np.int8)
     about = {"canary": "dirac", "canary_norm": 3.0, "seed": 5, "adjacency": "substitute", "noise_multiplier": 0.9}
     assert {name: seen.attrs[name] for name in about} == about
-    bound = epsilon_lower_bound(seen.score, seen.bit, delta=1e-5, threshold="bets")
+    bound = epsilon_lower_bound(seen.score, seen.bit, delta=1e-5, rule="bets")
     assert bound.mu == pytest.approx(auditor.report().step.mu)
     again = optimizer_of(noise_multiplier=0.5)
     other = audit_optimizer(again, canary_norm=3.0, seed=5, noise_multiplier=0.9, **CLAIM)
@@ -308,7 +308,7 @@ def test_below_a_canary_rate_of_1_bounds_are_about_the_noise():
     auditor = audit_optimizer(faulty, canary_rate=0.5, **CLAIM)
     train(faulty, 1_000)
     report = auditor.report()
-    assert (report.step.method, report.training.method) == ("pld", "pld")
+    assert (report.step.claim, report.training.claim) == ("pld", "pld")
     assert 0.4 < report.step.noise_multiplier < 0.8
     assert report.claimed_step == 2 / 0.8
 

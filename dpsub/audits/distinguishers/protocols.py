@@ -61,7 +61,7 @@ def distinguish(
             - "held_out": a share of the runs is learned from, and the others are judged. All estimators apply.
             - "folds": a share of the runs is only learned from, and the others are divided into folds. Each fold is
               judged by what was learned from all runs before it, so that later folds have better scorers.
-              `epsilon_lower_bound` then pools the rank tests of the folds (threshold "folds", which "auto" chooses for
+              `epsilon_lower_bound` then pools the rank tests of the folds (rule "folds", which "auto" chooses for
               these scores).
             - "in_sample": the models that are judged are learned from. Such scores show overfitting as if it were
               leakage. `epsilon_lower_bound` returns valid=False for them: for comparison only. The mark is a
