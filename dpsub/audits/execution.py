@@ -66,10 +66,6 @@ class Place(Writer, Protocol):
         made: where the shards come from.
     """
 
-    def prepare(self, plan: Plan) -> None:
-        """Take the plan with what was computed before the first shard."""
-        ...
-
     def writing(self) -> AbstractContextManager[Writer]:
         """Open for writing."""
         ...
@@ -89,9 +85,6 @@ class Memory:
         self._flat = plan.layout.empty()
         self._messages: dict[int, str] = {}
         self.missing = list(plan.layout.shards)
-
-    def prepare(self, plan: Plan) -> None:
-        self.plan = plan
 
     def writing(self) -> AbstractContextManager[Memory]:
         return nullcontext(self)
@@ -132,7 +125,7 @@ def carried_out(
     if store is not None:
         plan.check_told_apart()
         place = Database(store, plan, repair=repair)
-    if place.missing or not place.plan.is_prepared or (retry and place.failed):
+    if place.missing or (retry and place.failed):
         where: AbstractContextManager[Executor]
         if client is not None:
             where = executors.workers(client, device)
@@ -160,8 +153,6 @@ def _compute(
         expected = executor.kinds(place.plan)
         for made in expected if not allow_mix else ():
             _check_kind(place, made)
-        if not place.plan.is_prepared:
-            place.prepare(place.plan.prepared(executor, progress=progress))
         writer = stack.enter_context(place.writing())
         plan, shards = writer.plan, [*writer.missing, *(writer.failed if retry else ())]
         bars = stack.enter_context(Bars(plan, shards, progress))

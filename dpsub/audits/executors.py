@@ -20,24 +20,24 @@ from typing import Any, Protocol
 import torch
 
 from dpsub._core import checks
-from dpsub.audits.plans import Computation, Made, Shard, Tick, made_on
+from dpsub.audits.plans import Made, Plan, Results, Shard, Tick, made_on
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
 PATIENCE = 30  # seconds for a scheduler to answer
-Done = Generator[tuple[Shard, Any, Made], None, None]
+Done = Generator[tuple[Shard, Results, Made], None, None]
 _gpu_turn = Lock()
 
 
 class Executor(Protocol):
     """Computes shards somewhere."""
 
-    def kinds(self, computation: Computation) -> list[Made]:
+    def kinds(self, plan: Plan) -> list[Made]:
         """Where shards will be computed, as far as that is known. It fails early where they cannot be."""
         ...
 
-    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
+    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
         """Yield shards with what they were computed to be, as they are finished, and where they were made."""
         ...
 
@@ -48,21 +48,21 @@ class Here:
     def __init__(self, device: str) -> None:
         self._device = devices.device(device)
 
-    def kinds(self, computation: Computation) -> list[Made]:
-        computation.side_by_side(self._device)
-        return [computation.made(self._device, 0.0)]
+    def kinds(self, plan: Plan) -> list[Made]:
+        plan.side_by_side(self._device)
+        return [plan.made(self._device, 0.0)]
 
-    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
-        def compute(shard: Shard, stop: Event) -> tuple[Any, Made]:
-            return timed(computation, shard, self._device, stop, tick)
+    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
+        def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
+            return timed(plan, shard, self._device, stop, tick)
 
-        if computation.serial:
+        if plan.serial:
             for shard in shards:
                 yield shard, *compute(shard, Event())
             return
-        at_once = computation.side_by_side(self._device)
+        at_once = plan.side_by_side(self._device)
         with (
-            devices.matmul_precision(computation.matmul_precision),
+            devices.matmul_precision(plan.matmul_precision),
             closing(devices.side_by_side(compute, shards, at_once)) as done,
         ):
             for shard, (results, made) in done:
@@ -82,21 +82,21 @@ class Elsewhere:
     def __init__(
         self,
         executor: futures.Executor,
-        shared: Callable[[Computation], Any],
-        compute: Callable[[Any, Shard], tuple[Any, Made]],
-        kinds: Callable[[Computation], list[Made]],
+        shared: Callable[[Plan], Any],
+        compute: Callable[[Any, Shard], tuple[Results, Made]],
+        kinds: Callable[[Plan], list[Made]],
     ) -> None:
         self._executor, self._shared, self._compute, self.kinds = executor, shared, compute, kinds
 
-    def each(self, computation: Computation, shards: list[Shard], tick: Tick) -> Done:
-        held = self._shared(computation)
+    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
+        held = self._shared(plan)
         submitted = {self._executor.submit(self._compute, held, shard): shard for shard in shards}
         for future in futures.as_completed(list(submitted)):
             shard = submitted.pop(future)
-            yield shard, *_received(computation, shard, future)
+            yield shard, *_received(plan, shard, future)
 
 
-def _received(computation: Computation, shard: Shard, future: futures.Future[tuple[Any, Made]]) -> tuple[Any, Made]:
+def _received(plan: Plan, shard: Shard, future: futures.Future[tuple[Results, Made]]) -> tuple[Results, Made]:
     try:
         return future.result()
     except BrokenProcessPool:
@@ -115,9 +115,9 @@ def _received(computation: Computation, shard: Shard, future: futures.Future[tup
                 f"client: several workers died while they trained {shard}, the last of them at "
                 f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"  # type: ignore[attr-defined]
             ) from None
-        if not computation.not_sent:
+        if not plan.not_sent:
             raise
-        raise ValueError(f"{computation.not_sent}: {message_of(error)}") from None
+        raise ValueError(f"{plan.not_sent}: {message_of(error)}") from None
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def processes(count: int) -> Iterator[Elsewhere]:
     before = set(multiprocessing.active_children())
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
 
-    def kinds(computation: Computation) -> list[Made]:
-        if not computation.serial:
+    def kinds(plan: Plan) -> list[Made]:
+        if not plan.serial:
             raise ValueError(
                 f"processes must be 1 for an audit that trains blocks in threads, got {count}: leave it out, or give "
                 "the client of a dask.distributed.LocalCluster"
@@ -135,7 +135,7 @@ def processes(count: int) -> Iterator[Elsewhere]:
         return []
 
     try:
-        yield Elsewhere(executor, lambda computation: computation, _alone_on_cpu, kinds)
+        yield Elsewhere(executor, lambda plan: plan, _alone_on_cpu, kinds)
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
@@ -167,34 +167,34 @@ def workers(client: Any, device: str) -> Iterator[Elsewhere]:
     if client.status != "running":
         raise ConnectionError(f"client: its scheduler does not answer any more, it is {client.status!r}: {advice}")
 
-    def shared(computation: Computation) -> Any:
+    def shared(plan: Plan) -> Any:
         """The plan as a task's result: sent once, and made again if the worker that holds it dies."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
-            return client.submit(_itself, computation, pure=False)
+            return client.submit(_itself, plan, pure=False)
 
-    def kinds(computation: Computation) -> list[Made]:
-        return list(client.run(_made_there, device).values()) if computation.of_one_kind else []
+    def kinds(plan: Plan) -> list[Made]:
+        return list(client.run(_made_there, device).values()) if plan.of_one_kind else []
 
     with own:
         yield Elsewhere(client.get_executor(pure=False), shared, partial(_on_worker, device=device), kinds)
 
 
-def timed(computation: Computation, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Any, Made]:
+def timed(plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Results, Made]:
     """What a shard is computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
-    results = computation.run(shard, device, stop, tick)
-    return results, computation.made(device, time.monotonic() - begin)
+    results = plan.run(shard, device, stop, tick)
+    return results, plan.made(device, time.monotonic() - begin)
 
 
-def _alone(computation: Computation, shard: Shard, device: torch.device) -> tuple[Any, Made]:
+def _alone(plan: Plan, shard: Shard, device: torch.device) -> tuple[Results, Made]:
     """The same in another process, which nobody asks to stop, and whose progress is counted by shards."""
-    return timed(computation, shard, device, Event(), lambda units: None)
+    return timed(plan, shard, device, Event(), lambda units: None)
 
 
-def _alone_on_cpu(computation: Computation, shard: Shard) -> tuple[Any, Made]:
-    return _alone(computation, shard, torch.device("cpu"))
+def _alone_on_cpu(plan: Plan, shard: Shard) -> tuple[Results, Made]:
+    return _alone(plan, shard, torch.device("cpu"))
 
 
 def _begin_worker() -> None:
@@ -211,27 +211,27 @@ def _begin_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _itself(computation: Any) -> Any:
-    return computation
+def _itself(plan: Any) -> Any:
+    return plan
 
 
 def _made_there(device: str) -> Made:
     return made_on(devices.device(device))
 
 
-def _on_worker(computation: Computation, shard: Shard, device: str) -> tuple[Any, Made]:
+def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
     """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
-    if computation.serial:
-        return _alone_on_cpu(computation, shard)
+    if plan.serial:
+        return _alone_on_cpu(plan, shard)
     where = devices.device(device)
     torch.set_num_threads(1)
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.
     devices.keep_freed_memory(whatever_is_set=True)
-    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(computation.matmul_precision):
-        computation.side_by_side(where)
-        _check_limit(computation.bytes_at_once(where), where)
-        return _alone(computation, shard, where)
+    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
+        plan.side_by_side(where)
+        _check_limit(plan.bytes_at_once(where), where)
+        return _alone(plan, shard, where)
 
 
 def _check_limit(block: int, where: torch.device) -> None:

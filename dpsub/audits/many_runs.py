@@ -18,8 +18,6 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, check_canary, stored_canaries
 from dpsub.audits.execution import Options, carried_out
-from dpsub.audits.executors import Executor
-from dpsub.audits.learned_scores import LEAST_RUNS, SCORES, LearnedScore, Learning, learned
 from dpsub.audits.observers import Observer, Score, chosen, seen, watching
 from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
 from dpsub.data import Task
@@ -36,8 +34,6 @@ ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_craf
     "runs",
     "seed",
     observe_every=checks.whole,
-    learning_runs=partial(checks.whole, at_least=LEAST_RUNS),
-    score=partial(checks.choice, options=SCORES),
     coordinates=partial(checks.choice, options=("auto", *COORDINATES)),
     matmul_precision=PRECISION,
 )
@@ -51,8 +47,6 @@ def audit(
     observe_every: int = 1,
     repeats: int = 1,
     metrics: Sequence[str | Observer] = (),
-    score: str = "canary",
-    learning_runs: int = 256,
     coordinates: str = "auto",
     seed: int = 0,
     matmul_precision: str = "highest",
@@ -83,17 +77,9 @@ def audit(
               To sum over all steps, set observe_every=1.
             - "weights": the parameters after the last step. `model.module(parameters)` makes a `torch.nn.Module` of
               one model's.
-        score: what the worlds are told apart by.
-
-            - "canary": the canary's own score (`CanaryPair.score`).
-            - "learned": at each observed step, the linear discriminant of two features, the canary's score and the
-              parameters along the mean effect of the canary. It is learned from models that are not judged, before the
-              first that is, and stored with the audit.
-        learning_runs: how many pairs of twins a learned score is learned from in each repeat, ≥ 32. Twins have the
-            same start, batches and noise, one with z and one with z′.
         coordinates: "span" trains a linear head in the fewer coordinates that its records span, where that applies:
             the scores have the same law (`Model.within_span`). "all" trains in all coordinates. "auto" is "all" if a
-            metric ("accuracy", "weights") or a learned score needs all parameters, else "span". The numbers of the two
+            metric ("accuracy", "weights") needs all parameters, else "span". The numbers of the two
             differ; the attributes say which was used.
         seed: of batches, noise, starts and coins. Runs come in blocks, each with its own stream of randomness. The
             block size depends on the model alone (attribute `block_size`). Arguments, versions and the kind of device
@@ -154,7 +140,6 @@ def audit(
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
     observers = chosen(metrics, task)
-    learned = score == "learned"
     plan = ManyRuns(
         task=task,
         model=model,
@@ -163,10 +148,9 @@ def audit(
         runs=runs,
         observe_every=observe_every,
         observers=observers,
-        coordinates=_coordinates(coordinates, observers, learned),
+        coordinates=_coordinates(coordinates, observers),
         seeds=tuple(repeat_seeds(seed, repeats)),
         matmul_precision=matmul_precision,
-        learning=Learning(learning_runs) if learned else None,
     )
     plan.attributes  # noqa: B018, which refuses what stores could not tell apart
     return carried_out(plan, **options)
@@ -181,7 +165,6 @@ class ManyRuns(BankPlan):
         observers: beside the scores.
         coordinates: "span" or "all".
         seeds: one for each repeat.
-        learning: how the score is learned; None for the canary's own score.
     """
 
     call: ClassVar[str] = "audit"
@@ -191,7 +174,6 @@ class ManyRuns(BankPlan):
     observers: tuple[Observer, ...]
     coordinates: str
     seeds: tuple[int, ...]
-    learning: Learning | None = None
 
     @property
     def repeats(self) -> int:
@@ -245,7 +227,6 @@ class ManyRuns(BankPlan):
             "block_size": self.block_size,
             "matmul_precision": self.matmul_precision,
             **canary_attributes(self.canaries, ONCE if len(self.canaries) == 1 else EACH_REPEAT),
-            **(self.learning.attributes if self.learning is not None else {}),
         }
         observed = {name: value for one in self.observers for name, value in one.attributes(self.task).items()}
         if taken := sorted(observed.keys() & own.keys()):
@@ -254,23 +235,13 @@ class ManyRuns(BankPlan):
 
     @property
     def arrays(self) -> Arrays:
-        return canary_arrays(self.canaries) | (self.learning.arrays if self.learning is not None else {})
+        return canary_arrays(self.canaries)
 
     def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
         plan = self.with_noise(attributes)
         plan = replace(plan, canaries=stored_canaries(self.canaries, self.task, attributes, arrays))
-        if plan.learning is not None:
-            plan = replace(plan, learning=plan.learning.resumed(arrays))
         check_same(attributes, plan.attributes)
         return plan
-
-    @property
-    def is_prepared(self) -> bool:
-        return self.learning is None or self.learning.learned is not None
-
-    def prepared(self, executor: Executor, *, progress: bool) -> Self:
-        assert self.learning is not None
-        return replace(self, learning=replace(self.learning, learned=learned(self, executor, progress=progress)))
 
     @property
     def told_apart(self) -> tuple[Any, ...]:
@@ -281,8 +252,7 @@ class ManyRuns(BankPlan):
 
     @property
     def copies(self) -> int:
-        score = Score.copies if self.learning is None else LearnedScore.copies
-        return max(score, *(one.copies for one in self.observers), 0)
+        return max(Score.copies, *(one.copies for one in self.observers), 0)
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
         size, seed = self.block_size, self.seeds[repeat]
@@ -297,12 +267,8 @@ class ManyRuns(BankPlan):
             canary=self.canary(repeat),
             coordinates=self.coordinates,
         )
-        score: Observer = Score()
-        if self.learning is not None:
-            assert self.learning.learned is not None
-            score = LearnedScore(self.learning.learned, repeat, self.canary(repeat).score == "displacement")
         # Observers of only some runs observe those of the first block.
-        observers = [one for one in (score, *self.observers) if one.most_runs is None or block == 0]
+        observers = [one for one in (Score(), *self.observers) if one.most_runs is None or block == 0]
         counts = {one.name: min(runs, self.rows(one)) for one in observers}
         watches = {one.name: watching(one, bank, self.task, counts[one.name]) for one in observers}
         observed, last = set(self.observed), {self.spec.steps}
@@ -325,19 +291,15 @@ class ManyRuns(BankPlan):
         return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
 
 
-def _coordinates(coordinates: str, observers: tuple[Observer, ...], learned: bool) -> str:
-    """Resolve "auto": "all" if an observer or a learned score needs all coordinates, else "span"."""
+def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
+    """Resolve "auto": "all" if an observer needs all coordinates, else "span"."""
     needing = [one.name for one in observers if one.all_coordinates]
     if coordinates == "span" and needing:
         raise ValueError(
             f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "
             "parameters, got 'span'"
         )
-    if coordinates == "span" and learned:
-        raise ValueError(
-            "coordinates must be 'all' or 'auto' for score='learned', which uses all parameters, got 'span'"
-        )
-    return coordinates if coordinates != "auto" else "all" if needing or learned else "span"
+    return coordinates if coordinates != "auto" else "all" if needing else "span"
 
 
 @checks.checked("seed", "repeats")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from threading import Event
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 from dpsub._core.datasets import numbered
 from dpsub._core.provenance import commit, versions
 from dpsub.trainers import devices
-
-if TYPE_CHECKING:
-    from dpsub.audits.executors import Executor
 
 ROUNDING = 1e-5  # of scores, as a part of what the worlds are apart
 SHARDS = 128  # of a repeat, at most: little is lost with one shard, and few are written
@@ -185,23 +182,43 @@ class OtherAudit(ValueError):
     """A store holds another audit than the one asked for. The arguments are the differences."""
 
 
-class Computation(ABC):
-    """What is computed shard by shard, here or elsewhere.
+class Plan(ABC):
+    """What an audit computes, shard by shard, here or elsewhere.
 
     Attributes:
+        call: the name of the public function that makes such plans.
+        things: what its runs are.
+        unit: what its progress bar counts.
         of_one_kind: whether all shards should be made on one kind of device, with one version of dpsub and torch.
         serial: whether shards are computed one after the other in the calling thread, whose settings stay as they are.
         not_sent: what must hold so that other processes can take it, if that is not sure; "" if it is.
         matmul_precision: of products while it is computed, as in `audit`.
     """
 
+    call: ClassVar[str]
+    things: ClassVar[str] = "models"
+    unit: ClassVar[str] = " models"
     of_one_kind: ClassVar[bool] = True
     serial: ClassVar[bool] = False
     not_sent: ClassVar[str] = ""
     matmul_precision: str = "highest"
 
+    @property
     @abstractmethod
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Any:
+    def title(self) -> str:
+        """What the audit is of, for progress bars and `status`."""
+
+    @property
+    @abstractmethod
+    def attributes(self) -> dict[str, Any]:
+        """Everything that determines the numbers, device and versions aside: texts, numbers, and lists of them."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout: ...
+
+    @abstractmethod
+    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
         """Compute one shard. It depends on nothing but this object, the shard and the kind of device.
 
         Args:
@@ -229,37 +246,6 @@ class Computation(ABC):
         """Where a shard comes from that was computed here."""
         return made_on(device, seconds)
 
-
-class Plan(Computation):
-    """What an audit computes.
-
-    Attributes:
-        call: the name of the public function that makes such plans.
-        things: what its runs are.
-        unit: what its progress bar counts.
-    """
-
-    call: ClassVar[str]
-    things: ClassVar[str] = "models"
-    unit: ClassVar[str] = " models"
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """What the audit is of, for progress bars and `status`."""
-
-    @property
-    @abstractmethod
-    def attributes(self) -> dict[str, Any]:
-        """Everything that determines the numbers, device and versions aside: texts, numbers, and lists of them."""
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout: ...
-
-    @abstractmethod
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results: ...
-
     def units(self, shard: Shard) -> int:
         """How far a shard moves the progress bar."""
         return shard.runs
@@ -278,17 +264,8 @@ class Plan(Computation):
         check_same(attributes, self.attributes)
         return self
 
-    def check_told_apart(self) -> None:
+    def check_told_apart(self) -> None:  # noqa: B027
         """Raise a ValueError if its attributes do not tell it from other plans, so that a store could mistake it."""
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether shards can be computed as it is."""
-        return True
-
-    def prepared(self, executor: Executor, *, progress: bool) -> Self:
-        """The plan with what has to be computed before the first shard."""
-        return self
 
 
 def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ def audit_steps(
     >>> canary = crafters.gradient(task, model, spec, seed=0)
     >>> seen = audit_steps(task, model, canary, spec, progress=False)
     >>> step = estimators.epsilon_lower_bound(seen.score, seen.bit, delta=1e-5)
-    >>> dict(seen.sizes), 1 < step.mu < 2, step.observations
+    >>> dict(seen.sizes), 1 < step.mu < 2, step.details["observations"]
     ({'observation': 500}, True, 500)
     """
     refuse_other_batches(spec)

@@ -366,9 +366,6 @@ class Database:
     def is_whole(self) -> bool:
         return not self.missing
 
-    def prepare(self, plan: Plan) -> None:
-        self.plan = plan
-
     @contextmanager
     def writing(self) -> Iterator[Database]:
         """Lock the file and open it for writing. It is begun if necessary."""

@@ -7,34 +7,29 @@ import numpy as np
 
 import dpsub
 from dpsub import accounting, audits, estimators, findings
+from studies.final_models.learned_scores import LearnedScore, learn
 
 PARTS = 10  # of the models, to measure the error of a difference
 
 
-class OwnScore(audits.Observer):
-    """The canary's own score, beside a learned one on the same models."""
+def judged(
+    task, model, pair, spec, *, runs, learning_runs, store=None, **options
+):
+    """Final models, with the learned score and the canary's own.
 
-    name = "own_score"
-    long_name = "the canary's own score, higher speaks for z"
-
-    def watch(self, bank, task, runs):
-        class Watching(audits.Watch):
-            def after_step(self):
-                return bank.scores()
-
-        return Watching()
-
-
-def judged(task, model, pair, spec, **options):
-    """Final models, with the learned score and the canary's own."""
+    A store that is complete is read, whatever its score was learned from.
+    """
+    there = store is not None and Path(store).exists()
+    if there and audits.status(store).complete:
+        return audits.load(store)
+    what, options = (task, model, pair, spec), dict(options)
+    options["observe_every"] = spec.steps
+    learned = learn(*what, runs=learning_runs, **options)
     return dpsub.audit(
-        task,
-        model,
-        pair,
-        spec,
-        observe_every=spec.steps,
-        metrics=[OwnScore()],
-        score="learned",
+        *what,
+        runs=runs,
+        metrics=[LearnedScore(learned)],
+        store=store,
         progress=False,
         **options,
     )
@@ -122,7 +117,7 @@ def row(audited, limits, *, delta):
         return mu, accounting.gdp_epsilon(max(mu, 0.0), delta)
 
     bits, found = audited.bit.values, {}
-    scores = {"canary": audited.own_score, "learned": audited.score}
+    scores = {"canary": audited.score, "learned": audited.learned}
     for name, score in scores.items():
         found[f"μ, {name}"], found[f"ε, {name}"] = estimate(
             score, slice(None)

@@ -72,11 +72,6 @@ def test_workers_find_the_same_numbers(arguments, client, store, monkeypatch):
     assert status.device == "cpu"
 
 
-def test_workers_learn_the_same_score(arguments, client):
-    options = OPTIONS | {"runs": 200, "score": "learned", "learning_runs": 300}
-    assert audit(*arguments, client=client, **options).equals(audit(*arguments, **options))
-
-
 def test_workers_find_the_same_steps(arguments, client, store):
     options = {"trainings": 300, "device": "cpu", "progress": False}
     expected = audit_steps(*arguments, **options)
