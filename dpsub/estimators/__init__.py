@@ -8,9 +8,15 @@ and the false-negative rate is P(score ≤ threshold | z).
 """
 
 from dpsub.estimators.audit_bounds import OverRepeats, bound, over_repeats, step_to_training
-from dpsub.estimators.catalogue import CLAIMS, EXACT
-from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound, max_certifiable_epsilon
-from dpsub.estimators.one_run import Guesses, one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators.lower_bounds import (
+    CLAIMS,
+    EXACT,
+    LowerBound,
+    epsilon_lower_bound,
+    max_certifiable_epsilon,
+    one_run_epsilon_lower_bound,
+)
+from dpsub.estimators.one_run import Guesses, one_run_guesses
 from dpsub.estimators.power import runs_needed
 from dpsub.estimators.risk_bounds import RiskBound, risk_lower_bound
 from dpsub.estimators.wealth import wealth_of_bets

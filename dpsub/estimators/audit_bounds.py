@@ -6,21 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtrik
 
 from dpsub._core import checks
-from dpsub.accounting.phases import LEAST_NOISE as LEAST_SIGMA
 from dpsub.accounting.phases import LEAST_RATE, MOST_STEPS
-from dpsub.estimators.catalogue import OF_GUESSES, ClaimLike, RuleLike
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP, Sampling
-from dpsub.estimators.lower_bounds import LowerBound, epsilon_lower_bound
+from dpsub.estimators.lower_bounds import (
+    OF_GUESSES,
+    ClaimLike,
+    LowerBound,
+    RuleLike,
+    claims_of,
+    epsilon_lower_bound,
+    one_run_epsilon_lower_bound,
+)
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.one_run import Guesses, one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators.one_run import Guesses, one_run_guesses
 
 CHANGED = "the claimed noise changed between the steps, and the bound takes all of them for equal"
 NO_RATE = "of one step: the sample rate of the training is not known, which step_to_training takes"
@@ -88,10 +93,10 @@ def bound(
     >>> print(bound(audited.isel(step=0), delta=1e-5))
     ε ≥ 3.82 at δ = 1e-05, 95 % confidence, of a training (gdp by ranks; assumes a Gaussian mechanism's curve; valid)
     """
-    names = getattr(getattr(result, "score", None), "dims", None)
-    if not isinstance(names, tuple) or not all(hasattr(result, name) for name in ("bit", "attrs", "data_vars")):
+    if not {"score", "bit"} <= set(getattr(result, "data_vars", ())):
         raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
     of_one_audit(result)
+    names = result.score.dims
     given = {"claim": claim, "rule": rule}
     asked: dict[str, Any] = {"delta": delta, "alpha": alpha}
     asked |= {name: value for name, value in given.items() if value is not None}
@@ -170,27 +175,24 @@ def _of_pairs(result: Any, *, delta: float, alpha: float, claim: ClaimLike = GDP
     scores, bits = result.step_score if stepwise else result.score, result.bit
     if "model" in scores.dims:
         scores, bits = scores.transpose("model", "pair"), bits.transpose("model", "pair")
-    pairs = scores.size
-    family = OF_GUESSES.get(claim, GDP) if isinstance(claim, str) else type(claim) if isinstance(claim, Claim) else GDP
-    asked = family.guesses(pairs) if rule is None else rule
-    expected = "rule must be a number of guesses, or several, for many pairs in one model"
-    several = [asked] if isinstance(asked, Real) else checks.several(expected, asked)
-    guesses = [checks.whole("rule", number, at_most=pairs) for number in several]
+    [tested] = claims_of(claim, delta, _needed(claim, result.attrs), known=OF_GUESSES)
+    asked = tested.guesses(scores.size) if rule is None else rule
+    if isinstance(asked, str):
+        raise ValueError(f"rule must be a number of guesses, or several, for many pairs in one model, got {asked!r}")
     around_0 = "proxy" in result.attrs or (stepwise and result.attrs.get("subtract_expected"))
     centre = 0.0 if around_0 else "median"
-    guessed = one_run_guesses(scores, bits, guesses=guesses, centre=centre)
-    law: dict[str, Any] = {"delta": delta, "claim": claim, **_needed(claim, result.attrs)}
+    guessed = one_run_guesses(scores, bits, guesses=asked, centre=centre)
     if "proxy" in result.attrs:
-        found = _beside_proxy(guessed, result.attrs, alpha, law)
+        found = _beside_proxy(guessed, result.attrs, tested, alpha)
     else:
-        found = one_run_epsilon_lower_bound(*guessed, alpha=alpha, **law)
+        found = one_run_epsilon_lower_bound(*guessed, delta=delta, claim=tested, alpha=alpha)
     scored = "step score" if stepwise else "final model's score"
     if result.attrs.get("reference"):
         scored += " less a reference's"
     return _detailed(found, centre=centre, scored=scored)
 
 
-def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], alpha: float, law: dict[str, Any]) -> LowerBound:
+def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], claim: Claim, alpha: float) -> LowerBound:
     """The bound of a finished model's labels, less what the proxy may be wrong: `audits.finished_models` derives it."""
     right, made = np.atleast_1d(guessed.correct), np.atleast_1d(guessed.guesses)
     turned, allowed, tail = about.get("turned"), 0, 0.0
@@ -198,7 +200,8 @@ def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], alpha: float, law:
         tail = OF_PROXY * alpha
         allowed = math.ceil(max(about["drawn"] * turned, bdtrik(1 - tail, about["drawn"], turned)))
     counted = np.maximum(right - allowed, 0)
-    found = one_run_epsilon_lower_bound(counted, made, guessed.pairs, alpha=alpha - tail, **law)
+    asked: dict[str, Any] = {"delta": claim.delta, "claim": claim, "alpha": alpha - tail}
+    found = one_run_epsilon_lower_bound(counted, made, guessed.pairs, **asked)
     correct = int(right[list(made).index(found.details["guesses"])])
     told = {"correct": correct, "proxy": about["proxy"], "tolerance": about.get("tolerance"), "allowed": allowed}
     found = _detailed(replace(found, alpha=alpha, assumes="proxy"), **told)
@@ -278,14 +281,12 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
 def _parameter(bound: LowerBound, claim: MechanismDP) -> float:
     """The μ of the training at full batch."""
     if bound.mu is not None and bound.assumes != "product":
-        return checks.real("bound.mu", bound.mu, at_least=0, at_most=1e6) * math.sqrt(claim.steps)
+        return bound.mu * math.sqrt(claim.steps)
     if bound.noise_multiplier is None:
         raise ValueError(
             f"bound must be of claim 'gdp' or 'pld', which say how much noise a step adds, got {bound.claim!r}"
         )
-    if bound.noise_multiplier == math.inf:
-        return 0.0
-    return claim.noise_multiplier(checks.real("bound.noise_multiplier", bound.noise_multiplier, at_least=LEAST_SIGMA))
+    return claim.noise_multiplier(bound.noise_multiplier)
 
 
 class OverRepeats(NamedTuple):
@@ -302,7 +303,7 @@ class OverRepeats(NamedTuple):
     repeats: int
 
 
-def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
+def over_repeats(bounds: Any) -> OverRepeats:
     """Mean and two standard errors over repeated audits.
 
     Args:
@@ -317,32 +318,14 @@ def over_repeats(bounds: Sequence[Any]) -> OverRepeats:
     >>> over_repeats([3.0, 4.0, 5.0])
     OverRepeats(mean=4.0, error=1.1547005383792517, repeats=3)
     """
-    expected = "bounds must be a sequence of repeats, each a bound or a list with one bound for each step"
-    if isinstance(bounds, LowerBound):
-        raise ValueError(f"{expected}, got a single LowerBound")
-    checks.no_mask("bounds", bounds)
-    names = getattr(bounds, "dims", None)
-    if isinstance(names, tuple) and hasattr(bounds, "transpose"):
-        if "repeat" not in names:
-            raise ValueError(f'{expected}: the dimension "repeat", got the dimensions {names}')
+    if hasattr(bounds, "dims"):
         bounds = bounds.transpose("repeat", ...)
-    repeats = checks.several(expected, bounds)
-    try:
-        found = [np.asarray(_epsilons(repeat)) for repeat in repeats]
-        if any(repeat.dtype.kind not in "iuf" for repeat in found):
-            raise TypeError
-        stacked = np.stack(found).astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{expected}, got none, repeats of different shapes, or something else") from None
-    if stacked.size == 0 or stacked.ndim > 2 or not np.isfinite(stacked).all():
-        many = int((~np.isfinite(stacked)).sum())
-        raise ValueError(f"{expected}, got shape {stacked.shape} with {many} numbers that are not finite")
+    stacked = checks.array("bounds", [_epsilons(repeat) for repeat in bounds], shape=("repeats", ...))
+    if not stacked.size or stacked.ndim > 2:
+        raise ValueError(f"bounds must be of one repeat or more, and of steps at most, got shape {stacked.shape}")
     error = np.full(stacked.shape[1:], np.nan)
     if len(stacked) > 1:
-        with np.errstate(over="ignore"):
-            error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
-        if not np.isfinite(error).all():
-            raise ValueError(f"{expected}, got numbers up to {np.abs(stacked).max():g}, too large for their error")
+        error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))
     mean = stacked.mean(axis=0)
     return OverRepeats(mean if mean.ndim else float(mean), error if mean.ndim else float(error), len(stacked))
 

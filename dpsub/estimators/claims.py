@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
-from dpsub.estimators.guess_tests import Seen, of_independent, of_odds, of_tradeoff, taken_by_delta
+from dpsub.estimators.guess_tests import Seen, of_odds, of_tradeoff, taken_by_delta
 from dpsub.estimators.numerics import Array, Counts, clopper_pearson_upper
 
 Assumption = Literal["none", "gdp", "mechanism", "product", "proxy"]
@@ -182,7 +182,10 @@ class GDP(Claim):
 
 @dataclass(frozen=True)
 class Product(GDP):
-    """μ-GDP for the guesses of one run, as if they were independent of each other."""
+    """μ-GDP for the guesses of one run, as if they were independent of each other: all coins are guessed.
+
+    Source: Xiang et al. (2025).
+    """
 
     name: ClassVar[str] = "product"
     assumes: ClassVar[Assumption] = "product"
@@ -201,7 +204,8 @@ class Product(GDP):
         )
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
-        return of_independent(self, seen, alpha)
+        wrong = float(clopper_pearson_upper(np.array([seen.guesses - seen.correct]), seen.guesses, alpha)[0])
+        return self.parameter(wrong / (seen.candidates - 1), wrong)
 
     def note_of_guesses(self, seen: Seen, alpha: float) -> str:
         return "assumes independent guesses, which one run does not give by itself, and a Gaussian mechanism's curve"

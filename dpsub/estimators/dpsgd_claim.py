@@ -73,14 +73,10 @@ class MechanismDP(Claim):
         adjacency = checks.adjacency(options["adjacency"])
         sampling = checks.choice("sampling", options.get("sampling", "poisson"), checks.SAMPLINGS)
         worlds_of(adjacency, sampling)
-        checks.no_mask("steps", options["steps"])
-        try:
-            steps = np.atleast_1d(np.asarray(options["steps"])).tolist()
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"steps must be whole numbers, got {options['steps']!r}") from None
-        if len(steps) != columns:
-            raise ValueError(f"steps must have one entry for each of the {columns} columns of scores, got {len(steps)}")
-        counts = [checks.whole("steps", count, at_most=MOST_STEPS) for count in steps]
+        steps = checks.array("steps", options["steps"], kind=np.int64, at_least=1, at_most=MOST_STEPS)
+        counts = np.atleast_1d(steps).tolist()
+        if len(counts) != columns:
+            raise ValueError(f"steps must have one entry a column of scores, {columns}, got {len(counts)}")
         if sampling == "epochs":
             full_batches = [epochs([(1.0, q, count)])[0][2] for count in counts]
             return [cls(delta, 1.0, count, adjacency) for count in full_batches]

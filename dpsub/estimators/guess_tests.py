@@ -13,7 +13,7 @@ for every k
 If :math:`P(C \ge v) \ge \alpha`, these inequalities bound both sums from below, for k = v, v - 1, …, 1 in turn. At the
 end the sums are at least R and H. They add up to r/m, so the claim is refuted if R + H > r/m.
 
-`of_odds` tests (ε, δ)-DP, and `of_independent` takes the guesses for independent.
+`of_odds` tests (ε, δ)-DP.
 
 **More than two sides under (ε, δ)-DP.** Given the output and all other coins, the excess of a right guess's
 probability over :math:`p = e^ε/(e^ε + s - 1)` is at most (1 - p)δ on average. Let the guesses be judged one after the
@@ -25,22 +25,19 @@ With j guesses to come, an excess adds to P(C ≥ v) at most itself times :math:
 with B ~ Binomial(r, p), and :math:`b_j^2 \le 1/(2 e j p (1 - p))` by Herzog (1947).
 
 Source: Mahloujifar et al. (2025) for `of_tradeoff`; Steinke et al. (2023), section 5 and appendix D, for `of_odds` with
-two sides; Xiang et al. (2025) for `of_independent`.
+two sides.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, logit
 
-from dpsub.estimators.numerics import Array, clopper_pearson_upper, crossing
-
-if TYPE_CHECKING:
-    from dpsub.estimators.claims import Claim
+from dpsub.estimators.numerics import Array, Tested, crossing
 
 SCANNED = 65  # values of ε: it is not known that p-values increase with it
 
@@ -54,7 +51,7 @@ class Seen(NamedTuple):
     candidates: int = 2
 
 
-def of_tradeoff(claim: Claim, seen: Seen, alpha: float) -> float:
+def of_tradeoff(claim: Tested, seen: Seen, alpha: float) -> float:
     """The largest parameter whose trade-off function the guesses refute; 0 if they refute none."""
 
     def excess(parameter: float) -> float:
@@ -63,7 +60,7 @@ def of_tradeoff(claim: Claim, seen: Seen, alpha: float) -> float:
     return crossing(excess, 0.0, claim.most) if seen[0] and excess(0.0) < 0 else 0.0
 
 
-def _room(claim: Claim, parameter: float, seen: Seen, alpha: float) -> float:
+def _room(claim: Tested, parameter: float, seen: Seen, alpha: float) -> float:
     """What R + H leave of r/m; negative if the claim is refuted."""
     correct, guesses, pairs, candidates = seen
     right = alpha * correct / pairs
@@ -139,10 +136,3 @@ def taken_by_delta(delta: float, perfect: Seen, alpha: float) -> float:
     """How much δ takes of what `of_odds` shows if all guesses are right: 1 for all of it."""
     without = of_odds(0.0, perfect, alpha)
     return 1 - of_odds(delta, perfect, alpha) / without if without > 0 else 0.0
-
-
-def of_independent(claim: Claim, seen: Seen, alpha: float) -> float:
-    """The largest parameter refuted if all coins are guessed, and the guesses are independent."""
-    correct, guesses, _, candidates = seen
-    [wrong] = clopper_pearson_upper(np.array([guesses - correct]), guesses, alpha).tolist()
-    return claim.parameter(wrong / (candidates - 1), wrong)

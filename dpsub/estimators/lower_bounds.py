@@ -1,8 +1,8 @@
-"""Lower bounds on ε: the largest ε that an audit's scores refute."""
+"""Lower bounds on ε: the largest ε that an audit's scores, or guesses of its coins, refute."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub.estimators.catalogue import ClaimLike, RuleLike, check_goes, claims_of, rule_of
-from dpsub.estimators.claims import Assumption, Claim
-from dpsub.estimators.dpsgd_claim import Sampling
+from dpsub.estimators.betting import Bets
+from dpsub.estimators.claims import GDP, ApproximateDP, Assumption, Claim, Product
+from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
+from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
+from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
+from dpsub.estimators.rank_tests import ByFolds, ByRanks
 from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, no_pairs, scores_and_bits
-from dpsub.estimators.threshold_rules import ThresholdRule
+from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
-MOST_RUNS = 10**18  # counts are 64-bit integers
 ASSUMED = {
     "none": "nothing",
     "gdp": "a Gaussian mechanism's curve",
@@ -26,6 +28,74 @@ ASSUMED = {
     "product": "a Gaussian mechanism's curve and independent guesses",
     "proxy": "that labels follow the proxy",
 }
+MOST_CANDIDATES = 10**9
+MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
+
+CLAIMS: dict[str, type[Claim]] = {
+    claim.name: claim for claim in (GDP, ApproximateDP, MechanismDP, BayesianGDP, BayesianDP, Katz)
+}
+"""The families of claims by name, as `epsilon_lower_bound` takes them. Each knows its tests."""
+EXACT = tuple(name for name, claim in CLAIMS.items() if claim.exact)
+"""The claims with exact tests. Bounds by the others are not valid, and are kept for comparison."""
+OF_GUESSES: dict[str, type[Claim]] = {claim.name: claim for claim in (GDP, MechanismDP, ApproximateDP, Product)}
+RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (ByRanks(), Bets(), Split(), Best(), ByFolds())}
+OTHER_CLAIMS: checks.OtherNames = {
+    "gdp": ("gauss", "_mu_", "fdp", "f_dp"),
+    "pld": ("privacy_loss", "prv", "mechanism", "dpsgd", "dp_sgd", "accountant"),
+    "dp": ("approx", "clopper", "_eps", "pure", "jagielski"),
+    "bayes_gdp": ("zanella",),
+}
+OTHER_RULES: checks.OtherNames = {"bets": ("_bet", "wealth", "e_process"), "split": ("half", "hold")}
+
+ClaimLike = str | Claim | Sequence[Claim]
+RuleLike = str | float | ThresholdRule
+
+
+def claims_of(
+    claim: ClaimLike,
+    delta: float,
+    options: Mapping[str, Any],
+    columns: int = 1,
+    known: Mapping[str, type[Claim]] = CLAIMS,
+) -> list[Claim]:
+    """The family of claims for each column of scores: by its name and options, or as objects."""
+    if isinstance(claim, str):
+        which = known[checks.choice("claim", claim, tuple(known), OTHER_CLAIMS)]
+        return list(which.of_columns(delta, options, columns))
+    found = [claim] * columns if isinstance(claim, Claim) else checks.several("claim must be a Claim", claim)
+    if len(found) != columns or not all(isinstance(each, Claim) for each in found):
+        raise ValueError(
+            f"claim must be one of {', '.join(map(repr, known))}, a Claim, or one for each of the {columns} columns of "
+            f"scores, got {claim!r}"
+        )
+    for each in found:
+        if each.delta != delta:
+            raise ValueError(f"claim must be at delta = {delta:g}, got one at {each.delta:g}")
+    if options:
+        raise ValueError(f"{', '.join(options)} must be left out beside a claim that is an object: it holds them")
+    return found
+
+
+def rule_of(rule: RuleLike) -> ThresholdRule:
+    """The threshold rule with this name; a number is a threshold that is fixed in advance."""
+    if isinstance(rule, ThresholdRule):
+        return rule
+    if not isinstance(rule, str):
+        return Fixed(checks.real("rule", rule))
+    if rule not in RULES:
+        meant = checks.did_you_mean(rule, tuple(RULES), OTHER_RULES)
+        raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))} or a number, got {rule!r}{meant}")
+    return RULES[rule]
+
+
+def check_goes(rule: ThresholdRule, claims: Sequence[Claim]) -> None:
+    """Refuse a rule with a test of its own beside a claim whose test is another."""
+    for claim in claims:
+        if not (rule.one_threshold or claim.exact):
+            raise ValueError(
+                f"rule {rule.name!r} goes with the claims {', '.join(map(repr, EXACT))}, got {claim.name!r}: "
+                "give 'split', 'best' or a number"
+            )
 
 
 @dataclass(frozen=True)
@@ -209,7 +279,7 @@ def epsilon_lower_bound(
     return bounds if several else bounds[0]
 
 
-@checks.checked("delta", "alpha", "folds", runs=partial(checks.whole, at_least=4, at_most=MOST_RUNS))
+@checks.checked("delta", "alpha", "folds", runs=partial(checks.whole, at_least=4))
 def max_certifiable_epsilon(
     runs: int,
     *,
@@ -223,9 +293,9 @@ def max_certifiable_epsilon(
     """The ceiling: the largest ε that this many runs, half in each world, can show, however good the attack.
 
     Args:
-        runs: ≥ 4; the runs of both worlds together, at most 1e9 for rule "ranks" and 1e18 for the others.
-            For "bets", at most 1e6; then it is what scores without an error show. Bets learn more from scores with a
-            few errors, and can show more. For "folds", at most 200,000, in so many `folds` of one size.
+        runs: ≥ 4; the runs of both worlds together, at most 1e9 for rule "ranks". For "bets", at most
+            1e6; then it is what scores without an error show. Bets learn more from scores with a
+            few errors, and can show more. For "folds", in so many `folds` of one size.
         folds: ≥ 1; the number of folds that are judged, for rule "folds"; at most half of the runs.
         delta, claim, rule, alpha, mechanism: as in `epsilon_lower_bound`.
 
@@ -247,48 +317,156 @@ def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
     return rule_of("bets" if marks.of == "step" and not marks.same_world else "ranks")
 
 
+@checks.checked(
+    "delta",
+    "alpha",
+    pairs=partial(checks.whole, at_most=MOST_PAIRS),
+    candidates=partial(checks.whole, at_least=2, at_most=MOST_CANDIDATES),
+)
+def one_run_epsilon_lower_bound(
+    correct: ArrayLike,
+    guesses: ArrayLike,
+    pairs: int,
+    *,
+    delta: float,
+    claim: ClaimLike = "gdp",
+    alpha: float = 0.05,
+    candidates: int = 2,
+    **mechanism: Unpack[Sampling],
+) -> LowerBound:
+    r"""A lower bound on ε from a single run, with confidence 1 − alpha, from guesses of many pairs' coins.
+
+    For each pair a fair coin of its own puts one of two records into the data, and the run's output is used to guess
+    the coins. Flipping a coin substitutes one record, so the bound is on the ε of that, whatever the number of pairs.
+    The number of guesses must be fixed before looking at the scores, as `one_run_guesses` does it; which pairs are
+    guessed may depend on the output. Claims "gdp", "pld" and "dp" hold however the pairs disturb each other.
+
+    What all guesses being right would show is the ceiling: give `guesses` for `correct`. Few guesses of many pairs show
+    more of a Gaussian mechanism than one guess for every pair, since the scores far from 0 are more often right.
+
+    Args:
+        correct: how many guesses are right.
+        guesses: how many guesses were made, at most one for each pair.
+        pairs: the number of pairs, at most 1e6.
+        delta: 0 < δ < 1; the δ at which ε is stated.
+        claim: which claims are tested, and how: a name, or a `Claim` at this delta.
+
+            - "gdp": claims of μ-GDP, with μ converted to ε. It assumes that the mechanism's privacy curve is a Gaussian
+              mechanism's.
+            - "pld": claims about the noise of DP-SGD itself, at the given `sample_rate`, `steps` and `adjacency`. It
+              assumes that the run trained with these.
+            - "dp": claims of (ε, δ)-DP. It assumes nothing, and its bounds are smaller. The more so, the larger
+              2·pairs·delta is beside guesses·alpha.
+            - "product": claims of μ-GDP, as if guesses were independent of each other. They are if each pair's score
+              depends on its own coin and on noise of its own alone. Otherwise the bound can be wrong often: in every
+              second audit, if a public coin decides whether all pairs are answered or none. It takes one guess for
+              every pair.
+        alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
+        candidates: how many records each slot is filled from, each with the same probability and independently of the
+            other slots: 2 for pairs. Of a secret that was drawn from more of them a guess is right more rarely by
+            chance, so that as many right guesses show more.
+        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
+
+    `correct` and `guesses` may be sequences of one length, for several numbers of guesses in the same run. Each is
+    tested at alpha divided by their number, and the largest bound is returned, so it may be reported.
+
+    Returns:
+        A `LowerBound`; `guesses` says which number of guesses decided, `correct` how many of them are right.
+
+    Raises:
+        ValueError: if there are more right guesses than guesses, or more guesses than pairs; if claim is "dp" and
+            delta so large that nothing shows even if all guesses are right; if an argument is out of range.
+
+    Source: Mahloujifar et al. (2025) for "gdp" and "pld"; Steinke et al. (2023), section 5 and appendix D, for "dp"
+    with two candidates; Xiang et al. (2025) for "product"; Keinan et al. (2025) for pairs.
+
+    >>> round(one_run_epsilon_lower_bound(95, 100, 1_000, delta=1e-5).epsilon, 3)
+    3.323
+    >>> round(one_run_epsilon_lower_bound(75, 100, 1_000, delta=1e-4, claim="dp").epsilon, 3)
+    0.673
+    >>> round(one_run_epsilon_lower_bound(100, 100, 1_000, delta=1e-5).epsilon, 3)  # the ceiling
+    5.549
+    >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, claim="dp", candidates=10).epsilon, 3)
+    1.848
+    """
+    seen = _counts(correct, guesses, pairs, candidates)
+    level = alpha / len(seen)
+    [tested] = claims_of(claim, delta, mechanism, known=OF_GUESSES)
+    if not tested.exact:
+        raise ValueError(f"claim must have an exact test of guesses, got {tested.name!r}")
+    if refused := tested.cannot_show(seen, level):
+        raise ValueError(refused)
+    parameters = [tested.refuted_by_guesses(each, level) for each in seen]
+    best = int(np.argmax(parameters))
+    decided = seen[best]
+    return _stated(
+        tested,
+        parameters[best],
+        partial(_why_no_guesses, tested, decided, level),
+        [tested.note_of_guesses(decided, level)],
+        valid=True,
+        of="training",
+        rule="guesses",
+        alpha=alpha,
+        details={
+            "guesses": decided.guesses,
+            "correct": decided.correct,
+            "pairs": pairs,
+            **({"candidates": candidates} if candidates > 2 else {}),
+        },
+    )
+
+
+def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[Seen]:
+    """The checked counts, one entry for each number of guesses."""
+    made = np.atleast_1d(checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=pairs))
+    right = np.atleast_1d(checks.array("correct", correct, kind=np.int64, at_least=0))
+    if right.shape != made.shape or (right > made).any():
+        raise ValueError(f"correct must be at most as many as guesses, for each number of them, got {right} of {made}")
+    return [Seen(*counts, pairs, candidates) for counts in zip(right.tolist(), made.tolist(), strict=True)]
+
+
 def _bound(
     scores: Array, claim: Claim, in_z: NDArray[np.bool_], rule: ThresholdRule, marks: Marks, alpha: float
 ) -> LowerBound:
     found = rule.decide(scores, in_z, claim, alpha)
-    epsilon = claim.epsilon(found.parameter)
     reasons = rule.against(marks)
-    why = _note(scores, in_z, claim, rule, found.parameter, epsilon, alpha)
-    return LowerBound(
-        epsilon=epsilon,
-        claim=claim.name,
-        assumes=claim.assumes,
+    return _stated(
+        claim,
+        found.parameter,
+        partial(_why_no_scores, scores, in_z, claim, rule, alpha),
+        reasons,
+        shown=rule.note,
         valid=claim.exact and rule.valid and not reasons,
-        note="; ".join(filter(None, (why, *reasons))),
         of=marks.of or rule.of,
         rule=rule.name,
-        delta=claim.delta,
         alpha=alpha,
-        **claim.says(found.parameter),
         details=found.details,
     )
 
 
-def _note(
-    scores: Array,
-    in_z: NDArray[np.bool_],
-    claim: Claim,
-    rule: ThresholdRule,
-    parameter: float,
-    epsilon: float,
-    alpha: float,
-) -> str:
-    """Why the bound is 0 or should be doubted."""
+def _stated(
+    claim: Claim, parameter: float, why: Callable[[], str], notes: Sequence[str], *, shown: str = "", **others: Any
+) -> LowerBound:
+    """The bound at a parameter. `why` says why nothing was refuted; `shown` is a note on a bound above 0."""
+    epsilon = claim.epsilon(parameter)
     if parameter >= claim.most:
-        return claim.beyond
-    if epsilon > 0:
-        return rule.note
+        first = claim.beyond
+    elif epsilon > 0:
+        first = shown
+    else:
+        first = f"the refuted claims have epsilon 0 at delta = {claim.delta:g}" if parameter > 0 else why()
+    note = "; ".join(filter(None, (first, *notes)))
+    said = {"claim": claim.name, "assumes": claim.assumes, "delta": claim.delta, **claim.says(parameter)}
+    return LowerBound(epsilon=epsilon, note=note, **said, **others)
+
+
+def _why_no_scores(scores: Array, in_z: NDArray[np.bool_], claim: Claim, rule: ThresholdRule, alpha: float) -> str:
+    """Why scores refute nothing."""
     if scores.min() == scores.max():
         return "all scores are equal: no threshold separates the worlds"
     if too_few := rule.too_few(int(in_z.sum()), int((~in_z).sum())):
         return too_few
-    if parameter > 0:
-        return f"the refuted claims have epsilon 0 at delta = {claim.delta:g}"
     if rule.decide(scores, ~in_z, claim, alpha).parameter > 0:
         return (
             "the scores seem to speak the other way round: bit 0 is z, and higher scores must speak for z; if theory "
@@ -300,3 +478,16 @@ def _note(
     if not costly and claim.epsilon(rule.ceiling(len(scores), claim, alpha)) == 0:
         return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
     return "the scores refute no claim: the attack is too weak, or the runs are too few"
+
+
+def _why_no_guesses(claim: Claim, seen: Seen, alpha: float) -> str:
+    """Why guesses refute nothing."""
+    if claim.epsilon(claim.refuted_by_guesses(seen._replace(correct=seen.guesses), alpha)) == 0:
+        return f"{seen.guesses} guesses cannot show an epsilon at delta = {claim.delta:g}, however many are right"
+    turned = seen._replace(correct=seen.guesses - seen.correct)
+    if seen.candidates == 2 and claim.refuted_by_guesses(turned, alpha) > 0:
+        return (
+            "fewer guesses are right than chance allows: bit 0 is z, and scores above 0 must speak for z; if theory "
+            "says that yours do not, negate them"
+        )
+    return "the guesses refute no claim: the attack is too weak, or the guesses are too few"

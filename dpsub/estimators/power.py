@@ -12,9 +12,9 @@ from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.estimators.catalogue import OTHER_CLAIMS, claims_of
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
+from dpsub.estimators.lower_bounds import OTHER_CLAIMS, claims_of
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
 from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks
 

@@ -74,7 +74,6 @@ from dpsub.estimators.threshold_rules import Decision, ThresholdRule, halves, so
 
 Ranks = tuple[int, ...]  # one for each fold
 MOST_RUNS = 10**9  # with more, the integral loses digits
-MOST_IN_FOLDS = 200_000  # in all folds: the laws of more are computed slowly
 LEAST_P = 1e-16  # below every share of alpha
 LEAST_RUNS = 8  # with z′, so that the ranks differ
 # Ranks as shares of the negative world's runs, with each rank's share of alpha. If the trade-off curve is like a
@@ -270,7 +269,6 @@ class ByFolds(ByRanks):
     def worlds(self, scores: Array, in_z: NDArray[np.bool_]) -> list[tuple[Array, Array]]:
         assert self.numbers is not None
         folds = np.unique(self.numbers)
-        self._check(len(scores), len(folds))
         for fold in folds:
             of_z = in_z[self.numbers == fold]
             if len(np.unique(of_z)) < 2:
@@ -282,14 +280,5 @@ class ByFolds(ByRanks):
 
     def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
         """The largest parameter that as many folds of the same size can refute."""
-        checks.whole("folds", folds, at_most=min(runs, MOST_IN_FOLDS) // 2)
-        self._check(runs, folds)
-        if folds == 1:
-            return super().ceiling(runs, claim, alpha)
+        checks.whole("folds", folds, at_most=runs // 2)
         return self._ceiling([runs // folds + (i < runs % folds) for i in range(folds)], claim, alpha)
-
-    def _check(self, runs: int, folds: int) -> None:
-        if runs > MOST_IN_FOLDS and folds > 1:
-            raise ValueError(
-                f"runs must be at most {MOST_IN_FOLDS:,} for rule 'folds', got {runs:,}: hold models out instead"
-            )

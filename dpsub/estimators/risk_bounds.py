@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.accounting.risks import MEASURES, ppv, without_model
 from dpsub.estimators.claims import ApproximateDP
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.rank_tests import MIDDLING, ByFolds, ByRanks, at_shares, in_folds, near_ends, refuted_by_folds
-from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, no_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Of, marks_of, no_pairs, scores_and_bits
 
 EVEN = 1.0  # with a prior whose log odds are less than this, middle ranks show the accuracy best
 
@@ -205,51 +205,36 @@ def risk_lower_bound(
     columns, in_z, several = scores_and_bits(scores, bits)
     marks = marks_of(scores, bits, folds, len(columns))
     by = ByRanks() if marks.folds is None else ByFolds().fitted(marks)
-    bounded = partial(
-        _bound, in_z=in_z, by=by, marks=marks, measure=measure, prior=prior, fpr=fpr, delta=delta, alpha=alpha
-    )
-    bounds = [bounded(column) for column in columns.T]
-    return bounds if several else bounds[0]
-
-
-def _bound(
-    scores: Array,
-    *,
-    in_z: NDArray[np.bool_],
-    by: ByRanks,
-    marks: Marks,
-    measure: str,
-    prior: float,
-    fpr: float,
-    delta: float,
-    alpha: float,
-) -> RiskBound:
     claim: RiskClaim = {
         "accuracy": DeltaAt(abs(math.log(prior / (1 - prior)))),
         "advantage": DeltaAt(0.0),
         "posterior": BeliefAt(prior, delta),
     }.get(measure, RateAt(fpr))
     floor = without_model((prior, 1 - prior), fpr)[measure]
-    worlds = by.worlds(scores, in_z)
-    negatives = [len(of_z_prime) for _, of_z_prime in worlds]
-    few, refuted = by.too_few(0, sum(negatives)), 0.0
-    if not few:
-        ranks = in_folds(claim.ranks(sum(negatives)), negatives)
-        refuted = refuted_by_folds(claim, worlds, ranks, alpha).parameter
-    risk = ppv(prior, fpr + (1 - fpr) * refuted, fpr) if measure == "ppv" else floor + (1 - floor) * refuted
-    risk = risk if refuted else floor
-    why = few or ("" if refuted else "the scores show no more than the prior: the attack is too weak, or runs too few")
     reasons = by.against(marks)
-    return RiskBound(
-        risk=risk,
-        measure=measure,
-        valid=by.valid and not reasons,
-        prior=prior,
-        fpr=fpr,
-        delta=delta,
-        without_model=floor,
-        alpha=alpha,
-        note="; ".join(filter(None, (why, *reasons))),
-        of=marks.of,
-        rule=by.name,
-    )
+
+    def bounded(column: Array) -> RiskBound:
+        worlds = by.worlds(column, in_z)
+        negatives = [len(of_z_prime) for _, of_z_prime in worlds]
+        few, refuted = by.too_few(0, sum(negatives)), 0.0
+        if not few:
+            ranks = in_folds(claim.ranks(sum(negatives)), negatives)
+            refuted = refuted_by_folds(claim, worlds, ranks, alpha).parameter
+        shown = ppv(prior, fpr + (1 - fpr) * refuted, fpr) if measure == "ppv" else floor + (1 - floor) * refuted
+        nothing = "" if refuted else "the scores show no more than the prior: the attack is too weak, or runs too few"
+        return RiskBound(
+            risk=shown if refuted else floor,
+            measure=measure,
+            valid=by.valid and not reasons,
+            prior=prior,
+            fpr=fpr,
+            delta=delta,
+            without_model=floor,
+            alpha=alpha,
+            note="; ".join(filter(None, (few or nothing, *reasons))),
+            of=marks.of,
+            rule=by.name,
+        )
+
+    bounds = [bounded(column) for column in columns.T]
+    return bounds if several else bounds[0]

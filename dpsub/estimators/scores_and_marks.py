@@ -17,7 +17,6 @@ from dpsub.estimators.numerics import Array
 
 Of = Literal["step", "training"]
 KINDS: dict[str, Of] = {"observation": "step", "run": "training", "model": "training"}  # by the rows' dimension
-LARGEST_EXACT = 2.0**53  # integers up to here are exact in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +44,13 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
     """The marks of scores and bits. `folds` are those that a user gives beside them."""
     no_row_twice(scores, bits)
     names, along = _named(scores, bits)
+    given = along["fold"].values if folds is None and "fold" in along else folds
     return Marks(
         of=next((KINDS[name] for name in names if name in KINDS), None),
         in_sample=_any(along, "in_sample"),
         seed_ignored=_any(along, "seed_ignored"),
         same_world=_any(along, "same_world"),
-        folds=_folds(along["fold"].values if folds is None and "fold" in along else folds, runs),
+        folds=None if given is None else checks.array("folds", given, shape=(runs,), kind=np.int64),
         together=_together(along["step"].values) if "observation" in names and "step" in along else None,
     )
 
@@ -105,102 +105,35 @@ def _together(steps: NDArray[Any]) -> int:
     return int(sizes[0])
 
 
-def _folds(folds: ArrayLike | None, runs: int) -> NDArray[np.int64] | None:
-    if folds is None:
-        return None
-    expected = f"folds must be whole numbers, one for each of the {runs} runs"
-    checks.no_mask("folds", folds)
-    given = real_array(expected, folds)
-    with np.errstate(invalid="ignore"):
-        numbers = given.astype(np.int64)
-    whole = bool((numbers == given).all())
-    if not whole or numbers.shape != (runs,):
-        raise ValueError(f"{expected}, got {'fractions' if not whole else f'shape {numbers.shape}'}")
-    return numbers
-
-
-def real_array(expected: str, values: Any, kinds: str = "iuf") -> NDArray[Any]:
-    """The values as an array of numbers. `expected` begins the sentence that refuses others."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind in kinds:
-            return array
-    except (TypeError, ValueError, RuntimeError):  # the last of tensors that require gradients
-        pass
-    raise ValueError(f"{expected}, got a {type(values).__name__}")
-
-
 def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:
     """The scores as (runs, steps); which runs were trained with z; and whether the scores came with steps."""
-    checks.no_mask("scores", scores)
-    checks.no_mask("bits", bits)
-    scores = _runs_first(scores, bits)
-    try:
-        columns = np.asarray(scores)
-    except (TypeError, RuntimeError):  # torch raises the second for tensors that require gradients
-        if getattr(scores, "requires_grad", False) or _any_requires_grad(scores):
-            raise ValueError("scores must not require gradients, got tensors that do: detach() them") from None
-        raise ValueError(f"scores must be an array of numbers, got {type(scores).__name__}") from None
-    except ValueError:
-        raise ValueError(
-            "scores must have the same number of steps for every run, got rows of different lengths"
-        ) from None
-    if columns.ndim not in (1, 2) or columns.size == 0:
-        raise ValueError(f"scores must have shape (runs,) or (runs, steps), neither of them 0, got {columns.shape}")
-    if columns.dtype.kind not in "iuf":
-        raise ValueError(f"scores must be real numbers, got dtype {columns.dtype}")
-    if np.isnan(columns).any():
-        if untrained := _untrained(columns, bits):
-            raise ValueError(
-                f"scores must be of trained models: {untrained:,} of {len(columns):,} runs are not trained yet, with "
-                "bit -1: finish the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
-            )
-        raise ValueError(f"scores must not be NaN, got {int(np.isnan(columns).sum())} of them: look for diverged runs")
-    worlds = real_array("bits must be 0 (trained with z) or 1 (with z_prime), one for each run", bits, "biuf")
-    if worlds.shape != columns.shape[:1]:
-        raise ValueError(f"bits must have shape {columns.shape[:1]}, one for each run, got {worlds.shape}")
+    worlds = checks.array("bits", bits, shape=("runs",), kind=np.int64)
     if not np.isin(worlds, (0, 1)).all():
+        unfinished = (
+            f": {np.sum(worlds == -1):,} of {len(worlds):,} runs are not trained yet, if these are a store's: finish "
+            "the audit, or drop them with dataset.isel(run=dataset.bit.values >= 0)"
+        )
         raise ValueError(
-            f"bits must be 0 (trained with z) or 1 (with z_prime), got {list(dict.fromkeys(worlds.tolist()))[:5]}"
+            f"bits must be 0 (trained with z) or 1 (with z_prime), got {np.unique(worlds)[:5].tolist()}"
+            f"{unfinished if -1 in worlds else ''}"
         )
     if len(np.unique(worlds)) < 2:
-        raise ValueError(f"bits must hold runs of both worlds, got {worlds[0]} only: run more, or check the coin")
-    several = columns.ndim == 2
-    columns = columns.reshape(len(columns), -1)
-    with np.errstate(over="ignore"):
-        floats = columns.astype(np.float64)
-    if np.abs(floats).max() >= LARGEST_EXACT or columns.dtype.itemsize > floats.dtype.itemsize:
-        # NumPy has already rounded the integers of a list that also holds floats.
-        exact = columns if hasattr(scores, "dtype") else np.array(scores, dtype=object).reshape(columns.shape)
-        for before, after in zip(exact.T, floats.T, strict=True):
-            distinct, kept = len(np.unique(before)), len(np.unique(after))
-            if kept < distinct:
-                raise ValueError(
-                    f"scores must differ as float64 where they differ, got {distinct} different scores of which {kept} "
-                    "remain: subtract a constant from all of them, or give their ranks"
-                )
-    return floats, worlds == 0, several
-
-
-def _untrained(columns: NDArray[Any], bits: Any) -> int:
-    """How many runs a store that is not finished has no model of yet: it has NaN for them, and -1 for their bits."""
-    worlds = real_array("bits must be numbers", bits, "biuf")
-    if worlds.shape != columns.shape[:1]:
-        return 0
-    return int(((worlds == -1) & np.isnan(columns).reshape(len(columns), -1).all(axis=1)).sum())
-
-
-def _any_requires_grad(scores: Any) -> bool:
-    return isinstance(scores, list | tuple) and any(getattr(one, "requires_grad", False) for one in scores)
+        raise ValueError(
+            f"bits must hold runs of both worlds, got {np.unique(worlds).tolist()} only: run more, or check the coin"
+        )
+    columns = checks.array("scores", _runs_first(scores, bits), shape=(len(worlds), ...), finite=False)
+    if columns.ndim > 2 or not columns.size:
+        raise ValueError(f"scores must have shape (runs,) or (runs, steps), neither of them 0, got {columns.shape}")
+    return columns.reshape(len(columns), -1), worlds == 0, columns.ndim == 2
 
 
 def _runs_first(scores: Any, bits: Any) -> Any:
     """Scores with names for their dimensions, as xarray gives, with the dimension of the bits first."""
-    names, of_bits = (getattr(values, "dims", None) for values in (scores, bits))
-    if not isinstance(names, tuple) or not hasattr(scores, "transpose"):
+    names, of_bits = (getattr(values, "dims", ()) for values in (scores, bits))
+    if not names:
         return scores
-    run = of_bits[0] if isinstance(of_bits, tuple) and len(of_bits) == 1 else "run"
-    if isinstance(of_bits, tuple) and run not in names:
+    run = of_bits[0] if of_bits else "run"
+    if of_bits and run not in names:
         raise ValueError(f"scores must have the dimension {run!r} of bits, got {names}")
     if "repeat" in names and len(names) == 2:
         raise ValueError(f"scores must be of one repeat, got the dimensions {names}: choose one with isel(repeat=…)")

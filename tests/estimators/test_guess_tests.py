@@ -8,8 +8,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.stats import binom
 
-from dpsub.estimators.claims import GDP, ApproximateDP
-from dpsub.estimators.guess_tests import Seen, of_independent, of_odds, of_tradeoff, p_values
+from dpsub.estimators.claims import GDP, ApproximateDP, Product
+from dpsub.estimators.guess_tests import Seen, of_odds, of_tradeoff, p_values
 
 NORMAL = NormalDist()
 SEEN = [
@@ -173,12 +173,12 @@ def test_without_a_difference_a_binomial_decides(seen):
 
 
 def test_independent_guesses_are_judged_at_the_upper_end_of_their_error_rate():
-    mu = of_independent(GDP(1e-5), Seen(800, 1_000, 1_000), 0.05)
+    mu = Product(1e-5).refuted_by_guesses(Seen(800, 1_000, 1_000), 0.05)
     error = NORMAL.cdf(-mu / 2)
     assert binom.cdf(200, 1_000, error) == pytest.approx(0.05, abs=1e-9)
-    assert of_independent(GDP(1e-5), Seen(500, 1_000, 1_000), 0.05) == 0
+    assert Product(1e-5).refuted_by_guesses(Seen(500, 1_000, 1_000), 0.05) == 0
 
 
 def test_many_independent_guesses_show_the_truth():
     right = 1_000_000 * NORMAL.cdf(0.5)
-    assert of_independent(GDP(1e-5), Seen(round(right), 10**6, 10**6), 0.05) == pytest.approx(1, abs=0.01)
+    assert Product(1e-5).refuted_by_guesses(Seen(round(right), 10**6, 10**6), 0.05) == pytest.approx(1, abs=0.01)

@@ -97,20 +97,21 @@ def test_normal_scores_are_guessed_as_often_as_theory_says():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"guesses": 5}, "guesses must be at most the number of pairs, 4, got 5"),
-        ({"guesses": [2, 5]}, "guesses must be at most the number of pairs, 4, got 5"),
-        ({"guesses": []}, "guesses must be a whole number, or a sequence of one or more, got none"),
+        ({"guesses": 5}, "guesses must be whole numbers >= 1 and <= 4, got 5"),
+        ({"guesses": [2, 5]}, "guesses must be whole numbers >= 1 and <= 4, got 5"),
         ({"centre": np.zeros(4)}, r"centre must be a finite number, got array\(\[0., 0., 0., 0.\]\)"),
         ({"centre": [0.0]}, r"centre must be a finite number, got \[0.0\]"),
-        ({"guesses": b"\2"}, r"guesses must be a whole number >= 1, got b'\\x02'"),
-        ({"guesses": {2}}, r"guesses must be a whole number, or a sequence of one or more, got \{2\}"),
+        ({"guesses": {2}}, r"guesses must be whole numbers >= 1 and <= 4, got \{2\}"),
         ({"centre": "mean"}, "centre must be one of 'median', 'sides', got 'mean'"),
         ({"centre": np.nan}, "centre must be finite, got nan"),
-        ({"scores": [1.0, 2.0, np.nan, 3.0]}, "scores must be finite, got 1 that are not"),
-        ({"scores": [1.0, 2.0]}, r"bits must have the shape of scores, \(2,\), got \(4,\)"),
-        ({"scores": 3.0}, r"scores must have shape \(pairs,\) or \(models, pairs\), neither of them 0, got \(\)"),
-        ({"bits": [0, 1, 2, 1]}, r"bits must be 0 \(z was in the slot\) or 1 \(z_prime\), got 2"),
-        ({"bits": None}, "bits must be an array of numbers, got a NoneType"),
+        ({"scores": [1.0, 2.0, np.nan, 3.0]}, "scores must be finite numbers, got nan"),
+        ({"scores": [1.0, 2.0]}, r"bits must have shape \(2,\), got \(4,\)"),
+        (
+            {"scores": 3.0, "bits": 1},
+            r"scores must have shape \(pairs,\) or \(models, pairs\), neither of them 0, got \(\)",
+        ),
+        ({"bits": [0, 1, 2, 1]}, "bits must be whole numbers >= 0 and <= 1, got 2"),
+        ({"bits": None}, "bits must be whole numbers >= 0 and <= 1, got None"),
     ],
 )
 def test_what_cannot_be_guessed_is_named(change, message):
@@ -488,7 +489,7 @@ def test_delta_that_takes_much_is_named():
         ((3, 3, 1_000), {}, "3 guesses cannot show an epsilon"),
         ((3, 3, 1_000), {"claim": "dp"}, "3 guesses cannot show an epsilon"),
         ((65, 100, 100), {"delta": 0.4}, "the refuted claims have epsilon 0"),
-        ((20, 100, 100), {"claim": "product"}, "independent guesses.*fewer guesses are right"),
+        ((20, 100, 100), {"claim": "product"}, "fewer guesses are right.*independent guesses"),
     ],
 )
 def test_a_bound_of_0_says_why(counts, options, message):
@@ -501,13 +502,12 @@ def test_a_bound_of_0_says_why(counts, options, message):
 @pytest.mark.parametrize(
     ("counts", "options", "message"),
     [
-        ((11, 10, 100), {}, "correct must be <= guesses = 10, got 11"),
-        ((1.5, 10, 100), {}, "correct must be a whole number >= 0, got 1.5"),
-        (("9", 10, 100), {}, "correct must be a whole number, or a sequence of them"),
+        ((11, 10, 100), {}, r"correct must be at most as many as guesses, .*, got \[11\] of \[10\]"),
+        ((1.5, 10, 100), {}, "correct must be whole numbers >= 0, got 1.5"),
+        (("9", 10, 100), {}, "correct must be whole numbers >= 0, got '9'"),
         ((np.ma.masked_array([9], [True]), 10, 100), {}, "correct must not be masked"),
-        ((9, 101, 100), {}, "guesses must be <= pairs = 100, got 101: guess each pair at most once"),
-        (([], [], 100), {}, "guesses must be a whole number, or a sequence of them, one or more"),
-        (([9, 9], [10], 100), {}, "correct must be as many numbers as guesses.*got 2 and 1"),
+        ((9, 101, 100), {}, "guesses must be whole numbers >= 1 and <= 100, got 101"),
+        (([9, 9], [10], 100), {}, r"correct must be at most as many as guesses, .*, got \[9 9\] of \[10\]"),
         ((9, 10, 100), {"candidates": 1}, "candidates must be >= 2 and <= 1000000000, got 1"),
         ((9, 10, 100), {"candidates": 2.5}, "candidates must be a whole number"),
         ((9, 10, 10**7), {}, "pairs must be >= 1 and <= 1000000"),

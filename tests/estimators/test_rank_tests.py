@@ -287,8 +287,8 @@ def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(claim, mu, audits):
     ("options", "message"),
     [
         ({}, "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold'"),
-        ({"folds": [1, 2]}, r"folds must be whole numbers, one for each of the 40 runs, got shape \(2,\)"),
-        ({"folds": np.full(40, 0.5)}, "folds must be whole numbers, one for each of the 40 runs, got fractions"),
+        ({"folds": [1, 2]}, r"folds must have shape \(40,\), got \(2,\)"),
+        ({"folds": np.full(40, 0.5)}, "folds must be whole numbers, got 0.5"),
         ({"folds": np.full(40, np.nan)}, "folds must be whole numbers"),
         ({"folds": "a"}, "folds must be whole numbers"),
         ({"folds": np.arange(40)}, "folds must each hold runs of both worlds, got one world only in fold 0, of 1 runs"),
@@ -306,8 +306,6 @@ def test_bad_input_is_named(options, message):
 
 
 def test_too_many_and_too_few_runs_are_named():
-    with pytest.raises(ValueError, match="runs must be at most 200,000 for rule 'folds', got 300,000"):
-        max_certifiable_epsilon(300_000, delta=DELTA, rule="folds")
     with pytest.raises(ValueError, match="folds must be >= 1 and <= 3, got 5"):
         max_certifiable_epsilon(6, delta=DELTA, rule="folds")
     assert max_certifiable_epsilon(4, delta=DELTA) == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpsub import estimators
 from dpsub.estimators import CLAIMS as CLAIMS_BY_NAME
-from dpsub.estimators.catalogue import RULES
+from dpsub.estimators.lower_bounds import RULES
 from fuzz.accounting_calls import DELTAS, RATES, STEPS
 from fuzz.call import OMIT, Call
 from fuzz.checkers import ADJACENCIES, is_bound, number, of
