@@ -326,6 +326,6 @@ def test_what_a_step_cannot_be_audited_with_is_named(private):
     auditor = audited(trained)
     with torch.no_grad():
         trained.parameters[0].fill_(math.inf)
-    with pytest.raises(ValueError, match="optimizer must have finite gradients, got nan at step 1"):
+    with pytest.raises(ValueError, match="optimizer must have finite gradients, got nan in a step"):
         trained.step()
     assert auditor.steps == 0
