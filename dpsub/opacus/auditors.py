@@ -66,7 +66,7 @@ class Auditor:
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
-        self._rates: list[tuple[float | None, int]] = []  # of each step: that of its batches, and how many these were
+        self._rates: list[float | None] = []  # of each step; None if nobody said
         self._steps = AuditedSteps(optimizer, kind, asked, self._judge)
         self._sizes = [parameter.numel() for parameter in self._steps.parameters]
         self._weights = PieceWeights(len(self._sizes))
@@ -109,7 +109,8 @@ class Auditor:
         self._scores += scores
         self._bits += entered.bits
         self._sigmas.append(sigma)
-        self._rates.append((accounted(self._optimizer).get("sample_rate"), self._steps.accumulated))
+        rate = self._asked.sample_rate or accounted(self._optimizer).get("sample_rate")
+        self._rates.append(rate and rate * self._steps.accumulated)
         if self._asked.callback is not None:
             self._asked.callback(self)
 
@@ -142,8 +143,9 @@ class Auditor:
         """What the observations so far say.
 
         Raises:
-            ValueError: if no step has been observed, if accumulated batches together have a sample rate above 1, or if
-                the accountant cannot compute what is claimed.
+            ValueError: if no step has been observed, if accumulated batches together have a sample rate above 1 (a step
+                that goes through more than an epoch uses records twice, and no ε is known for it), or if the accountant
+                cannot compute what is claimed.
         """
         if not self._scores:
             waiting = f", and {self._steps.batches} batches were accumulated" if self._steps.batches else ""
@@ -152,9 +154,8 @@ class Auditor:
                 "where it is not skipped"
             )
         accountant = accounted(self._optimizer).get("self")
-        rates = [self._rate(*rate) for rate in self._rates]
-        known = [rate for rate in rates if rate is not None]
-        rate = min(known) if len(known) == len(rates) else None
+        known = [rate for rate in self._rates if rate is not None]
+        rate = min(known) if len(known) == self.steps else None
         claimed_step = distance(self._asked.adjacency) / min(self._sigmas)
         step = self._step_bound(claimed_step)
         return Report(
@@ -221,20 +222,6 @@ class Auditor:
             note = "the claimed noise changed between the steps, and the bound takes all of them for equal"
             return replace(training, valid=False, note=note)
         return training
-
-    def _rate(self, batch_rate: float | None, batches: int) -> float | None:
-        """The sample rate of a step, of so many accumulated batches; None if nobody said."""
-        known = batch_rate if self._asked.sample_rate is None else self._asked.sample_rate
-        if known is None:
-            return None
-        rate = checks.real("sample_rate", known, above=0) * batches
-        if rate > 1:
-            raise ValueError(
-                f"sample_rate must be at most 1 for the batches of a step together, got {known:g} for each of "
-                f"{batches} accumulated ones: a step that goes through more than an epoch uses records twice, and no ε "
-                "is known for it. Accumulate fewer batches"
-            )
-        return rate
 
 
 @checks.checked(
@@ -353,16 +340,11 @@ def audit_optimizer(
     >>> auditor.remove()
     """
     _check_optimizer(optimizer, noise_multiplier)
-    parameters = list(optimizer.params)
-    kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, parameters)
-    if anew and not isinstance(kind, str):
-        raise ValueError(f"anew must be False for a canary of your own, which is not drawn, got {anew}")
+    kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, list(optimizer.params))
     by_layer = isinstance(optimizer, DPPerLayerOptimizer)
     if canaries > 1 and (kind != "dirac" or by_layer):
         clipped = " with clipping by layer" if by_layer else ""
         raise ValueError(f"canaries must be 1 for any canary but 'dirac' with flat clipping, got {canaries}{clipped}")
-    if canaries > (size := sum(parameter.numel() for parameter in parameters)):
-        raise ValueError(f"canaries must be at most {size}, one for each coordinate, got {canaries}")
     asked = Asked(
         delta=delta,
         adjacency=adjacency,
@@ -532,10 +514,17 @@ class Report:
         if self.observations <= first:
             more = first + 1 - self.observations
             found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
-            if not self.refuted:
-                found.append(self._needed())
-            return [*found, *self.notes]
-        most = self._noise_shown()
+        else:
+            found += self._bounds()
+        if not self.refuted:
+            shows = (
+                "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
+            )
+            found.append((shows if self.observations > first else "") + self._needed())
+        return [*found, *self.notes]
+
+    def _bounds(self) -> list[str]:
+        found, most = [], self._noise_shown()
         if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
             found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
@@ -545,13 +534,7 @@ class Report:
                 f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}: ε is at least "
                 f"{self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
             )
-        found.append(f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}")
-        if not self.refuted:
-            found.append(
-                "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
-                f"{self._needed()}"
-            )
-        return [*found, *self.notes]
+        return [*found, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
 
     def _noise_shown(self) -> float:
         """The largest noise multiplier that the observations of a step leave."""

@@ -391,8 +391,6 @@ def test_what_cannot_be_audited_is_named():
     with pytest.raises(ValueError, match="optimizer must be Opacus's DPOptimizer.*got SGD: make it private first"):
         audit_optimizer(plain, **CLAIM)
     optimizer = optimizer_of()
-    with pytest.raises(ValueError, match="anew must be False for a canary of your own"):
-        audit_optimizer(optimizer, canary=[torch.ones(400)], anew=True, **CLAIM)
     auditor = audit_optimizer(optimizer, **CLAIM)
     with pytest.raises(ValueError, match=r"must not be under audit already.*call remove\(\)"):
         audit_optimizer(optimizer, **CLAIM)
@@ -500,9 +498,7 @@ def test_accumulated_batches_add_up(asked):
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
     auditor, _ = rated(poisson=False, accumulated=20, **asked)
     auditor._optimizer.step_hook = None
-    with pytest.raises(
-        ValueError, match="sample_rate must be at most 1 for the batches of a step together, got 0.1 for"
-    ):
+    with pytest.raises(ValueError, match="sample_rate must be > 0 and <= 1, got 2"):
         auditor.report()
 
 
