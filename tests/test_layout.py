@@ -44,7 +44,7 @@ BUDGETS = {
     "accounting": 1_547,
     "estimators": 2_033,
     "figures": 458,
-    "opacus": 1_236,
+    "opacus": 1_071,
     "data": 584,
     "models": 1_362,
     "trainers": 649,

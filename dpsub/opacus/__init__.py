@@ -4,8 +4,7 @@ Importing this module registers the accountant: ``PrivacyEngine(accountant="prv_
 """
 
 from dpsub.opacus.accountant import SubstitutePRVAccountant
-from dpsub.opacus.auditors import Auditor, Report
-from dpsub.opacus.optimizer_audits import audit_optimizer
+from dpsub.opacus.auditors import Auditor, Report, audit_optimizer
 from dpsub.opacus.statement import PrivacyStatement, privacy_statement
 
 __all__ = [

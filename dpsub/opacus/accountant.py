@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -46,15 +46,6 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         self.sampling = sampling
         self._batch_sizes = BatchSizes()
 
-    @property
-    def sampling(self) -> str:
-        """How records enter batches: "poisson", "epochs" or "without_replacement"."""
-        return self._sampling
-
-    @sampling.setter
-    def sampling(self, value: str) -> None:
-        self._sampling = checks.choice("sampling", value, checks.SAMPLINGS)
-
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
         """What Opacus calls at each step of the optimizer."""
         record = super().get_optimizer_hook_fn(sample_rate)
@@ -77,23 +68,16 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
             ε; 0 before the first step, and infinity if a step added no noise.
 
         Raises:
-            ValueError: if an argument is out of range, if the history is not a record of steps, or if `sampling` is
-                "poisson" and the batches rule that out.
+            ValueError: if an argument is out of range, if the history is not a record of steps, or if the batches rule
+                `sampling` out.
         """
-        checks.probability("delta", delta)
-        checks.real("eps_error", eps_error, above=0)
-        if _is_empty(self.history):
+        if len(self.history) == 0:
             return 0.0
-        steps = self.history if isinstance(self.history, Sequence) else ()
-        if any(isinstance(step, Sequence) and len(step) == 3 and step[0] == 0 for step in steps):
+        if any(sigma == 0 for sigma, *_ in self.history):
             return math.inf
         self.check_sampling(self.sampling)
         return accounting.epsilon(
-            history=checks.history(self.history, "accountant.history"),
-            delta=delta,
-            adjacency="substitute",
-            sampling=self.sampling,
-            eps_error=eps_error,
+            history=self.history, delta=delta, adjacency="substitute", sampling=self.sampling, eps_error=eps_error
         )
 
     def check_sampling(self, sampling: str) -> None:
@@ -120,8 +104,6 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
         It is written into `destination`, a dictionary, if one is given.
         """
-        if destination is not None and not isinstance(destination, MutableMapping):
-            raise ValueError(f"destination must be a dictionary, got {type(destination).__name__}")
         state = super().state_dict(destination)
         state["sampling"] = self.sampling
         state["ruled_out"] = [self._batch_sizes.against_poisson, self._batch_sizes.against_all]
@@ -133,27 +115,16 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a checkpoint of this accountant. A checkpoint of another accountant raises ValueError."""
-        if not isinstance(state_dict, Mapping) or not state_dict:
-            raise ValueError(f"state_dict must be a checkpoint, as state_dict() makes one, got {state_dict!r}")
-        recorded = state_dict.get("mechanism")
-        if recorded is not None and not (isinstance(recorded, str) and recorded == self.mechanism()):
+        recorded = state_dict.get("mechanism", self.mechanism())
+        if recorded != self.mechanism():
             raise ValueError(
                 f"state_dict must be of the accountant {self.mechanism()!r}, got one of {recorded!r}: its ε is for "
                 f"add/remove adjacency; to continue from its steps, assign accountant.history = state_dict['history']"
             )
-        if missing := [name for name in ("history", "mechanism") if name not in state_dict]:
-            raise ValueError(f"state_dict must hold history and mechanism, got none of {', '.join(missing)}")
-        history = state_dict["history"]
-        history = [] if _is_empty(history) else checks.history(history, "state_dict['history']")
-        sampling = checks.choice("sampling", state_dict.get("sampling", self.sampling), checks.SAMPLINGS)
-        ruled_out = state_dict.get("ruled_out", ["", ""])
-        if not isinstance(ruled_out, list | tuple) or [type(one) for one in ruled_out] != [str, str]:
-            raise ValueError(
-                f"state_dict['ruled_out'] must be two texts, as state_dict() makes them, got {ruled_out!r}"
-            )
-        super().load_state_dict({**state_dict, "history": history})
-        self.sampling = sampling
-        self._batch_sizes = BatchSizes((ruled_out[0], ruled_out[1]))
+        super().load_state_dict(state_dict)
+        self.history = list(state_dict["history"])  # a copy: the accountant appends to it
+        self.sampling = state_dict.get("sampling", self.sampling)
+        self._batch_sizes = BatchSizes(*state_dict.get("ruled_out", ()))
 
 
 class BatchSizes:
@@ -161,11 +132,11 @@ class BatchSizes:
     batch, as `BatchMemoryManager` makes them, from several batches in one step.
 
     Args:
-        earlier: `against_poisson` and `against_all` of the batches before a checkpoint.
+        poisson_earlier, all_earlier: `against_poisson` and `against_all` of the batches before a checkpoint.
     """
 
-    def __init__(self, earlier: tuple[str, str] = ("", "")) -> None:
-        self._earlier_against = earlier
+    def __init__(self, poisson_earlier: str = "", all_earlier: str = "") -> None:
+        self._poisson_earlier, self._all_earlier = poisson_earlier, all_earlier
         self._accumulated = False
         self._split = False
         self._least = self._expected = 0.0  # records in all steps: at least, and on average at most
@@ -198,8 +169,8 @@ class BatchSizes:
     @property
     def against_poisson(self) -> str:
         """What rules Poisson sampling out, in words; empty if nothing does."""
-        if self._earlier_against[0]:
-            return self._earlier_against[0]
+        if self._poisson_earlier:
+            return self._poisson_earlier
         if self._accumulated:
             return "gradients of several batches were accumulated in a step"
         if not self._split and self._equal and binom.sf(self._equal - 1, self._pairs, self._chance) < CERTAIN:
@@ -212,8 +183,8 @@ class BatchSizes:
 
         A record may then be in a step several times, and no sample rate describes that.
         """
-        if self._earlier_against[1] or not self._split or self._least <= self._expected:
-            return self._earlier_against[1]
+        if self._all_earlier or not self._split or self._least <= self._expected:
+            return self._all_earlier
         # Chernoff's bound on the chance of so many records, whatever the sample rates.
         exponent = self._least * math.log(self._least / self._expected) - self._least + self._expected
         if exponent < -math.log(CERTAIN):
@@ -226,9 +197,8 @@ def equal_chance(expected_batch_size: float, sample_rate: float) -> float:
     """The probability that two Poisson batches are of equal size. A batch has Bin(n, q) records."""
     n = math.ceil(expected_batch_size / sample_rate)
     spread = math.sqrt(expected_batch_size * (1 - sample_rate))
-    sizes = np.arange(
-        max(0, math.floor(expected_batch_size - 12 * spread)), math.ceil(expected_batch_size + 12 * spread) + 1
-    )
+    least, most = expected_batch_size - 12 * spread, expected_batch_size + 12 * spread
+    sizes = np.arange(max(0, math.floor(least)), math.ceil(most) + 1)
     return float(np.sum(binom.pmf(sizes, n, sample_rate) ** 2))
 
 
@@ -236,11 +206,6 @@ def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
     """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
     hook = optimizer.step_hook
     return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
-
-
-def _is_empty(history: object) -> bool:
-    """Whether a history has no steps yet. None is no history."""
-    return isinstance(history, list | tuple) and not history
 
 
 register_accountant(SubstitutePRVAccountant.mechanism(), SubstitutePRVAccountant, force=True)

@@ -1,4 +1,4 @@
-"""Which Opacus optimizers can be audited, and their steps: a canary in each, and what comes out of them."""
+"""The steps of an Opacus optimizer under audit: a canary in each, and what comes out of them."""
 
 from __future__ import annotations
 
@@ -12,50 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from opacus.optimizers import (
-    AdaClipDPOptimizer,
-    DistributedDPOptimizer,
-    DistributedDPOptimizerFastGradientClipping,
-    DPOptimizer,
-    DPOptimizerFastGradientClipping,
-    DPPerLayerOptimizer,
-    FSDPOptimizerFastGradientClipping,
-    SimpleDistributedPerLayerOptimizer,
-)
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
 
-from dpsub._core import checks
 from dpsub._core.random_streams import stream
-from dpsub.opacus.accountant import accounted
 from dpsub.opacus.canary_gradients import Canaries, Piece, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
-DISTRIBUTED = (
-    DistributedDPOptimizer,
-    DistributedDPOptimizerFastGradientClipping,
-    FSDPOptimizerFastGradientClipping,
-    SimpleDistributedPerLayerOptimizer,
-)
-
-
-class Audited(NamedTuple):
-    """An optimizer that can be audited.
-
-    Attributes:
-        optimizer: Opacus's.
-        parameters: that it trains.
-        bounds: the clipping bound of each parameter over that of all; None for flat clipping.
-        notes: what an audit cannot look at.
-    """
-
-    optimizer: DPOptimizer
-    parameters: list[Tensor]
-    bounds: list[float] | None
-    notes: tuple[str, ...]
-
-    @property
-    def per_sample(self) -> bool:
-        """Whether the gradient of each record is known; with ghost clipping it is not."""
-        return not isinstance(self.optimizer, DPOptimizerFastGradientClipping)
 
 
 @dataclass(frozen=True)
@@ -74,51 +36,6 @@ class Asked:
     test_noise: bool
     seed: int
     callback: Callable[[Any], Any] | None
-
-
-def audited_optimizer(optimizer: Any, claimed: Any) -> Audited:
-    """The optimizer with what an audit must know of it. `claimed` is a noise multiplier, or None for its own."""
-    if not isinstance(optimizer, DPOptimizer):
-        raise ValueError(
-            "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
-            f"{type(optimizer).__name__}: make it private first"
-        )
-    if isinstance(optimizer, DISTRIBUTED):
-        raise ValueError(
-            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
-            "training in one process"
-        )
-    if MARK in vars(optimizer):
-        raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
-    parameters = list(optimizer.params)
-    if not parameters:
-        raise ValueError("optimizer must have parameters that require gradients, got none")
-    if claimed is None and not float(optimizer.noise_multiplier) > 0:
-        raise ValueError(
-            f"optimizer.noise_multiplier must be > 0, got {optimizer.noise_multiplier}: its ε is infinite, and there "
-            "is nothing to refute. To test another claim, give noise_multiplier"
-        )
-    # Adaptive clipping makes a tensor of its bound.
-    checks.real("optimizer.max_grad_norm", float(optimizer.max_grad_norm), above=0)
-    bounds = None
-    if isinstance(optimizer, DPPerLayerOptimizer):
-        whole = math.hypot(*optimizer.max_grad_norms)
-        bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
-    return Audited(optimizer, parameters, bounds, tuple(_notes(optimizer)))
-
-
-def _notes(optimizer: DPOptimizer) -> list[str]:
-    if isinstance(optimizer, DPOptimizerFastGradientClipping):
-        return [
-            "With ghost clipping there are no per-sample gradients. The canaries entered after clipping, so clipping "
-            "was not audited."
-        ]
-    if isinstance(optimizer, AdaClipDPOptimizer):
-        return [
-            "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not. The "
-            "canaries count among its records, so the clipping bound differs a little from that without an audit."
-        ]
-    return []
 
 
 class Entered(NamedTuple):
@@ -144,29 +61,23 @@ class Entered(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step of the optimizer: which world it was in, and what came out.
+    """What came out of one step of the optimizer.
 
     Attributes:
-        entered: the canaries.
         products: (canaries, pieces) of the privatised sum, less the records' clipped gradients, with the pieces'
             directions, in units of the canary's clipping bound. With ghost clipping the records are in it.
         left: the privatised sum less the records and the canaries, as correct clipping leaves them, and the sum of the
             records' clipped gradients: all parameters in a row, in the same units. None if the noise is not tested.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
-        batch_rate: the sample rate of a batch, as the attached accountant has it; None if there is none.
-        batches: how many were accumulated in the step.
     """
 
-    entered: Entered
     products: NDArray[np.float64]
     left: tuple[Tensor, Tensor] | None
     noise_multiplier: float
-    batch_rate: float | None
-    batches: int
 
 
 class AuditedSteps:
-    """Hooks one optimizer, whatever its class, by two places that all have.
+    r"""Hooks one optimizer, whatever its class, by two places that all have.
 
     When `step` is called, the records' gradients are clipped and summed here, too, and the canary enters `grad_sample`
     of the parameters (with ghost clipping, `grad`). When `original_optimizer` steps, `grad` is read, the records' sum
@@ -174,38 +85,55 @@ class AuditedSteps:
 
     The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
     fails after its canary has entered is not tossed for again.
+
+    Args:
+        optimizer: Opacus's.
+        kind: of the canary, or gradients, one for each parameter.
+        asked: what the audit is to do.
+        observed: called after each step with what entered and what came out.
+
+    Attributes:
+        parameters: that the optimizer trains.
+        ghost: whether it clips without per-sample gradients.
+        batches: physical ones since the last observation.
+        accumulated: how many `backward` gave gradients to the step.
     """
 
     def __init__(
-        self, audited: Audited, canaries: Canaries, asked: Asked, observed: Callable[[Observation], None]
+        self,
+        optimizer: DPOptimizer,
+        kind: str | Sequence[Tensor],
+        asked: Asked,
+        observed: Callable[[Entered, Observation], None],
     ) -> None:
-        optimizer = audited.optimizer
-        self._optimizer, self._canaries, self._asked, self._observed = optimizer, canaries, asked, observed
+        self._optimizer, self._asked, self._observed = optimizer, asked, observed
+        self.parameters: list[Tensor] = list(optimizer.params)
+        self.ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._bounds: list[float] | None = None  # of each parameter, in units of that of all
+        if isinstance(optimizer, DPPerLayerOptimizer):
+            whole = math.hypot(*optimizer.max_grad_norms)
+            self._bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
+        self._canaries = Canaries(kind, asked.canary_norm, self._bounds, asked.seed, asked.anew, asked.canaries)
         self._coins = stream(asked.seed, "audit")
-        self._parameters, self._bounds = audited.parameters, audited.bounds
-        self._ghost = not audited.per_sample
         self._entered: Entered | None = None
         self._extended: list[tuple[Tensor, Tensor, Tensor]] = []  # a parameter, with the canary's row, and without
         self._room: dict[int, Tensor] = {}
-        self._awaiting: Tensor | None = None  # the records' clipped sum of the batch that is about to be clipped
-        self._known: Tensor | None = None  # that of the earlier batches of this step
-        self._read: Tensor | None = None
-        self._left: tuple[Tensor, Tensor] | None = None
-        self._noise_multiplier = 0.0  # that what was read has
-        self._inside = self._removed = False
-        self._iterations, self._taken = 1, 0
-        self.batches = 0  # physical ones since the last observation
+        self._known: Tensor | None = None  # the records' clipped sum of the earlier batches of this step
+        self._summed: Tensor | None = None  # and with the batch that is about to be clipped
+        self._seen: Observation | None = None
+        self._removed = False
+        self.batches, self.accumulated = 0, 1
         self._before = vars(optimizer).get("step")
         self._own = self._hooked(optimizer.step)
         optimizer.step = self._own
-        self._reading = optimizer.original_optimizer.register_step_pre_hook(self._reads)
+        setattr(optimizer, MARK, True)
 
     def remove(self) -> None:
         """Leave the optimizer as it was. If others have wrapped its step since, theirs passes through."""
         if self._removed:
             return
         self._removed = True
-        self._reading.remove()
+        delattr(self._optimizer, MARK)
         if vars(self._optimizer).get("step") is self._own:
             if self._before is None:
                 del self._optimizer.step
@@ -218,51 +146,39 @@ class AuditedSteps:
         def step(_: DPOptimizer, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
             if self._removed:
                 return inner(closure, *args, **kwargs)
-            if closure is None:
+
+            def entering() -> Any:
+                result = closure() if closure else None
                 self._enter()
-            else:
-                closure = self._entering(closure)
-            return self._finish(lambda: inner(closure, *args, **kwargs))
+                return result
+
+            self._seen = None
+            # Hooked anew at each step: whoever steps the original optimizer besides is not audited.
+            reading = self._optimizer.original_optimizer.register_step_pre_hook(self._read)
+            try:
+                if closure is None:
+                    entering()
+                result = inner(closure and entering, *args, **kwargs)
+            finally:
+                reading.remove()
+                self._cut_off()
+            self._finish()
+            return result
 
         return MethodType(step, self._optimizer)
 
-    def _entering(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def with_canary() -> Any:
-            result = closure()
-            self._enter()
-            return result
-
-        return with_canary
-
-    def _finish(self, inner: Callable[[], Any]) -> Any:
-        self._inside, self._read, self._left = True, None, None
-        try:
-            result = inner()
-        finally:
-            self._inside = False
-            self._cut_off()
-        self._known, self._awaiting = self._with_awaiting(), None
-        if self._read is None:
+    def _finish(self) -> None:
+        entered, seen = self._entered, self._seen
+        if entered is None or seen is None:
             if not getattr(self._optimizer, "_is_last_step_skipped", False):
                 raise RuntimeError(
                     "optimizer.step() must let optimizer.original_optimizer step, whose gradients are audited, got one "
                     "that returned without it"
                 )
-            return result
-        entered, self._entered, self.batches = self._entered, None, 0
-        self._known = None
-        assert entered is not None
-        self._taken += 1
-        rate = accounted(self._optimizer).get("sample_rate")
-        products = self._read.double().cpu().numpy().reshape(len(entered.canaries), -1)
-        self._observed(Observation(entered, products, self._left, self._noise_multiplier, rate, self._iterations))
-        return result
-
-    def _with_awaiting(self) -> Tensor | None:
-        """The records' clipped sum of this step's batches, the one that is being clipped among them."""
-        if self._known is None or self._awaiting is None:
-            return self._awaiting if self._known is None else self._known
-        return self._known + self._awaiting
+            self._known = self._summed  # Only now: a batch whose step fails comes again, and counts once.
+            return
+        self._entered, self._known, self.batches = None, None, 0
+        self._observed(entered, seen)
 
     def _enter(self) -> None:
         """Put the canary into the gradients that await the step, if it is not in this logical step already."""
@@ -270,23 +186,26 @@ class AuditedSteps:
             gradients = self._gradients()
             self.batches += 1
             bound = float(self._optimizer.max_grad_norm)
-            self._awaiting = None if self._ghost else clipped_sum(gradients, bound, self._bounds)
+            if not self.ghost:
+                clipped = clipped_sum(gradients, bound, self._bounds)
+                self._summed = clipped if self._known is None else self._known + clipped
             if self._entered is not None:
                 return
             if self._canaries.needs_energies:
-                self._canaries.learn([_energy(one, self._ghost) for one in gradients])
+                self._canaries.learn([_energy(gradient, self.ghost) for gradient in gradients])
+            # For each canary one coin for its world, and one for whether it is in the batch, as a record's is.
             tosses, draws = self._coins.random((self._asked.canaries, 2)).T
             bits, present = (tosses < 0.5).astype(int), draws < self._asked.canary_rate
             of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
             signs = np.where(present, np.where(bits == 1, of_z_prime, 1), 0)
-            canaries = self._canaries.draw(self._parameters)
+            canaries = self._canaries.draw(self.parameters)
             self._entered = Entered(bits.tolist(), signs.tolist(), canaries, bound)
-            if self._ghost:
+            if self.ghost:  # Gradients are clipped and summed already: so the clipped canary is added to the sum.
                 for place, piece, sign in self._entered.pieces:
                     if sign:
                         piece.add_to(gradients[place], sign * piece.clipped * bound)
                 return
-            rows = present if self._asked.adjacency == "zero_out" else signs != 0
+            rows = present if self._asked.adjacency == "zero_out" else signs != 0  # z′ may be a row of zeros
             if rows.any():
                 scale = self._asked.canary_norm * bound
                 self._extend([(canaries[row], float(signs[row]) * scale) for row in np.flatnonzero(rows)])
@@ -294,28 +213,31 @@ class AuditedSteps:
     def _gradients(self) -> list[Any]:
         """The gradients that await the step: per-sample ones, or the sums of clipped ones."""
         now = list(self._optimizer.params)
-        if len(now) != len(self._parameters) or any(a is not b for a, b in zip(now, self._parameters, strict=True)):
+        if [*map(id, now)] != [*map(id, self.parameters)]:
             raise ValueError(
-                f"optimizer must have the {len(self._parameters)} parameters that it had when it was wrapped, got "
+                f"optimizer must have the {len(self.parameters)} parameters that it had when it was wrapped, got "
                 f"{len(now)} with others: call remove(), then audit_optimizer again"
             )
-        name = "grad" if self._ghost else "grad_sample"
-        gradients = [getattr(one, name, None) for one in self._parameters]
-        for one, parameter in zip(gradients, self._parameters, strict=True):
-            if one is None or (isinstance(one, list) and not one):
+        name = "grad" if self.ghost else "grad_sample"
+        gradients = [getattr(parameter, name, None) for parameter in self.parameters]
+        for gradient, parameter in zip(gradients, self.parameters, strict=True):
+            if gradient is None or (isinstance(gradient, list) and not gradient):
                 raise ValueError(
                     f"optimizer.step() must find {name} of all parameters, got none for one of shape "
                     f"{tuple(parameter.shape)}: the model must be in the mode in which it was wrapped. Call "
                     "model.train(), leave its hooks enabled, and call loss.backward() before each step"
                 )
-        self._iterations = len(gradients[0]) if isinstance(gradients[0], list) else 1
+        self.accumulated = len(gradients[0]) if isinstance(gradients[0], list) else 1
         return gradients
 
     def _extend(self, rows: Sequence[tuple[Pieces, float]]) -> None:
-        """One more row of each parameter for each canary, with this norm in all."""
-        for place, parameter in enumerate(self._parameters):
+        """One more row of each parameter for each canary, with this norm in all.
+
+        The pieces of a canary are written straight into its zeroed row: a Dirac is one number of a million.
+        """
+        for place, parameter in enumerate(self.parameters):
             held: Any = parameter.grad_sample  # type: ignore[attr-defined]
-            old = held[0] if isinstance(held, list) else held
+            old, *later = held if isinstance(held, list) else [held]
             new, back = self._longer(place, old, len(rows))
             new[: len(old)], new[len(old) :] = old, 0
             new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
@@ -323,16 +245,14 @@ class AuditedSteps:
             for row, (pieces, norm) in zip(new[len(old) :], rows, strict=True):
                 if place in pieces:
                     pieces[place].add_to(row, norm * pieces[place].share)
-            if isinstance(held, list):
-                held[0] = new
-            else:
-                parameter.grad_sample = new  # type: ignore[attr-defined]
+            parameter.grad_sample = [new, *later] if isinstance(held, list) else new  # type: ignore[attr-defined]
             self._extended.append((parameter, new, back))
 
     def _longer(self, place: int, old: Tensor, more: int) -> tuple[Tensor, Tensor]:
         """Room for so many more rows, and what stays when they go.
 
-        On a CPU new pages of memory cost more than what is copied into them, so the room is kept between steps.
+        On a CPU new pages of memory cost more than what is copied into them, so the room is kept between steps. On a
+        GPU memory is what is scarce: the records' gradients are not kept twice.
         """
         rows = len(old) + more
         if old.device.type != "cpu":
@@ -354,46 +274,42 @@ class AuditedSteps:
                 held[0] = back
         self._extended = []
 
-    def _reads(self, *_: Any) -> None:
-        """Before the underlying optimizer steps: read the privatised gradients that it is about to use.
+    def _read(self, *_: Any) -> None:
+        r"""Before the underlying optimizer steps: read the privatised gradients that it is about to use.
 
-        Then take out of them what canaries add if they are clipped correctly.
+        They are the sum over the records of clip(gᵢ), plus ±clip(g) of each canary, plus noise σC·N(0, 1) in each
+        coordinate, and with mean reduction all over the expected size of the batches. Less the first sum, and over C,
+        the product with the direction u of the canary, ⟨u, clip(g)⟩ = C, is ±1 + σ·N(0, 1): what the claim is about.
+
+        Then take out of `grad` what canaries add if they are clipped correctly.
         """
-        if not self._inside or self._entered is None:
+        if self._entered is None or self._seen is not None:
             return
         bound, scale = self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
-            scale = float(self._optimizer.expected_batch_size) * self._iterations
+            scale = float(self._optimizer.expected_batch_size) * self.accumulated
         with torch.no_grad():
-            gradients = [one.grad for one in self._parameters]
-            released = _in_a_row(
-                torch.zeros_like(one) if grad is None else grad
-                for one, grad in zip(self._parameters, gradients, strict=True)
-            ).mul_(scale)
-            known = self._with_awaiting() if self._read is None else None
+            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
+            released = _in_a_row(gradients).mul_(scale)
+            known = self._summed
             if known is not None:
                 released -= known
-            released /= bound  # and so in units of the bound, less what is known
-            parts = torch.split(released, [one.numel() for one in self._parameters])
+            released /= bound
+            parts = torch.split(released, [parameter.numel() for parameter in self.parameters])
             read = torch.stack([piece.product(parts[place]).double() for place, piece, _ in self._entered.pieces])
-        if not bool(torch.isfinite(read).all()):
-            raise ValueError(
-                f"optimizer must have finite gradients, got {read[~torch.isfinite(read)][0].item()} at step "
-                f"{self._taken + 1}: look for what overflowed, or lower the learning rate"
-            )
-        if self._read is None:
-            with torch.no_grad():
-                for place, piece, sign in self._entered.pieces:
-                    if not sign:
-                        continue
-                    grad = gradients[place]
-                    piece.add_to(parts[place].view(self._parameters[place].shape), -sign * piece.clipped)
-                    if grad is not None:
-                        piece.add_to(grad, -sign * piece.clipped * bound / scale)
-        if self._asked.test_noise and known is not None:
-            self._left = released, known / bound
-        self._read = read if self._read is None else self._read + read
-        self._noise_multiplier = float(self._optimizer.noise_multiplier)  # schedulers change it between batches
+            products = read.cpu().numpy().reshape(len(self._entered.canaries), -1)
+            if not np.isfinite(products).all():
+                raise ValueError(
+                    f"optimizer must have finite gradients, got {products[~np.isfinite(products)][0]} in a step: look "
+                    "for what overflowed, or lower the learning rate"
+                )
+            for place, piece, sign in self._entered.pieces:
+                if sign:
+                    piece.add_to(parts[place].view(self.parameters[place].shape), -sign * piece.clipped)
+                    piece.add_to(gradients[place], -sign * piece.clipped * bound / scale)
+        left = (released, known / bound) if self._asked.test_noise and known is not None else None
+        # Schedulers change the noise multiplier between batches: what was added now is what counts.
+        self._seen = Observation(products, left, float(self._optimizer.noise_multiplier))
 
 
 def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> Tensor:

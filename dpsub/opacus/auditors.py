@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
 
 from dpsub import accounting
 from dpsub._core import checks
@@ -26,10 +28,20 @@ from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import Bettor, Expected, fewest
 from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
-from dpsub.opacus.audited_steps import MARK, Asked, Audited, AuditedSteps, Observation
-from dpsub.opacus.canary_gradients import Canaries, Tensor
+from dpsub.opacus.audited_steps import MARK, Asked, AuditedSteps, Entered, Observation
+from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
+NOT_AUDITED = {
+    DPOptimizerFastGradientClipping: (
+        "With ghost clipping there are no per-sample gradients. The canaries entered after clipping, so clipping "
+        "was not audited."
+    ),
+    AdaClipDPOptimizer: (
+        "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not. The "
+        "canaries count among its records, so the clipping bound differs a little from that without an audit."
+    ),
+}
 NO_RATE = "give audit_optimizer sample_rate, one over the number of batches an epoch"
 
 Array = NDArray[np.float64]
@@ -44,41 +56,26 @@ class Auditor:
         steps: the number of steps observed.
     """
 
-    def __init__(self, audited: Audited, kind: str | Sequence[Tensor], asked: Asked) -> None:
-        self._audited, self._asked = audited, asked
+    def __init__(self, optimizer: DPOptimizer, kind: str | Sequence[Tensor], asked: Asked) -> None:
+        self._optimizer, self._asked = optimizer, asked
         self._kind = kind if isinstance(kind, str) else "own"
         self._claim: Claim = GDP(asked.delta)
         if asked.canary_rate < 1:
             self._claim = MechanismDP(asked.delta, asked.canary_rate, 1, asked.adjacency)
         self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
-        self._noise: NoiseTest | None = None
-        self._share = asked.alpha  # of the bets
-        if asked.test_noise and audited.per_sample:
-            self._share /= 2
-            self._sizes = [one.numel() for one in audited.parameters]
-            self._noise = NoiseTest(self._share, self._sizes, asked.seed)
-        self._bettor = Bettor(self._share, self._expected, asked.canaries)
-        self._weights = PieceWeights(len(audited.parameters))
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
-        self._batches: list[tuple[float | None, int]] = []  # of each step: their sample rate, and how many
-        self._reported: Report | None = None
-        self._reported_for = (0, 0, "")  # so many steps, unseen ones and this sampling
-        self._steps = AuditedSteps(
-            audited,
-            Canaries(
-                kind,
-                norm=asked.canary_norm,
-                bounds=audited.bounds,
-                seed=asked.seed,
-                anew=asked.anew,
-                number=asked.canaries,
-            ),
-            asked,
-            self._judge,
-        )
-        setattr(audited.optimizer, MARK, self)
+        self._rates: list[float | None] = []  # of each step; None if nobody said
+        self._steps = AuditedSteps(optimizer, kind, asked, self._judge)
+        self._sizes = [parameter.numel() for parameter in self._steps.parameters]
+        self._weights = PieceWeights(len(self._sizes))
+        self._noise: NoiseTest | None = None
+        self._share = asked.alpha  # of the bets
+        if asked.test_noise and not self._steps.ghost:
+            self._share /= 2
+            self._noise = NoiseTest(self._share, self._sizes, asked.seed)
+        self._bettor = Bettor(self._share, self._expected, asked.canaries)
 
     @property
     def refuted(self) -> bool:
@@ -96,24 +93,24 @@ class Auditor:
     def remove(self) -> None:
         """End the audit: the optimizer is as it was before. Reports remain."""
         self._steps.remove()
-        vars(self._audited.optimizer).pop(MARK, None)
 
-    def _judge(self, seen: Observation) -> None:
+    def _judge(self, entered: Entered, seen: Observation) -> None:
         sigma = self._asked.noise_multiplier
         if sigma is None:
             sigma = checks.real("optimizer.noise_multiplier", seen.noise_multiplier, above=0)
-        bits, signs, canaries, _ = seen.entered
         scores = []
-        for products, pieces, sign in zip(seen.products, canaries, signs, strict=True):
+        for products, pieces, sign in zip(seen.products, entered.canaries, entered.signs, strict=True):
             norms = np.array([piece.clipped for piece in pieces.values()])
             scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
-        self._bettor.observe(scores, np.array(bits) == 0, self._claim, distance(self._asked.adjacency) / sigma)
+        claimed = distance(self._asked.adjacency) / sigma
+        self._bettor.observe(scores, np.array(entered.bits) == 0, self._claim, claimed)
         if self._noise is not None and seen.left is not None:
             self._noise.observe(looked_at(*seen.left, sigma, self._sizes, torch.as_tensor(self._noise.places)))
         self._scores += scores
-        self._bits += bits
+        self._bits += entered.bits
         self._sigmas.append(sigma)
-        self._batches.append((seen.batch_rate, seen.batches))
+        rate = self._asked.sample_rate or accounted(self._optimizer).get("sample_rate")
+        self._rates.append(rate and rate * self._steps.accumulated)
         if self._asked.callback is not None:
             self._asked.callback(self)
 
@@ -123,36 +120,32 @@ class Auditor:
         A step has an observation of each of its canaries: `step` is the number of the step. The attributes hold what is
         needed to audit again.
         """
-        each = self._asked.canaries
-        steps = np.repeat(np.arange(1, self.steps + 1), each)
+        steps = np.repeat(np.arange(1, self.steps + 1), self._asked.canaries)
+        sigmas = np.repeat(self._sigmas, self._asked.canaries)
         data = {
             "score": ("observation", np.array(self._scores, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
             "bit": ("observation", np.array(self._bits, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
-            "noise_multiplier": (
-                "observation",
-                np.repeat(self._sigmas, each),
-                {"long_name": "claimed noise multiplier"},
-            ),
+            "noise_multiplier": ("observation", sigmas, {"long_name": "claimed noise multiplier"}),
         }
-        made = {f"version_{name}": version for name, version in versions("opacus", "torch").items()}
-        optimizer = self._audited.optimizer
+        asked = {name: value for name, value in vars(self._asked).items() if name != "callback" and value is not None}
         about = {
             "observation": "optimizer",
             "canary": self._kind,
-            **{name: value for name, value in vars(self._asked).items() if name != "callback" and value is not None},
-            **{name: int(getattr(self._asked, name)) for name in ("anew", "test_noise")},
-            "optimizer": type(optimizer).__name__,
-            "max_grad_norm": float(optimizer.max_grad_norm),
+            **{name: int(value) if isinstance(value, bool) else value for name, value in asked.items()},
+            "optimizer": type(self._optimizer).__name__,
+            "max_grad_norm": float(self._optimizer.max_grad_norm),
             "steps": self.steps,
+            **{f"version_{name}": version for name, version in versions("opacus", "torch").items()},
         }
-        return numbered(xr.Dataset(data, coords={"step": ("observation", steps)}, attrs={**about, **made}))
+        return numbered(xr.Dataset(data, coords={"step": ("observation", steps)}, attrs=about))
 
     def report(self) -> Report:
         """What the observations so far say.
 
         Raises:
-            ValueError: if no step has been observed, if accumulated batches together have a sample rate above 1, or if
-                the accountant cannot compute what is claimed.
+            ValueError: if no step has been observed, if accumulated batches together have a sample rate above 1 (a step
+                that goes through more than an epoch uses records twice, and no ε is known for it), or if the accountant
+                cannot compute what is claimed.
         """
         if not self._scores:
             waiting = f", and {self._steps.batches} batches were accumulated" if self._steps.batches else ""
@@ -160,32 +153,17 @@ class Auditor:
                 f"report() must come after a step of the optimizer, got none so far{waiting}: call optimizer.step() "
                 "where it is not skipped"
             )
-        accountant = accounted(self._audited.optimizer).get("self")
-        unseen = max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps)
-        about = self.steps, unseen, self._sampling(accountant)
-        if self._reported is None or self._reported_for != about:
-            self._reported, self._reported_for = self._report(*about[1:]), about
-        return self._reported
-
-    def _sampling(self, accountant: Any) -> str:
-        """That of the attached accountant, if it is dpsub's. Opacus's own assume Poisson sampling."""
-        if not isinstance(accountant, SubstitutePRVAccountant):
-            return "poisson"
-        accountant.check_sampling(accountant.sampling)
-        return accountant.sampling
-
-    def _report(self, unseen: int, sampling: str) -> Report:
-        rates = [self._rate(*one) for one in self._batches]
-        known = [rate for rate in rates if rate is not None]
-        rate, sigma = (min(known) if len(known) == len(rates) else None), min(self._sigmas)
-        claimed_step = distance(self._asked.adjacency) / sigma
+        accountant = accounted(self._optimizer).get("self")
+        known = [rate for rate in self._rates if rate is not None]
+        rate = min(known) if len(known) == self.steps else None
+        claimed_step = distance(self._asked.adjacency) / min(self._sigmas)
         step = self._step_bound(claimed_step)
         return Report(
             observations=self.steps,
             canaries=self._asked.canaries,
             step=step,
             training=None if rate is None else self._training_bound(step, rate),
-            claimed=None if rate is None else self._claimed(known, sampling),
+            claimed=None if rate is None else self._claimed(known, accountant),
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
@@ -193,16 +171,20 @@ class Auditor:
             adjacency=self._asked.adjacency,
             alpha=self._asked.alpha,
             sample_rate=rate,
-            noise_multiplier=sigma,
+            noise_multiplier=min(self._sigmas),
             fewest=fewest(self._claim, claimed_step, self._share, self._expected, self._asked.canaries),
-            notes=self._audited.notes,
+            notes=tuple(note for kind, note in NOT_AUDITED.items() if isinstance(self._optimizer, kind)),
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
-            unseen=unseen,
+            unseen=max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps),
         )
 
-    def _claimed(self, rates: list[float], sampling: str) -> float:
+    def _claimed(self, rates: list[float], accountant: Any) -> float:
         """The accountant's ε of the steps so far, with these sample rates."""
+        sampling = "poisson"  # which Opacus's own accountants assume
+        if isinstance(accountant, SubstitutePRVAccountant):
+            sampling = accountant.sampling
+            accountant.check_sampling(sampling)
         phases = groupby(zip(self._sigmas, rates, strict=True))
         history = [(*phase, sum(1 for _ in same)) for phase, same in phases]
         return accounting.epsilon(
@@ -226,12 +208,8 @@ class Auditor:
             **sampling,
         )
         assert isinstance(bound, LowerBound)
-        return bound if self.refuted else self._no_more_than_claimed(bound, claimed_step)
-
-    def _no_more_than_claimed(self, bound: LowerBound, claimed_step: float) -> LowerBound:
-        """The bound, lowered to the claim, which its own bets have not refuted."""
         epsilon = self._claim.epsilon(claimed_step)
-        if bound.epsilon <= epsilon:
+        if self.refuted or bound.epsilon <= epsilon:
             return bound
         note = "lowered to the claim, which is not refuted"
         return replace(bound, epsilon=epsilon, note=note, **self._claim.says(claimed_step))
@@ -245,19 +223,163 @@ class Auditor:
             return replace(training, valid=False, note=note)
         return training
 
-    def _rate(self, batch_rate: float | None, batches: int) -> float | None:
-        """The sample rate of a step, of so many accumulated batches; None if nobody said."""
-        known = batch_rate if self._asked.sample_rate is None else self._asked.sample_rate
-        if known is None:
-            return None
-        rate = checks.real("sample_rate", known, above=0) * batches
-        if rate > 1:
-            raise ValueError(
-                f"sample_rate must be at most 1 for the batches of a step together, got {known:g} for each of "
-                f"{batches} accumulated ones: a step that goes through more than an epoch uses records twice, and no ε "
-                "is known for it. Accumulate fewer batches"
-            )
-        return rate
+
+@checks.checked(
+    "delta",
+    "adjacency",
+    "alpha",
+    "sample_rate",
+    "noise_multiplier",
+    "seed",
+    canary_rate=partial(checks.real, above=0, at_most=1),
+    canary_norm=partial(checks.real, above=0),
+    canaries=checks.whole,
+    anew=checks.flag,
+    test_noise=checks.flag,
+)
+def audit_optimizer(
+    optimizer: DPOptimizer,
+    *,
+    delta: float,
+    adjacency: str,
+    canary: str | Sequence[Tensor] | Mapping[Tensor, Tensor] = "dirac",
+    canary_rate: float = 1.0,
+    canary_norm: float = 10.0,
+    canaries: int = 1,
+    alpha: float = 0.05,
+    sample_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    anew: bool = False,
+    test_noise: bool = True,
+    seed: int = 0,
+    callback: Callable[[Auditor], Any] | None = None,
+) -> Auditor:
+    r"""Test an implementation of DP-SGD while it trains: a canary in each step, and what it leaves in the noisy sum.
+
+    At each step of the optimizer a fair coin decides between two worlds. The canary is a gradient g that enters as one
+    more record's, before clipping. Under substitution z is g and z′ is −g; otherwise z is g and z′ is nothing. Correct
+    DP-SGD clips g to max_grad_norm C. The auditor clips and sums the records' gradients as well, and subtracts their
+    sum from the privatised one: ε is about an adversary who knows all other records. The observation is what is left in
+    the direction of the clipped canary, in units of C: N(±1, σ²), or N(1, σ²) against N(0, σ²).
+
+    Bets against the claim decide whether it is refuted. They hold though later steps depend on earlier ones, and at any
+    moment: a correct optimizer is ever refuted with probability at most alpha. The report's bound on a step comes from
+    bets of the same kind on a family of claims, this one among them; the verdict is that of `refuted`.
+
+    What is left besides the canary is the noise in all coordinates. Other bets, with half of alpha, are that it is less
+    than claimed, everywhere or in one parameter, or that it repeats earlier noise or another parameter's. They take a
+    few steps where a canary takes hundreds, and the report names what they found. They take no other way to clip for a
+    fault, since it may be private, too: that the sums are not those of clipped gradients is a message and no verdict.
+
+    What is audited are clipping, accumulation, noise and scaling. How batches are sampled is not seen: the canary's own
+    coin decides whether it is in. It enters the first of the batches that `BatchMemoryManager` makes of one. If
+    max_grad_norm shrinks between them, the noise covers less than what earlier records were clipped to: a fault.
+
+    After it has been observed, the canary is taken out of the gradients again, as correct clipping leaves it. So a
+    correct optimizer takes the steps that it would have taken without an audit, up to rounding: a canary must go
+    through the optimizer's own sum, where faults are, and to subtract it again rounds once more. With a Dirac this is
+    one coordinate. Only the bound of adaptive clipping remembers that there was one more record.
+
+    Args:
+        optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
+            adaptive clipping. With ghost clipping (`DPOptimizerFastGradientClipping`) there are no per-sample
+            gradients: the canary enters after clipping, which is then not audited, the records stay in the sum, and the
+            noise is not tested. Distributed ones are refused.
+        delta: 0 < δ < 1; the δ at which ε are stated.
+        adjacency: "substitute", "add_remove" (the canary's row is there or not) or "zero_out" (z′ is a row of zeros).
+        canary: "dirac" (one coordinate, among the hundredth that the first batch moves least; with clipping by layer
+            one of each parameter), "diracs" (one of each parameter), "constant", "random" (a Gaussian direction), or
+            gradients of your own: a tensor for each of `optimizer.params`, or a mapping from parameters to tensors.
+            Only their direction counts.
+        canary_rate: in (0, 1]; the probability with which the canary is in a step at all. Below 1 the claim of a step
+            is that of the subsampled Gaussian mechanism.
+        canary_norm: > 0; the norm of the canary before clipping, in units of C.
+        canaries: ≥ 1; so many in each step, each a row and a coordinate of its own, with a coin of its own. More than
+            one must be "dirac", without clipping by layer. Ten show more in a hundred steps than one in four
+            hundred; a hundred show little more than ten. The bets on a step are one bet, their mean. It holds however
+            they depend on each other: the claim is that a step is private for each record, given all others.
+        alpha: the probability with which a correct optimizer may be refuted, 1e-12 < alpha < 0.5.
+        sample_rate: of a batch, for the ε of the training; accumulated batches add up. None: that of the attached
+            accountant. If there is none, the report is of steps alone.
+        noise_multiplier: what is claimed of each step, as the documentation says. None: what
+            `optimizer.noise_multiplier` is when a step adds its noise.
+        anew: draw the canary anew for each step.
+        test_noise: bet on the noise as well, with half of alpha.
+        seed: ≥ 0; of the coins and of the canary. The training's own randomness is not touched.
+        callback: called with the auditor after each step, when the parameters have been updated. What it raises comes
+            out of `optimizer.step()` and so ends the training.
+
+    Returns:
+        An `Auditor`: `report()`, `observations()`, `remove()`, and `refuted`, which a training loop may ask.
+
+    Raises:
+        ValueError: if an argument is out of range, if the optimizer is none of these or is being audited already, or
+            if the claim is a noise multiplier of 0, whose ε is infinite. Later, from `optimizer.step()`: if there are
+            no per-sample gradients, the parameters are others than before, or the gradients are not finite.
+        RuntimeError: from `optimizer.step()`, if it returns without a step of `original_optimizer`.
+
+    Source: *Tight Auditing*, Algorithm 2 and section 6.3.
+
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> weights = torch.nn.Parameter(torch.zeros(1_000))
+    >>> optimizer = DPOptimizer(
+    ...     torch.optim.SGD([weights], lr=0.1), noise_multiplier=0.5, max_grad_norm=1.0, expected_batch_size=8,
+    ...     generator=torch.Generator().manual_seed(0),
+    ... )
+    >>> auditor = audit_optimizer(
+    ...     optimizer, delta=1e-5, adjacency="substitute", sample_rate=0.1, noise_multiplier=1.0
+    ... )
+    >>> while not auditor.refuted:
+    ...     weights.grad_sample = torch.ones(8, 1_000)
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> report = auditor.report()
+    >>> report.refuted, report.refuted_at == auditor.steps
+    (True, True)
+    >>> auditor.remove()
+    """
+    _check_optimizer(optimizer, noise_multiplier)
+    kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, list(optimizer.params))
+    by_layer = isinstance(optimizer, DPPerLayerOptimizer)
+    if canaries > 1 and (kind != "dirac" or by_layer):
+        clipped = " with clipping by layer" if by_layer else ""
+        raise ValueError(f"canaries must be 1 for any canary but 'dirac' with flat clipping, got {canaries}{clipped}")
+    asked = Asked(
+        delta=delta,
+        adjacency=adjacency,
+        alpha=alpha,
+        canary_rate=canary_rate,
+        canary_norm=canary_norm,
+        canaries=canaries,
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        anew=anew,
+        test_noise=test_noise,
+        seed=seed,
+        callback=callback,
+    )
+    return Auditor(optimizer, kind, asked)
+
+
+def _check_optimizer(optimizer: Any, claimed: float | None) -> None:
+    if not isinstance(optimizer, DPOptimizer):
+        raise ValueError(
+            "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
+            f"{type(optimizer).__name__}: make it private first"
+        )
+    if hasattr(optimizer, "world_size"):
+        raise ValueError(
+            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
+            "training in one process"
+        )
+    if hasattr(optimizer, MARK):
+        raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
+    if claimed is None and not float(optimizer.noise_multiplier) > 0:
+        raise ValueError(
+            f"optimizer.noise_multiplier must be > 0, got {optimizer.noise_multiplier}: its ε is infinite, and there "
+            "is nothing to refute. To test another claim, give noise_multiplier"
+        )
 
 
 def looked_at(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
@@ -392,10 +514,17 @@ class Report:
         if self.observations <= first:
             more = first + 1 - self.observations
             found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
-            if not self.refuted:
-                found.append(self._needed())
-            return [*found, *self.notes]
-        most = self._noise_shown()
+        else:
+            found += self._bounds()
+        if not self.refuted:
+            shows = (
+                "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
+            )
+            found.append((shows if self.observations > first else "") + self._needed())
+        return [*found, *self.notes]
+
+    def _bounds(self) -> list[str]:
+        found, most = [], self._noise_shown()
         if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
             found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
@@ -405,13 +534,7 @@ class Report:
                 f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}: ε is at least "
                 f"{self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
             )
-        found.append(f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}")
-        if not self.refuted:
-            found.append(
-                "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
-                f"{self._needed()}"
-            )
-        return [*found, *self.notes]
+        return [*found, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
 
     def _noise_shown(self) -> float:
         """The largest noise multiplier that the observations of a step leave."""

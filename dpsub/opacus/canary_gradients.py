@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpsub._core.random_streams import stream
 
@@ -49,10 +51,11 @@ class Piece(NamedTuple):
 Pieces = dict[int, Piece]  # by the parameter's place in the optimizer
 
 
+@dataclass
 class Canaries:
     """Draws the canary: once, or anew for each step.
 
-    Args:
+    Attributes:
         kind: one of `KINDS`, or gradients, one for each parameter.
         norm: of the canary before clipping, in units of the clipping bound.
         bounds: the clipping bound of each parameter, in units of that of all; None for flat clipping.
@@ -61,79 +64,71 @@ class Canaries:
         number: of the canaries of a step. More than one are Diracs, each of another coordinate, without `bounds`.
     """
 
-    def __init__(
-        self,
-        kind: str | Sequence[Tensor],
-        *,
-        norm: float,
-        bounds: Sequence[float] | None,
-        seed: int,
-        anew: bool,
-        number: int = 1,
-    ) -> None:
-        self._kind, self._norm, self._bounds, self._anew, self._number = kind, norm, bounds, anew, number
-        self._rng = stream(seed, "crafter")
-        self._quiet: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    kind: str | Sequence[Tensor]
+    norm: float
+    bounds: Sequence[float] | None
+    seed: int
+    anew: bool
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        self._rng = stream(self.seed, "crafter")
+        self._quiet: list[NDArray[np.int64]] = []
         self._drawn: list[Pieces] | None = None
 
     @property
     def needs_energies(self) -> bool:
         """Whether the next draw must know how large each coordinate's gradients are."""
-        return self._kind in ("dirac", "diracs") and not self._quiet
+        return self.kind in ("dirac", "diracs") and not self._quiet
 
     def learn(self, energies: Sequence[Tensor]) -> None:
         """See which coordinates the first batch moves least: tensors of the parameters' shapes."""
         flat = [energy.detach().double().reshape(-1).cpu().numpy() for energy in energies]
-        if self._kind == "dirac" and self._bounds is None:
+        if self.kind == "dirac" and self.bounds is None:
             flat = [np.concatenate(flat)]
         for energy in flat:
             order = np.lexsort((self._rng.random(len(energy)), energy))  # ties in a random order
-            self._quiet.append(order[: max(math.ceil(TRAVELLED_LEAST * len(energy)), self._number)])
+            self._quiet.append(order[: max(math.ceil(TRAVELLED_LEAST * len(energy)), self.number)])
 
     def draw(self, parameters: Sequence[Tensor]) -> list[Pieces]:
         """The canaries of the next step."""
-        if self._drawn is None or self._anew:
-            self._drawn = self._diracs(parameters) if self._number > 1 else [self._pieces(parameters)]
+        if self._drawn is None or self.anew:
+            if self.kind == "dirac" and self.bounds is None:
+                places = self._rng.choice(self._quiet[0], self.number, replace=self.number == 1)
+                self._drawn = [self._dirac(place, parameters) for place in places]
+            elif self.kind in ("dirac", "diracs"):
+                shares = self.bounds or [1 / math.sqrt(len(parameters))] * len(parameters)
+                indices = [int(self._rng.choice(quiet)) for quiet in self._quiet]
+                self._drawn = [{i: self._piece(i, share, indices[i], None) for i, share in enumerate(shares)}]
+            else:
+                self._drawn = [self._dense(parameters)]
         return self._drawn
 
-    def _diracs(self, parameters: Sequence[Tensor]) -> list[Pieces]:
-        sizes = [one.numel() for one in parameters]
-        return [self._dirac(place, sizes) for place in self._rng.choice(self._quiet[0], self._number, replace=False)]
-
-    def _dirac(self, place: int, sizes: Sequence[int]) -> Pieces:
-        ends = np.cumsum(sizes)
+    def _dirac(self, place: int, parameters: Sequence[Tensor]) -> Pieces:
+        ends = np.cumsum([parameter.numel() for parameter in parameters])
         which = int(np.searchsorted(ends, place, side="right"))
-        return {which: Piece(1.0, min(self._norm, 1.0), int(place - ends[which]) + sizes[which], None)}
+        return {which: self._piece(which, 1.0, int(place - ends[which]) + parameters[which].numel(), None)}
 
-    def _pieces(self, parameters: Sequence[Tensor]) -> Pieces:
-        if self._kind == "dirac" and self._bounds is None:
-            return self._dirac(int(self._rng.choice(self._quiet[0])), [one.numel() for one in parameters])
-        if self._kind in ("dirac", "diracs"):
-            shares = self._bounds or [1 / math.sqrt(len(parameters))] * len(parameters)
-            indices = [int(self._rng.choice(quiet)) for quiet in self._quiet]
-            return {i: self._piece(i, *each, None) for i, each in enumerate(zip(shares, indices, strict=True))}
-        whole = [one.detach() for one in self._dense(parameters)]
-        norm = math.sqrt(sum(float(one.double().norm()) ** 2 for one in whole))
+    def _dense(self, parameters: Sequence[Tensor]) -> Pieces:
+        if not isinstance(self.kind, str):
+            whole = list(self.kind)
+        elif self.kind == "constant":
+            whole = [torch.ones_like(parameter) for parameter in parameters]
+        else:
+            draws = [self._rng.standard_normal(tuple(one.shape), dtype=np.float32) for one in parameters]
+            whole = [torch.as_tensor(draw) for draw in draws]
+        norms = [float(part.detach().double().norm()) for part in whole]
         pieces: Pieces = {}
-        for i, (one, parameter) in enumerate(zip(whole, parameters, strict=True)):
-            own = float(one.double().norm())
-            if own > 0:
-                direction = (one.double() / own).to(parameter.device, parameter.dtype)
-                pieces[i] = self._piece(i, own / norm, None, direction)
+        for i, (part, norm, parameter) in enumerate(zip(whole, norms, parameters, strict=True)):
+            if norm > 0:
+                direction = (part.detach().double() / norm).to(parameter.device, parameter.dtype)
+                pieces[i] = self._piece(i, norm / math.sqrt(sum(each**2 for each in norms)), None, direction)
         return pieces
 
-    def _dense(self, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
-        if not isinstance(self._kind, str):
-            return self._kind
-        if self._kind == "constant":
-            return [torch.ones_like(one) for one in parameters]
-        draws = [self._rng.standard_normal(tuple(one.shape), dtype=np.float32) for one in parameters]
-        return [torch.as_tensor(one) for one in draws]
-
     def _piece(self, which: int, share: float, place: int | None, direction: Tensor | None) -> Piece:
-        clipped = share * min(self._norm, 1.0)
-        if self._bounds is not None:
-            clipped = min(share * self._norm, self._bounds[which])
+        clipped = share * min(self.norm, 1.0)
+        if self.bounds is not None:
+            clipped = min(share * self.norm, self.bounds[which])
         return Piece(share, clipped, place, direction)
 
 
@@ -142,20 +137,20 @@ def own_gradients(given: Any, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
     expected = f"canary must be one of {', '.join(map(repr, KINDS))}, or a tensor for each of the "
     expected += f"{len(parameters)} parameters"
     if isinstance(given, Mapping):
-        known = {id(one) for one in parameters}
-        if len(given) != len(parameters) or {id(one) for one in given} != known:
+        if {*map(id, given)} != {*map(id, parameters)}:
             raise ValueError(f"{expected}, got a mapping that is not of them: its keys must be the parameters")
-        given = [given[one] for one in parameters]
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        given = [given[parameter] for parameter in parameters]
+    if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f"{expected}, got {given!r}")
-    if len(given) != len(parameters) or not all(isinstance(one, torch.Tensor) for one in given):
-        raise ValueError(f"{expected}, got {len(given)} entries of {', '.join({type(one).__name__ for one in given})}")
-    for place, (one, parameter) in enumerate(zip(given, parameters, strict=True)):
-        if one.shape != parameter.shape:
-            shapes = f"{tuple(parameter.shape)}, got {tuple(one.shape)}"
+    if len(given) != len(parameters):
+        raise ValueError(f"{expected}, got {len(given)}")
+    gradients = [torch.as_tensor(gradient).detach().clone() for gradient in given]
+    for place, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
+        if gradient.shape != parameter.shape:
+            shapes = f"{tuple(parameter.shape)}, got {tuple(gradient.shape)}"
             raise ValueError(f"canary[{place}] must have the shape of its parameter, {shapes}")
-        if not one.dtype.is_floating_point or not bool(torch.isfinite(one).all()):
-            raise ValueError(f"canary[{place}] must be finite floating-point numbers, got {one.dtype} with others")
-    if not any(bool(one.any()) for one in given):
+        if not bool(torch.isfinite(gradient).all()):
+            raise ValueError(f"canary[{place}] must be of finite numbers, got others among them")
+    if not any(bool(gradient.any()) for gradient in gradients):
         raise ValueError("canary must not be 0 everywhere, got zeros: it would not enter the sum")
-    return [one.detach().clone() for one in given]
+    return gradients

@@ -29,6 +29,11 @@ WHY_ANOTHER = {
     "prv": "the same but for numerical errors",
     "gdp": "an approximation that can be too small, and no bound",
 }
+DRAWN = {  # for which batches the numbers of a statement hold
+    "poisson": "Poisson sampling",
+    "epochs": "batches that use each record once an epoch, shuffled or not",
+    "without_replacement": "batches of fixed size that are drawn anew at each step",
+}
 SURE = 1 - 1e-9  # a belief that is as good as certain
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
@@ -87,24 +92,23 @@ class PrivacyStatement:
         if len(phases) > 3:
             steps = sum(count for *_, count in self.history)
             phases = [f"{steps:,} steps in {len(phases)} phases of different noise multiplier or sample rate"]
-        protected = f"is protected with ε = {_up(self.zero_out)}"
-        presence = "add/remove"
         if self.add_remove is None:
-            presence = "zero-out"
-            membership = (
-                f"Membership: whether a record was used or left out of its batches {protected} (zero-out adjacency). "
-                "Under add/remove adjacency there is no ε: a removed record would change the batches of the others."
-            )
+            presence, where = "zero-out", "used or left out of its batches"
+            holds = "Under add/remove adjacency there is no ε: a removed record would change the batches of the others."
         else:
-            membership = (
-                f"Membership: whether a record was in the training data {protected} (add/remove adjacency). This holds "
-                "only if the number of records is public, or if the sample rate and the expected batch size were fixed "
-                "without it. Opacus computes both from the number of records."
+            presence, where = "add/remove", "in the training data"
+            holds = (
+                "This holds only if the number of records is public, or if the sample rate and the expected batch size "
+                "were fixed without it. Opacus computes both from the number of records."
             )
+        by_groups = ""
+        if self.group_privacy is not None:
+            by_groups = f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
             + self._assumed(),
-            f"{membership}{self._beside_opacus()} At a 1 % false-positive rate, an attack identifies at most "
+            f"Membership: whether a record was {where} is protected with ε = {_up(self.zero_out)} ({presence} "
+            f"adjacency). {holds}{self._beside_opacus()} At a 1 % false-positive rate, an attack identifies at most "
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
@@ -112,12 +116,7 @@ class PrivacyStatement:
             f"{_percent(self.found_contents)} of the records with the first." + self._how_drawn(),
             self._in_plain_words(),
             f"State the substitute ε to protect a record's contents and the {presence} ε to protect its presence. "
-            "Always name the adjacency. The substitute ε is an upper bound computed for this training."
-            + (
-                ""
-                if self.group_privacy is None
-                else f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
-            ),
+            "Always name the adjacency. The substitute ε is an upper bound computed for this training." + by_groups,
         ]
 
     def _in_plain_words(self) -> str:
@@ -156,17 +155,13 @@ class PrivacyStatement:
 
     def _assumed(self) -> str:
         """For which sampling the numbers hold, and how it is known."""
+        if self.sampling == "poisson" and not self.loader_seen:
+            return (
+                "The numbers hold only if batches were drawn by Poisson sampling, which was not checked: pass "
+                "data_loader to check it. With shuffled batches the true ε are larger."
+            )
         seen = ", as its data loader shows" if self.loader_seen else ""
-        if self.sampling == "epochs":
-            return f"The numbers hold for batches that use each record once an epoch, shuffled or not{seen}."
-        if self.sampling == "without_replacement":
-            return f"The numbers hold for batches of fixed size that are drawn anew at each step{seen}."
-        if self.loader_seen:
-            return f"The numbers hold for Poisson sampling{seen}."
-        return (
-            "The numbers hold only if batches were drawn by Poisson sampling, which was not checked: pass data_loader "
-            "to check it. With shuffled batches the true ε are larger."
-        )
+        return f"The numbers hold for {DRAWN[self.sampling]}{seen}."
 
 
 @checks.checked("delta", "sampling", prior=checks.probability)
@@ -205,28 +200,32 @@ def privacy_statement(
     >>> print(privacy_statement([(1.1, 0.064, 469)], delta=1e-5).substitute > 2)
     True
     """
-    recorded, name, beside = engine_or_history, "engine_or_history", "a PrivacyEngine, an accountant or "
-    if isinstance(recorded, PrivacyEngine):
-        recorded, name = recorded.accountant, f"{name}.accountant"
-    accountant = recorded if isinstance(recorded, IAccountant) else None
-    if accountant is not None:
-        recorded, name, beside = accountant.history, f"{name}.history", ""
-    history = tuple(checks.history(recorded, name, beside))
-    sampling = _sampling(accountant, history, data_loader, sampling)
+    accountant = getattr(engine_or_history, "accountant", engine_or_history)
+    recorded = getattr(accountant, "history", accountant)
+    history = tuple(checks.history(recorded, "engine_or_history", "a PrivacyEngine, an accountant or "))
+    if data_loader is not None:
+        shown = sampling_of(data_loader, {rate for _, rate, _ in history})
+        if sampling not in (None, shown):
+            raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {sampling!r}: leave it out")
+        sampling = shown
+    if isinstance(accountant, SubstitutePRVAccountant):
+        sampling = sampling or accountant.sampling
+        accountant.check_sampling(sampling)
+    sampling = sampling or "poisson"
 
     def found(adjacency: str) -> float:
         return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency, sampling=sampling))
 
-    def epsilon(adjacency: str, sampling: str = sampling) -> float:
+    def epsilon(adjacency: str, sampling: str) -> float:
         return accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling)
 
     fixed_size = sampling == "without_replacement"
     presence = "substitute" if fixed_size else "zero_out"  # a record that is replaced by nothing is replaced
-    zero_out = epsilon(presence)
+    zero_out = epsilon(presence, sampling)
     return PrivacyStatement(
         add_remove=zero_out if sampling == "poisson" else None,
         zero_out=zero_out,
-        substitute=epsilon("substitute"),
+        substitute=epsilon("substitute", sampling),
         poisson=epsilon("substitute", "poisson"),
         group_privacy=(
             None if fixed_size else accounting.group_privacy_epsilon(history=history, delta=delta, sampling=sampling)
@@ -244,8 +243,8 @@ def privacy_statement(
     )
 
 
-def _reported(accountant: IAccountant | None, delta: float) -> tuple[str, float] | None:
-    if accountant is None or isinstance(accountant, SubstitutePRVAccountant):
+def _reported(accountant: Any, delta: float) -> tuple[str, float] | None:
+    if not isinstance(accountant, IAccountant) or isinstance(accountant, SubstitutePRVAccountant):
         return None
     try:
         with warnings.catch_warnings():
@@ -255,57 +254,33 @@ def _reported(accountant: IAccountant | None, delta: float) -> tuple[str, float]
         return None
 
 
-def _sampling(
-    accountant: IAccountant | None,
-    history: tuple[tuple[float, float, int], ...],
-    data_loader: Loader | Sequence[Loader] | None,
-    asked: str | None,
-) -> str:
-    """The sampling that the loader shows, or that was asked for."""
-    if data_loader is not None:
-        shown = sampling_of(data_loader, {rate for _, rate, _ in history})
-        if asked not in (None, shown):
-            raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {asked!r}: leave it out")
-        asked = shown
-    if not isinstance(accountant, SubstitutePRVAccountant):
-        return asked or "poisson"
-    accountant.check_sampling(asked or accountant.sampling)
-    return asked or accountant.sampling
-
-
 def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> str:
     """How these loaders draw batches, as `accounting.epsilon` names it, if the sample rates of a history are theirs.
 
     Raises:
-        ValueError: if a loader is no data loader, draws in another way, or cannot have led to these sample rates; or if
+        ValueError: if a loader draws in another way, or cannot have led to these sample rates; or if
             there are several and not all are Poisson.
     """
     loaders = [data_loader] if isinstance(data_loader, DataLoader) else data_loader
-    if not isinstance(loaders, Sequence) or not loaders or not all(isinstance(one, DataLoader) for one in loaders):
-        raise ValueError(f"data_loader must be a torch DataLoader, or a sequence of them, got {data_loader!r}")
     batches = [_batches(loader) for loader in loaders]
-    if all(isinstance(one, POISSON) for one in batches):
-        known = [one.sample_rate for one in batches]
-        if strange := sorted(rate for rate in rates if not any(abs(rate - one) <= CLOSE * one for one in known)):
-            raise ValueError(
-                f"data_loader must be what the steps were trained on, with their sample rate {strange[0]:g}, got "
-                f"{', '.join(f'{one:g}' for one in known)}: give all loaders that were used"
-            )
-        return "poisson"
-    if len(loaders) > 1:
+    steps, order = len(batches[0]), getattr(batches[0], "sampler", None)
+    known, sampling = [], "epochs"
+    if all(isinstance(sampler, POISSON) for sampler in batches):
+        known, sampling = [sampler.sample_rate for sampler in batches], "poisson"
+    elif len(loaders) > 1:
         raise ValueError(
             "data_loader must be a single one unless all sample by Poisson: a record may be in batches of each. Use an "
             "engine for each, and state what each protects"
         )
-    steps, order = len(batches[0]), getattr(batches[0], "sampler", None)
-    if steps == 1 and type(order) is RandomSampler and order.num_samples < len(order.data_source):
-        drawn = order.num_samples / len(order.data_source)
-        if strange := sorted(rate for rate in rates if abs(rate - drawn) > CLOSE * drawn):
+    elif steps == 1 and type(order) is RandomSampler and order.num_samples < len(order.data_source):
+        known, sampling = [order.num_samples / len(order.data_source)], "without_replacement"
+    if known:
+        if strange := sorted(rate for rate in rates if not any(abs(rate - share) <= CLOSE * share for share in known)):
             raise ValueError(
-                f"data_loader must draw the share of the records that the history says, {strange[0]:g}, got one that "
-                f"draws {drawn:g} of them: give the history with this sample rate"
+                f"data_loader must be what the steps were trained on, with their sample rate {strange[0]:g}, got "
+                f"{', '.join(f'{share:g}' for share in known)}: give all loaders that were used"
             )
-        return "without_replacement"
+        return sampling
     for rate in sorted(rates):
         taken = rate * steps  # batches whose gradients were accumulated in a step
         if abs(taken - round(taken)) > CLOSE * steps or steps % max(round(taken), 1):
@@ -314,7 +289,7 @@ def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> st
                 f"{steps} batches an epoch, {taken:g} to a step: give the loader that was trained on. If gradients "
                 "were accumulated across the end of an epoch, a step may use a record twice: this is not covered"
             )
-    return "epochs"
+    return sampling
 
 
 def _batches(loader: Loader) -> Any:

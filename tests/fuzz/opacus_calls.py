@@ -79,12 +79,6 @@ def epsilon_of(history, sampling="poisson", **arguments):
     )
 
 
-def set_sampling(sampling):
-    made = SubstitutePRVAccountant()
-    made.sampling = sampling
-    return made
-
-
 def audited(optimizer, **arguments):
     """Three steps of an optimizer of noise 1 under audit, and the report on them."""
     if isinstance(optimizer, str) and optimizer == "private":
@@ -152,7 +146,6 @@ CALLS = [
         names=("history", "accountant", "noise_multiplier", "sample_rate", "steps"),
     ),
     Call("dpsub.opacus.SubstitutePRVAccountant", SubstitutePRVAccountant, {"sampling": [OMIT, *SAMPLING]}, anything),
-    Call("dpsub.opacus.SubstitutePRVAccountant.sampling", set_sampling, {"sampling": SAMPLING}, anything),
     Call(
         "dpsub.opacus.SubstitutePRVAccountant.get_epsilon",
         epsilon_of,

@@ -106,9 +106,6 @@ def test_a_checkpoint_keeps_what_its_batches_rule_out(trained):
         resumed.get_epsilon(1e-5)
     resumed.sampling = "epochs"
     assert resumed.get_epsilon(1e-5) > 0
-    for bad in ("", None, ["", 1], [""]):
-        with pytest.raises(ValueError, match=r"state_dict\['ruled_out'\] must be two texts"):
-            resumed.load_state_dict({**engine.accountant.state_dict(), "ruled_out": bad})
 
 
 def test_batches_split_for_memory_are_not_taken_for_fixed_ones(trained):
@@ -124,28 +121,33 @@ def test_a_checkpoint_keeps_the_sampling(steps):
     assert other.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize("history", [None, 0, "", [None], [(1.0, 0.1)], [np.array(1.0)]])
-def test_a_checkpoint_without_steps_is_refused(history):
-    with pytest.raises(ValueError, match=r"^state_dict\['history'\] must be a sequence of"):
-        SubstitutePRVAccountant().load_state_dict({"mechanism": "prv_substitute", "history": history})
-
-
-@pytest.mark.parametrize("history", [None, 0, [None], [(1.0, 0.1)], [(0.0,)], [np.array(1.0)]])
-def test_a_history_that_is_none_gives_no_epsilon(accountant, history):
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ([(1.0, 0.1)], "^history must be a sequence of"),
+        ([(1.0, 2.0, 3)], r"^history\[0\]: sample_rate must be > 0 and <= 1, got 2.0"),
+    ],
+)
+def test_a_history_that_is_none_gives_no_epsilon(accountant, history, message):
     accountant.history = history
-    with pytest.raises(ValueError, match="^accountant.history must be a sequence of"):
+    with pytest.raises(ValueError, match=message):
         accountant.get_epsilon(1e-5)
+    loaded = SubstitutePRVAccountant()
+    loaded.load_state_dict({"mechanism": "prv_substitute", "history": history})
+    with pytest.raises(ValueError, match=message):
+        loaded.get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize("state", [None, {}, {"history": []}])
+@pytest.mark.parametrize("state", [{}, {"history": []}, {"mechanism": "prv_substitute"}])
 def test_what_is_no_checkpoint_is_refused(state):
     with pytest.raises(ValueError, match="state.dict"):
         SubstitutePRVAccountant().load_state_dict(state)
 
 
-def test_a_checkpoint_of_nonsense_is_refused():
-    with pytest.raises(ValueError, match=r"^state_dict\['history'\]\[0\]: sample_rate must be > 0 and <= 1, got 2.0"):
-        SubstitutePRVAccountant().load_state_dict({"mechanism": "prv_substitute", "history": [(1.0, 2.0, 3)]})
+def test_a_sampling_that_is_none_gives_no_epsilon(accountant):
+    accountant.sampling = "shuffled"
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', 'without_replacement', got"):
+        accountant.get_epsilon(1e-5)
 
 
 def test_opacus_creates_it_by_name():
@@ -185,24 +187,12 @@ def test_opacus_own_epsilon_is_our_add_remove(setting):
     assert ours.upper - ours.estimate < 1e-3 * ours.upper
 
 
-def test_a_checkpoint_is_loaded_whole_or_not_at_all(steps):
+def test_a_loaded_checkpoint_is_not_written_to(steps):
     accountant = SubstitutePRVAccountant()
-    for change in ({"sampling": "shuffled"}, {"history": [(1.0, 2.0, 3)]}, {"mechanism": ["prv_substitute"]}):
-        with pytest.raises(ValueError, match=r"sampling|history|state_dict"):
-            accountant.load_state_dict({"mechanism": "prv_substitute", "history": steps, **change})
-        assert accountant.history == []
     state = {"mechanism": "prv_substitute", "history": list(steps)}
     accountant.load_state_dict(state)
     accountant.step(noise_multiplier=9.0, sample_rate=0.5)
     assert state["history"] == list(steps)
-
-
-@pytest.mark.parametrize("state", [0, "prv_substitute", [1], object()])
-def test_a_state_that_is_no_mapping_is_named(state):
-    with pytest.raises(ValueError, match="state_dict must be a checkpoint"):
-        SubstitutePRVAccountant().load_state_dict(state)
-    with pytest.raises(ValueError, match="destination must be a dictionary"):
-        SubstitutePRVAccountant().state_dict(state)
 
 
 def seen(sizes, expected=6, sample_rate=0.1, all_samplings=False, **about):

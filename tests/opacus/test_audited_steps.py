@@ -156,9 +156,9 @@ def test_canaries_of_a_step_must_have_coordinates_of_their_own(private):
             audited(private(), canaries=2, **options)
     with pytest.raises(ValueError, match="got 2 with clipping by layer"):
         audited(private("per_layer"), canaries=2)
-    with pytest.raises(ValueError, match="canaries must be at most 83, one for each coordinate, got 84"):
-        audited(private(), canaries=84)
-    audited(private(), canaries=83)
+    trained = private()
+    assert audited(trained, canaries=83).steps == 0
+    trained.step()
 
 
 @pytest.mark.parametrize("canary", ["dirac", "random"])
@@ -326,6 +326,6 @@ def test_what_a_step_cannot_be_audited_with_is_named(private):
     auditor = audited(trained)
     with torch.no_grad():
         trained.parameters[0].fill_(math.inf)
-    with pytest.raises(ValueError, match="optimizer must have finite gradients, got nan at step 1"):
+    with pytest.raises(ValueError, match="optimizer must have finite gradients, got nan in a step"):
         trained.step()
     assert auditor.steps == 0

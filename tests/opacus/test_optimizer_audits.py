@@ -8,6 +8,7 @@ import torch
 import xarray as xr
 from opacus import PrivacyEngine
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from scipy.stats import binom
 from torch.utils.data import DataLoader, TensorDataset
@@ -318,7 +319,7 @@ def test_the_bound_does_not_exceed_a_claim_that_is_not_refuted():
     auditor = audit_optimizer(optimizer, **CLAIM)
     train(optimizer, 1_000)
     assert auditor.report().step.mu > 2
-    auditor._bettor.refuted_at = auditor._noise.found_at = auditor._reported = None  # as if its bets had been slower
+    auditor._bettor.refuted_at = auditor._noise.found_at = None  # as if its bets had been slower
     lowered = auditor.report()
     assert (lowered.step.mu, lowered.step.note) == (2.0, "lowered to the claim, which is not refuted")
     assert lowered.epsilon <= lowered.claimed
@@ -353,7 +354,6 @@ def test_the_report_says_in_words_what_was_found():
         "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1",
     ):  # fmt: skip
         assert part in told
-    assert auditor.report() is auditor.report()
 
 
 def test_a_verdict_comes_before_why_its_bounds_lag():
@@ -391,10 +391,6 @@ def test_what_cannot_be_audited_is_named():
     with pytest.raises(ValueError, match="optimizer must be Opacus's DPOptimizer.*got SGD: make it private first"):
         audit_optimizer(plain, **CLAIM)
     optimizer = optimizer_of()
-    with pytest.raises(ValueError, match="anew must be False for a canary of your own"):
-        audit_optimizer(optimizer, canary=[torch.ones(400)], anew=True, **CLAIM)
-    with pytest.raises(ValueError, match="callback must be a function that takes the auditor, got 3"):
-        audit_optimizer(optimizer, callback=3, **CLAIM)
     auditor = audit_optimizer(optimizer, **CLAIM)
     with pytest.raises(ValueError, match=r"must not be under audit already.*call remove\(\)"):
         audit_optimizer(optimizer, **CLAIM)
@@ -501,10 +497,8 @@ def test_accumulated_batches_add_up(asked):
     accountant.sampling = "epochs"
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
     auditor, _ = rated(poisson=False, accumulated=20, **asked)
-    auditor._audited.optimizer.step_hook = None
-    with pytest.raises(
-        ValueError, match="sample_rate must be at most 1 for the batches of a step together, got 0.1 for"
-    ):
+    auditor._optimizer.step_hook = None
+    with pytest.raises(ValueError, match="sample_rate must be > 0 and <= 1, got 2"):
         auditor.report()
 
 
@@ -525,5 +519,6 @@ def test_batches_of_epochs_are_claimed_as_the_accountant_does():
 def test_distributed_optimizers_are_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    with pytest.raises(ValueError, match="must be of one process, got the distributed DistributedDPOptimizer"):
-        audit_optimizer(optimizer_of(kind=DistributedDPOptimizer), **CLAIM)
+    for kind, norm in ((DistributedDPOptimizer, 1.0), (DistributedPerLayerOptimizer, [1.0])):
+        with pytest.raises(ValueError, match=f"must be of one process, got the distributed {kind.__name__}"):
+            audit_optimizer(optimizer_of(kind=kind, max_grad_norm=norm), **CLAIM)

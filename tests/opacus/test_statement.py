@@ -286,7 +286,7 @@ def recording(history):
         ({"history": [(1.1, 0.1, 30)]}, " must be a PrivacyEngine, an accountant or a sequence of"),
         (None, " must be .* got None"),
         (PrivacyEngine, " must be a PrivacyEngine, an accountant or a sequence of .* got <class"),
-        (recording([np.array(1.0)]), r".history must be a sequence of .* got array\(1.\) at place 0"),
+        (recording([np.array(1.0)]), r" must be .* a sequence of .* got array\(1.\) at place 0"),
     ],
 )
 def test_what_is_no_history_is_refused(history, message):
@@ -295,7 +295,7 @@ def test_what_is_no_history_is_refused(history, message):
 
 
 def test_an_engine_that_has_not_trained_has_nothing_to_state():
-    with pytest.raises(ValueError, match="^engine_or_history.accountant.history must be .* no step has been taken yet"):
+    with pytest.raises(ValueError, match="^engine_or_history must be .* no step has been taken yet"):
         privacy_statement(PrivacyEngine(accountant="prv_substitute"), delta=1e-5)
 
 
@@ -381,7 +381,7 @@ def one_batch(size=6):
 
 def test_a_loader_of_one_batch_of_some_records_draws_without_replacement():
     assert sampling_of(one_batch(), TEN) == "without_replacement"
-    with pytest.raises(ValueError, match=r"the share of the records that the history says, 0.1, got .* draws 0.2 of"):
+    with pytest.raises(ValueError, match=r"what the steps were trained on, with their sample rate 0.1, got 0.2: give"):
         sampling_of(one_batch(12), TEN)
 
 
@@ -406,12 +406,6 @@ def test_a_shuffled_loader_is_told_what_poisson_batches_would_give():
     said = paragraphs(str(statement))["Labels"]
     assert "Most of this ε comes from how batches were drawn" in said
     assert f"it would be {math.ceil(statement.poisson * 100) / 100:.2f} " in said
-
-
-@pytest.mark.parametrize("bad", [[], None, "loader", [1], DATA])
-def test_what_is_no_loader_is_refused(bad):
-    with pytest.raises(ValueError, match="data_loader must be a torch DataLoader, or a sequence of them, got"):
-        sampling_of(bad, TEN)
 
 
 def test_steps_of_another_loader_are_refused():
