@@ -41,7 +41,7 @@ ROOMS = {
 # Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
 BUDGETS = {
     "_core": 846,
-    "accounting": 1_547,
+    "accounting": 1_445,
     "estimators": 2_033,
     "figures": 458,
     "opacus": 1_071,

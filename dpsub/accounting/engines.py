@@ -15,7 +15,7 @@ from dpsub.accounting.gaussian import GaussianCurve
 from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training, distance
 
-NAMES = {"auto": "grid", "prv": "prv-accountant", "pld": "dp-accounting"}
+NAMES = {"auto": "grid", "prv": "prv-accountant"}
 TOLERANCE = 1e-3  # half the width of an interval, absolute or relative to its lower end, whichever is larger
 MOST_POINTS = 2**20  # of a grid: less than 2 GiB and 10 s
 ROUGH_POINTS = 2**16  # of a grid for `rough_epsilon`
@@ -148,18 +148,14 @@ def _precision(
             lambda error: prv_engine.curves(worlds, mechanisms, counts, error, (delta or 1e-5) / 1000),
             lambda error, worst: None if error == target else target,
         )
-    reach = REACH if delta is None or engine == "pld" else deviations(sum(training.most), delta)
+    reach = REACH if delta is None else deviations(sum(training.most), delta)
     scale, widest, span = _extent(training, reach)
     finest = span / MOST_POINTS
 
     def used(mesh: float) -> float:
-        return mesh if engine == "pld" else max(grid_engine.aligned(mesh, training), finest)
+        return max(grid_engine.aligned(mesh, training), finest)
 
     def make(mesh: float) -> Sequence[Curve]:
-        if engine == "pld":
-            from dpsub.accounting import pld_engine
-
-            return pld_engine.curves(worlds, mechanisms, counts, mesh)
         return grid_engine.curves(worlds, mechanisms, counts, used(mesh), reach)
 
     def finer(mesh: float, worst: float) -> float | None:

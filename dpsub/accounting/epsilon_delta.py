@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Self, cast, overload
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,8 +41,7 @@ class EpsilonInterval(_Ends):
 
     `bound` names the source of the ends: "closed form"; "grid", dpsub's own; "coarse grid", if the requested error
     would take a grid of more than a million points; "revealed batches", if no grid helps and the upper end holds
-    against an adversary who is told which batches held the record; "dp-accounting" or "prv-accountant", if that engine
-    was requested.
+    against an adversary who is told which batches held the record; "prv-accountant", if that engine was requested.
     """
 
     bound: str
@@ -53,31 +52,6 @@ class EpsilonInterval(_Ends):
         return interval
 
 
-@overload
-def epsilon(
-    *,
-    noise_multiplier: float = ...,
-    sample_rate: float = ...,
-    steps: int = ...,
-    history: History = ...,
-    delta: float,
-    adjacency: str,
-    sampling: str = ...,
-    engine: str = ...,
-    eps_error: float = ...,
-) -> float: ...
-@overload
-def epsilon(
-    *,
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: StepCounts,
-    delta: float,
-    adjacency: str,
-    sampling: str = ...,
-    engine: str = ...,
-    eps_error: float = ...,
-) -> Array: ...
 @checks.checked()
 def epsilon(
     *,
@@ -114,9 +88,8 @@ def epsilon(
               goes through whole epochs. Sampling then hides nothing, and ε is that of one full batch an epoch. It
               needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
-            error, at any δ. "pld" is dp-accounting's privacy loss distribution, which certifies no δ ≤ 1e-11. "prv" is
-            prv-accountant, the paper's, which certifies no δ ≤ 1e-15 times the number of steps. Both are for Poisson
-            batches.
+            error, at any δ. "prv" is prv-accountant, the paper's, for Poisson batches. It certifies no δ ≤ 1e-15 times
+            the number of steps.
         eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:
@@ -188,30 +161,6 @@ def epsilon_interval(
     return EpsilonInterval(lower, estimate, upper, found.bound)
 
 
-@overload
-def delta(
-    *,
-    noise_multiplier: float = ...,
-    sample_rate: float = ...,
-    steps: int = ...,
-    history: History = ...,
-    epsilon: float,
-    adjacency: str,
-    sampling: str = ...,
-    engine: str = ...,
-) -> float: ...
-@overload
-def delta(
-    *,
-    noise_multiplier: float = ...,
-    sample_rate: float = ...,
-    steps: int = ...,
-    history: History = ...,
-    epsilon: Sequence[float] | Array,
-    adjacency: str,
-    sampling: str = ...,
-    engine: str = ...,
-) -> Array: ...
 @checks.checked("steps", engine=ENGINE)
 def delta(
     *,

@@ -76,9 +76,10 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         if any(sigma == 0 for sigma, *_ in self.history):
             return math.inf
         self.check_sampling(self.sampling)
-        return accounting.epsilon(
+        found = accounting.epsilon(
             history=self.history, delta=delta, adjacency="substitute", sampling=self.sampling, eps_error=eps_error
         )
+        return float(found)
 
     def check_sampling(self, sampling: str) -> None:
         """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out, or if they rule out

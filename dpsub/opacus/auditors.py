@@ -187,9 +187,10 @@ class Auditor:
             accountant.check_sampling(sampling)
         phases = groupby(zip(self._sigmas, rates, strict=True))
         history = [(*phase, sum(1 for _ in same)) for phase, same in phases]
-        return accounting.epsilon(
+        found = accounting.epsilon(
             history=history, delta=self._asked.delta, adjacency=self._asked.adjacency, sampling=sampling
         )
+        return float(found)
 
     def _step_bound(self, claimed_step: float) -> LowerBound:
         if len(set(self._bits)) < 2:

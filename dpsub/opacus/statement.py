@@ -217,7 +217,7 @@ def privacy_statement(
         return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency, sampling=sampling))
 
     def epsilon(adjacency: str, sampling: str) -> float:
-        return accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling)
+        return float(accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling))
 
     fixed_size = sampling == "without_replacement"
     presence = "substitute" if fixed_size else "zero_out"  # a record that is replaced by nothing is replaced

@@ -114,7 +114,7 @@ def test_all_questions_take_it():
     [
         ({"adjacency": "add_remove"}, "adjacency must be 'substitute' with .* a removed record changes how many"),
         ({"adjacency": "zero_out"}, "adjacency must be 'substitute' with .* that of 'substitute' holds for it"),
-        ({"engine": "pld"}, "engine must be 'auto' with sampling='without_replacement', got 'pld'"),
+        ({"engine": "prv"}, "engine must be 'auto' with sampling='without_replacement', got 'prv'"),
     ],
 )
 def test_what_has_no_answer_is_refused_with_the_reason(change, message):

@@ -94,7 +94,7 @@ def test_one_step_is_the_hockey_stick_divergence(engine, adjacency, sigma, q, ep
 
 @pytest.mark.parametrize(
     ("engine", "counts", "eps_error"),
-    [("auto", [1, 10, 100, 500], 1e-3), ("pld", [1, 10, 100, 500], 1e-3), ("prv", [100, 20], 0.05)],
+    [("auto", [1, 10, 100, 500], 1e-3), ("prv", [100, 20], 0.05)],
 )
 def test_many_step_counts_are_those_of_single_calls(quarter, engine, counts, eps_error):
     asked = {**quarter, "delta": 1e-5, "adjacency": "substitute"}
@@ -162,7 +162,6 @@ def test_bounds_say_what_they_come_from(full, quarter):
     asked = {"delta": 1e-5, "adjacency": "substitute"}
     assert epsilon_interval(**full, steps=500, **asked).bound == "closed form"
     assert epsilon_interval(**quarter, steps=500, **asked).bound == "grid"
-    assert epsilon_interval(**quarter, steps=500, **asked, engine="pld").bound == "dp-accounting"
     assert epsilon_interval(**quarter, steps=5, **asked, engine="prv").bound == "prv-accountant"
     coarse = epsilon_interval(**quarter, steps=500, **asked, eps_error=1e-9)
     assert coarse.bound == "coarse grid"
@@ -208,12 +207,12 @@ GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10, "delta": 1e-5,
         ({"delta": 0}, "delta must be > 0 and < 1, got 0"),
         ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
         ({"adjacency": "replace"}, "adjacency must be one of 'substitute', 'add_remove', 'zero_out', got 'replace'"),
-        ({"engine": "rdp"}, "engine must be one of 'auto', 'prv', 'pld', got 'rdp'"),
+        ({"engine": "rdp"}, "engine must be one of 'auto', 'prv', got 'rdp'"),
         ({"eps_error": 0}, "eps_error must be > 0, got 0"),
         ({"steps": None}, "noise_multiplier, sample_rate and steps must all be given, or else a history"),
         (
-            {"engine": "pld", "delta": 1e-12},
-            "delta must be larger for engine='pld' .*, got 1e-12; engine='auto' takes any",
+            {"engine": "prv", "delta": 1e-15},
+            "delta must be larger for engine='prv' .*, got 1e-15; engine='auto' takes any",
         ),
     ],
 )
