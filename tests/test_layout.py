@@ -42,7 +42,7 @@ ROOMS = {
 BUDGETS = {
     "_core": 847,
     "accounting": 1_547,
-    "estimators": 2_033,
+    "estimators": 2_014,
     "figures": 458,
     "opacus": 1_236,
     "data": 584,
