@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtrik
 
 from dpsub._core import checks
-from dpsub.accounting.phases import LEAST_RATE, MOST_STEPS
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP, Sampling
 from dpsub.estimators.lower_bounds import (
@@ -212,12 +210,6 @@ def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], claim: Claim, alph
     return found
 
 
-@checks.checked(
-    "delta",
-    "adjacency",
-    sample_rate=partial(checks.real, at_least=LEAST_RATE, at_most=1),
-    steps=partial(checks.whole, at_most=MOST_STEPS),
-)
 def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta: float, adjacency: str) -> LowerBound:
     r"""A lower bound on the ε of a whole training, from the bound of one of its steps.
 

@@ -138,8 +138,8 @@ class Claim(ABC):
         """How many of so many pairs are guessed by default: what shows most of Gaussian mechanisms of any strength."""
         return min(pairs, int(np.rint(2 * pairs ** (2 / 3))))
 
-    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
-        """Why these numbers of guesses cannot show anything of this claim; "" if they can."""
+    def cannot_judge(self, seen: Sequence[Seen]) -> str:
+        """Why the claim has no test of these numbers of guesses; "" if it has."""
         return ""
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
@@ -194,7 +194,7 @@ class Product(GDP):
     def guesses(cls, pairs: int) -> int:
         return pairs
 
-    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
+    def cannot_judge(self, seen: Sequence[Seen]) -> str:
         pairs, fewest = seen[0].pairs, min(each.guesses for each in seen)
         if fewest == pairs:
             return ""
@@ -251,27 +251,14 @@ class ApproximateDP(Claim):
     def steepest(self, delta: float, parameter: float) -> float:
         return parameter
 
-    def cannot_show(self, seen: Sequence[Seen], alpha: float) -> str:
-        if min(self._taken(each, alpha) for each in seen) < 1:
-            return ""
-        guesses, pairs = seen[0].guesses, seen[0].pairs
-        return (
-            f"delta must be far smaller for claim 'dp' with {guesses} guesses of {pairs} pairs, got {self.delta:g}, "
-            f"so 2 * pairs * delta = {2 * pairs * self.delta:.2g}: even if all guesses are right, they refute "
-            "nothing; give claim 'gdp' or 'pld', fewer pairs, more guesses, or a larger alpha"
-        )
-
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
         return of_odds(self.delta, seen, alpha)
 
     def note_of_guesses(self, seen: Seen, alpha: float) -> str:
-        taken = self._taken(seen, alpha)
+        taken = taken_by_delta(self.delta, seen._replace(correct=seen.guesses), alpha)
         if taken <= MUCH:
             return ""
         return (
             f"delta takes {100 * taken:.0f} % of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
             f"{2 * seen.pairs * self.delta:.2g}: claims 'gdp' and 'pld' do not lose this"
         )
-
-    def _taken(self, seen: Seen, alpha: float) -> float:
-        return taken_by_delta(self.delta, seen._replace(correct=seen.guesses), alpha)

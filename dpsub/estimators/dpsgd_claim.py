@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
-from dpsub.accounting.phases import MOST_NOISE, MOST_STEPS, StepCounts, distance, epochs, worlds_of
+from dpsub.accounting.phases import LEAST_RATE, MOST_NOISE, MOST_STEPS, StepCounts, distance, epochs, worlds_of
 from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.numerics import Array, crossing
 
@@ -62,6 +62,11 @@ class MechanismDP(Claim):
         f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
     )
 
+    def __post_init__(self) -> None:
+        rate = partial(checks.real, at_least=LEAST_RATE)
+        checks.check_fields(self, "delta", "steps", "adjacency", "sampling", sample_rate=rate)
+        worlds_of(self.adjacency, self.sampling)
+
     @classmethod
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
         if missing := sorted({"sample_rate", "steps", "adjacency"} - set(options)):
@@ -69,18 +74,16 @@ class MechanismDP(Claim):
                 f"claim 'pld' needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: the "
                 "noise is what it bounds"
             )
-        q = checks.real("sample_rate", options["sample_rate"], above=0, at_most=1)
-        adjacency = checks.adjacency(options["adjacency"])
-        sampling = checks.choice("sampling", options.get("sampling", "poisson"), checks.SAMPLINGS)
-        worlds_of(adjacency, sampling)
-        steps = checks.array("steps", options["steps"], kind=np.int64, at_least=1, at_most=MOST_STEPS)
+        law = {"sampling": "poisson", **options}
+        steps = checks.array("steps", law.pop("steps"), kind=np.int64, at_least=1, at_most=MOST_STEPS)
         counts = np.atleast_1d(steps).tolist()
         if len(counts) != columns:
             raise ValueError(f"steps must have one entry a column of scores, {columns}, got {len(counts)}")
-        if sampling == "epochs":
-            full_batches = [epochs([(1.0, q, count)])[0][2] for count in counts]
-            return [cls(delta, 1.0, count, adjacency) for count in full_batches]
-        return [cls(delta, q, count, adjacency, sampling) for count in counts]
+        claims = [cls(delta, steps=count, **law) for count in counts]
+        if law["sampling"] != "epochs":
+            return claims
+        full_batches = [epochs([(1.0, claim.sample_rate, claim.steps)])[0][2] for claim in claims]
+        return [cls(delta, 1.0, count, claims[0].adjacency) for count in full_batches]
 
     @property
     def most(self) -> float:

@@ -374,8 +374,8 @@ def one_run_epsilon_lower_bound(
         A `LowerBound`; `guesses` says which number of guesses decided, `correct` how many of them are right.
 
     Raises:
-        ValueError: if there are more right guesses than guesses, or more guesses than pairs; if claim is "dp" and
-            delta so large that nothing shows even if all guesses are right; if an argument is out of range.
+        ValueError: if there are more right guesses than guesses, or more guesses than pairs; if an argument is out of
+            range.
 
     Source: Mahloujifar et al. (2025) for "gdp" and "pld"; Steinke et al. (2023), section 5 and appendix D, for "dp"
     with two candidates; Xiang et al. (2025) for "product"; Keinan et al. (2025) for pairs.
@@ -394,7 +394,7 @@ def one_run_epsilon_lower_bound(
     [tested] = claims_of(claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
         raise ValueError(f"claim must have an exact test of guesses, got {tested.name!r}")
-    if refused := tested.cannot_show(seen, level):
+    if refused := tested.cannot_judge(seen):
         raise ValueError(refused)
     parameters = [tested.refuted_by_guesses(each, level) for each in seen]
     best = int(np.argmax(parameters))

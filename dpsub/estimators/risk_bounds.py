@@ -62,9 +62,7 @@ class RiskBound:
 class RiskClaim(ABC):
     """A family of claims that a risk is at most so much. Its parameter is 0 if nothing is learnt, and at most 1."""
 
-    @property
-    def most(self) -> float:
-        return 1.0
+    most = 1.0
 
     @abstractmethod
     def tradeoff(self, fpr: Array, parameter: float) -> Array: ...
