@@ -20,13 +20,6 @@ EXACT = tuple(name for name, claim in METHODS.items() if claim.exact)
 """The methods with exact tests. Bounds by the other methods are not valid, and are kept for comparison."""
 OF_GUESSES: dict[str, type[Claim]] = {claim.name: claim for claim in (GDP, MechanismDP, ApproximateDP, Product)}
 RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (ByRanks(), Bets(), Split(), Best(), ByFolds())}
-OTHER_METHODS: checks.OtherNames = {
-    "gdp": ("gauss", "_mu_", "fdp", "f_dp"),
-    "pld": ("privacy_loss", "prv", "mechanism", "dpsgd", "dp_sgd", "accountant"),
-    "dp": ("approx", "clopper", "_eps", "pure", "jagielski"),
-    "bayes_gdp": ("zanella",),
-}
-OTHER_RULES: checks.OtherNames = {"bets": ("_bet", "wealth", "e_process"), "split": ("half", "hold")}
 
 ClaimLike = str | Claim | Sequence[Claim]
 RuleLike = str | float | ThresholdRule
@@ -45,7 +38,7 @@ def claims_of(
         raise ValueError(f"claim must be given in place of method, got both: leave out method {method!r}")
     asked = method if claim is None else claim
     if isinstance(asked, str) or claim is None:
-        which = known[checks.choice("method" if claim is None else "claim", asked, tuple(known), OTHER_METHODS)]
+        which = known[checks.choice("method" if claim is None else "claim", asked, tuple(known))]
         return list(which.of_columns(delta, options, columns))
     found = [asked] * columns if isinstance(asked, Claim) else checks.several("claim must be a Claim", asked)
     if len(found) != columns or not all(isinstance(each, Claim) for each in found):
@@ -71,7 +64,7 @@ def rule_of(threshold: RuleLike, rule: RuleLike | None = None, default: str = "a
     if not isinstance(asked, str):
         return Fixed(checks.real(name, asked))
     if asked not in RULES:
-        meant = checks.did_you_mean(asked, tuple(RULES), OTHER_RULES)
+        meant = checks.did_you_mean(asked, tuple(RULES))
         raise ValueError(f"{name} must be one of {', '.join(map(repr, RULES))} or a number, got {asked!r}{meant}")
     return RULES[asked]
 
