@@ -40,9 +40,9 @@ ROOMS = {
 }
 # Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
 BUDGETS = {
-    "_core": 847,
+    "_core": 807,
     "accounting": 1_547,
-    "estimators": 2_220,
+    "estimators": 2_213,
     "figures": 458,
     "opacus": 1_071,
     "data": 584,

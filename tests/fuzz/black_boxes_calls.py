@@ -48,6 +48,5 @@ CALLS = [
         {"model": [LINEAR], "weights": [WEIGHTS, torch.tensor(WEIGHTS)], "bits": [BITS, BITS.tolist()]},
         learnt,
         hostile={"model": ANY_MODEL, "bits": LITTLE},
-        names=("records",),
     ),
 ]
