@@ -6,9 +6,10 @@ import functools
 import inspect
 import math
 import numbers
+import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -20,48 +21,39 @@ from numpy.typing import NDArray
 
 NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
-OtherNames = Mapping[str, Sequence[str]]  # parts of other names of what is known; the first that is found counts
-OTHER_ADJACENCIES: OtherNames = {
-    "zero_out": ("zero", "null", "replace_special"),
-    "add_remove": ("_add_", "remov", "unbounded", "member", "presen", "insert", "delete"),
-    "substitute": ("replac", "subst", "swap", "edit", "chang", "bounded", "label", "attrib"),
-}
-OTHER_ARGUMENTS: OtherNames = {
-    "alpha": ("confid", "signif", "level"),
-    "noise_multiplier": ("sigma",),
-    "sample_rate": ("_q_", "subsampl"),
-    "max_grad_norm": ("clip",),
-    "learning_rate": ("_lr_",),
-    "epsilon": ("_eps_",),
-    "adjacency": ("neighb", "relation"),
-    "runs": ("trials", "models"),
-    "seed": ("random_state", "_rng_"),
-}
+MEANT = {  # what people type, and how dpsub calls it
+    "sigma": "noise_multiplier", "clip": "max_grad_norm", "clipping_norm": "max_grad_norm", "q": "sample_rate",
+    "subsampling": "sample_rate", "lr": "learning_rate", "eps": "epsilon", "confidence": "alpha", "trials": "runs",
+    "rng": "seed", "random_state": "seed", "neighbouring": "adjacency", "relation": "adjacency",
+    "replace": "substitute", "replace_one": "substitute", "swap": "substitute", "change": "substitute",
+    "bounded": "substitute", "label": "substitute", "attribute": "substitute", "add": "add_remove",
+    "remove": "add_remove", "unbounded": "add_remove", "membership": "add_remove", "insert": "add_remove",
+    "delete": "add_remove", "zero": "zero_out", "null": "zero_out", "replace_special": "zero_out", "shuffle": "epochs",
+    "fixed_size": "without_replacement", "gaussian": "gdp", "fdp": "gdp", "prv": "pld", "accountant": "pld",
+    "clopper_pearson": "dp", "betting": "bets", "wealth": "bets",
+}  # fmt: skip
 SAMPLINGS = ("poisson", "epochs", "without_replacement")
+SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps, absolute
 
 
-def choice(name: str, value: object, options: Sequence[str], others: OtherNames | None = None) -> str:
-    """The value, if it is one of the options; `others` are other names of them."""
+def choice(name: str, value: object, options: Sequence[str]) -> str:
+    """The value, if it is one of the options."""
     if isinstance(value, str) and value in options:
         return value
     listed = ", ".join(repr(option) for option in options)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r}{did_you_mean(value, options, others)}")
+    raise ValueError(f"{name} must be one of {listed}, got {value!r}{did_you_mean(value, options)}")
 
 
 def adjacency(value: object) -> str:
-    return choice("adjacency", value, ADJACENCIES, OTHER_ADJACENCIES)
+    return choice("adjacency", value, ADJACENCIES)
 
 
-def did_you_mean(value: object, known: Sequence[str], others: OtherNames | None = None) -> str:
+def did_you_mean(value: object, known: Sequence[str]) -> str:
     """Which of the known names a value was meant to be, as the end of an error; "" if none of them is near."""
-    if not isinstance(value, str):
-        return ""
-    name = re.sub("[^a-z]+", "_", value.lower()).strip("_")
-    listed = ((one, parts) for one, parts in (others or {}).items() if one in known)
-    meant = [one for one, parts in listed if any(part in f"_{name}_" for part in parts)]
-    meant = [name] if name in known else meant or get_close_matches(name, known, 1)
-    return f": did you mean {meant[0]!r}?" if meant else ""
+    words = {word: meant for word, meant in MEANT.items() if meant in known} | {name: name for name in known}
+    near = get_close_matches(re.sub("[^a-z]+", "_", value.lower()), words, 1) if isinstance(value, str) else ()
+    return f": did you mean {words[near[0]]!r}?" if near else ""
 
 
 def text(name: str, value: object) -> str:
@@ -79,13 +71,9 @@ def drawable(text: str) -> bool:
 
 def path(name: str, value: object) -> Path:
     """The value as a path, with the user's home for "~"."""
-    try:
-        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-        if isinstance(text, str) and text and "\0" not in text:
-            return Path(text).expanduser()
-    except (TypeError, RuntimeError):  # what is no path, or begins with "~" and the name of no user
-        pass
-    raise ValueError(f"{name} must be a path in the file system, got {value!r}")
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"{name} must be a path in the file system, got {value!r}")
+    return Path(value).expanduser()
 
 
 def flag(name: str, value: object) -> bool:
@@ -104,51 +92,29 @@ def real(
     at_most: float | None = None,
 ) -> float:
     """The value as a float, if it is a finite number within the given bounds."""
-    signs = {">": above, ">=": at_least, "<": below, "<=": at_most}
-    bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None]
-    expected, told = " and ".join(bounds), _told(value)
+    limits = zip(SIGNS, (above, at_least, below, at_most), strict=True)
+    bounds = [(sign, limit) for sign, limit in limits if limit is not None]
+    told = [f"{sign} {limit:g}" for sign, limit in bounds]
     if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
-        number_expected = f"a number {expected}" if bounds else "a finite number"
-        raise ValueError(f"{name} must be {number_expected}, got {told}{_way_out(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+        expected = f"a number {' and '.join(told)}" if told else "a finite number"
+        raise ValueError(f"{name} must be {expected}, got {value!r}{_way_out(value)}")
+    number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {told}")
-    inside = (
-        (above is None or number > above)
-        and (at_least is None or number >= at_least)
-        and (below is None or number < below)
-        and (at_most is None or number <= at_most)
-    )
-    if not inside:
-        raise ValueError(f"{name} must be {expected}, got {told}")
+        raise ValueError(f"{name} must be {' and '.join(['finite', *told])}, got {value!r}")
+    if not all(SIGNS[sign](number, limit) for sign, limit in bounds):
+        raise ValueError(f"{name} must be {' and '.join(told)}, got {value!r}")
     return number
 
 
 def whole(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
     """The value as an int, if it is a whole number within the given bounds."""
     expected = f">= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
-    if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}{_way_out(value)}")
-    try:
-        number = int(value) if isinstance(value, numbers.Integral) else int(float(value))
-        exact = number == value
-    except (OverflowError, ValueError):  # of infinity, NaN, and fractions beyond the largest float
-        exact = False
-    if not exact:
-        raise ValueError(f"{name} must be a whole number {expected}, got {_told(value)}")
-    if number < at_least or (at_most is not None and number > at_most):
-        raise ValueError(f"{name} must be {expected}, got {_told(value)}")
-    return number
-
-
-def _told(value: Any) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
-        return "a whole number of too many digits to print"
+    number = not isinstance(value, NO_NUMBERS) and isinstance(value, numbers.Real)
+    if not number or value % 1 != 0:  # NaN for infinity and NaN
+        raise ValueError(f"{name} must be a whole number {expected}, got {value!r}{_way_out(value)}")
+    if value < at_least or (at_most is not None and value > at_most):
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return int(value)
 
 
 def _way_out(value: Any) -> str:
@@ -228,12 +194,10 @@ def array(
     expected = f"{name} must be {' '.join([noun, ' and '.join(bounds)]).strip()}"
     try:
         given = np.asarray(value)
-    except (TypeError, RuntimeError) as error:  # torch says what to do: detach(), cpu() or to_dense()
+    except (TypeError, ValueError, RuntimeError) as error:  # torch says what to do: detach(), cpu() or to_dense()
         raise ValueError(f"{expected}, got a {type(value).__name__}: {error}") from None
-    except ValueError:
-        raise ValueError(f"{expected}, got rows of different lengths") from None
     if given.size and given.dtype.kind not in "biuf":
-        what = f"dtype {given.dtype}" if hasattr(value, "dtype") else _told(value)
+        what = f"dtype {given.dtype}" if hasattr(value, "dtype") else repr(value)
         raise ValueError(f"{expected}, got {what if len(what) <= 80 else what[:80] + '…'}")
     if shape is not None and not _fits(given.shape, shape):
         sizes = ", ".join("..." if size is ... else str(size) for size in shape)
@@ -257,13 +221,10 @@ def _fits(sizes: tuple[int, ...], shape: Sequence[int | str | EllipsisType]) -> 
 
 
 def several(expected: str, value: Any) -> list[Any]:
-    """The entries of a sequence. Texts, bytes, mappings and sets are none, nor are arrays without dimensions."""
-    try:
-        if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set):
-            return list(value)
-    except TypeError:
-        pass
-    raise ValueError(f"{expected}, got {value!r}")
+    """The entries of a sequence. Texts, mappings and sets are none."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | Set):
+        raise ValueError(f"{expected}, got {value!r}")
+    return list(value)
 
 
 def history(value: Any, name: str = "history", beside: str = "") -> list[tuple[float, float, int]]:
@@ -275,15 +236,12 @@ def history(value: Any, name: str = "history", beside: str = "") -> list[tuple[f
         f"{name} must be {beside}a sequence of (noise_multiplier, sample_rate, steps), one or more, such as "
         "[(1.1, 0.01, 1000)]"
     )
-    if isinstance(value, Set):
-        raise ValueError(f"{expected}, got a set, which holds equal phases once: give a list")
     phases = several(expected, value)
     if not phases:
         raise ValueError(f"{expected}, got none: no step has been taken yet")
     checked = []
     for i, phase in enumerate(phases):
-        row = isinstance(phase, Sequence | np.ndarray) and not isinstance(phase, str | bytes)
-        if not row or getattr(phase, "ndim", 1) != 1 or len(phase) != 3:
+        if np.shape(phase) != (3,):
             raise ValueError(f"{expected}, got {phase!r} at place {i}")
         try:
             names = ("noise_multiplier", "sample_rate", "steps")
@@ -338,7 +296,7 @@ def _refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any]) -> N
         known[-1:] = [key for typed in get_args(last.annotation) for key in typed.__annotations__]
     for name in given:
         if name not in known:
-            meant = did_you_mean(name, known, OTHER_ARGUMENTS) or f": it takes {', '.join(known)}"
+            meant = did_you_mean(name, known) or f": it takes {', '.join(known)}"
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{meant}")
 
 

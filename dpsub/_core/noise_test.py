@@ -116,6 +116,7 @@ class NoiseTest:
     def observe(self, left: Left) -> None:
         """Take one more step."""
         self._steps += 1
+        # Other clipping leaves a share of S in r. Beside S, r has n - 1 numbers, whose squares are r·r - (r·S)²/S·S.
         of_records = left.product**2 / max(left.records, sys.float_info.min)
         squares = np.append(left.squares.sum() - of_records, left.squares)
         self._scales = self._grown(self._scales, _too_little(squares, self._sizes))
@@ -129,7 +130,7 @@ class NoiseTest:
             self._judge()
 
     def _grown(self, wealth: Any, ratios: Any) -> Any:
-        """The log-wealth after this step, with what has waited for it."""
+        """The log-wealth after this step, with what has waited for it: W(t) = (W(t-1) + 1/(t(t+1))) · ratio(t)."""
         return np.logaddexp(wealth, -math.log(self._steps * (self._steps + 1))) + ratios
 
     def _bet_on_repeats(self, residue: Array, records: Array) -> None:
@@ -157,6 +158,7 @@ class NoiseTest:
     def _bet_on_records(self, product: float, square: float) -> None:
         self._products += product
         self._squares += square
+        # log N(r; βS, c²)/N(r; 0, c²) = (β r·S - β² S·S/2)/c². c may depend on the past alone, so not on this step.
         seen = (self._steps - 1) * self._sizes[1:].sum()
         if seen >= ENOUGH:
             spread = max(1.0, LARGER**2 * self._energy[1:].sum() / seen)
@@ -172,6 +174,7 @@ class NoiseTest:
     def _judge(self) -> None:
         by_place = np.logaddexp.reduce(self._scales, axis=1) - math.log(len(SCALES) * 2)
         by_place[1:] -= math.log(len(by_place) - 1)  # half of the wealth is bet on all parameters, half on each
+        # A mean of wealths is a wealth: a third each is bet on too little noise, noise that comes again, shared noise.
         wealths = np.array([np.logaddexp.reduce(by_place), self._again, self._shared])
         if np.logaddexp.reduce(wealths) - math.log(len(wealths)) < self._goal:
             return
@@ -191,7 +194,10 @@ class NoiseTest:
 
 
 def _too_little(squares: Array, numbers: Any) -> Array:
-    """The log-ratios (..., scales) of so many numbers with these sums of squares, if they have less than N(0, 1)."""
+    """The log-ratios (..., scales) of so many numbers with these sums of squares, if they have less than N(0, 1).
+
+    log N(r; 0, s²)/N(r; 0, 1), summed over n numbers, is r·r (1 - 1/s²)/2 - n log s.
+    """
     ratios: Array = squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES)
     return ratios
 
@@ -203,6 +209,8 @@ def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) 
     there are few.
     """
     basis = np.linalg.qr(np.reshape(known[: len(residue) // 4], (-1, len(residue))).T)[0]
+    # Noise that is new stays Gaussian beside any subspace that does not depend on it; noise that repeats an earlier
+    # residue e leaves nothing beside e. Subtracting e's part beside the basis is one more fit.
     residue = residue - basis @ (basis.T @ residue)
     squares = np.einsum("ij,ij->i", earlier, earlier)
     besides = np.maximum(squares - ((earlier @ basis) ** 2).sum(axis=1), ROUNDED * squares + sys.float_info.min)

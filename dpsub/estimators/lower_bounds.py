@@ -39,13 +39,6 @@ EXACT = tuple(name for name, claim in CLAIMS.items() if claim.exact)
 """The claims with exact tests. Bounds by the others are not valid, and are kept for comparison."""
 OF_GUESSES: dict[str, type[Claim]] = {claim.name: claim for claim in (GDP, MechanismDP, ApproximateDP, Product)}
 RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (ByRanks(), Bets(), Split(), Best(), ByFolds())}
-OTHER_CLAIMS: checks.OtherNames = {
-    "gdp": ("gauss", "_mu_", "fdp", "f_dp"),
-    "pld": ("privacy_loss", "prv", "mechanism", "dpsgd", "dp_sgd", "accountant"),
-    "dp": ("approx", "clopper", "_eps", "pure", "jagielski"),
-    "bayes_gdp": ("zanella",),
-}
-OTHER_RULES: checks.OtherNames = {"bets": ("_bet", "wealth", "e_process"), "split": ("half", "hold")}
 
 ClaimLike = str | Claim | Sequence[Claim]
 RuleLike = str | float | ThresholdRule
@@ -60,7 +53,7 @@ def claims_of(
 ) -> list[Claim]:
     """The family of claims for each column of scores: by its name and options, or as objects."""
     if isinstance(claim, str):
-        which = known[checks.choice("claim", claim, tuple(known), OTHER_CLAIMS)]
+        which = known[checks.choice("claim", claim, tuple(known))]
         return list(which.of_columns(delta, options, columns))
     found = [claim] * columns if isinstance(claim, Claim) else checks.several("claim must be a Claim", claim)
     if len(found) != columns or not all(isinstance(each, Claim) for each in found):
@@ -83,7 +76,7 @@ def rule_of(rule: RuleLike) -> ThresholdRule:
     if not isinstance(rule, str):
         return Fixed(checks.real("rule", rule))
     if rule not in RULES:
-        meant = checks.did_you_mean(rule, tuple(RULES), OTHER_RULES)
+        meant = checks.did_you_mean(rule, tuple(RULES))
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))} or a number, got {rule!r}{meant}")
     return RULES[rule]
 

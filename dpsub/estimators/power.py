@@ -14,7 +14,7 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
-from dpsub.estimators.lower_bounds import OTHER_CLAIMS, claims_of
+from dpsub.estimators.lower_bounds import claims_of
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
 from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks
 
@@ -30,7 +30,7 @@ FINENESS = 1.005  # the answer is looked for among numbers of runs that differ b
     epsilon=partial(checks.real, above=0),
     truth=checks.real,
     power=partial(checks.real, at_least=0.01, at_most=0.99),
-    claim=partial(checks.choice, options=PLANNED, others=OTHER_CLAIMS),
+    claim=partial(checks.choice, options=PLANNED),
 )
 def runs_needed(
     epsilon: float,

@@ -109,6 +109,7 @@ class Auditor:
         self._scores += scores
         self._bits += entered.bits
         self._sigmas.append(sigma)
+        # A record is in a step's batches together with at most the sum of their rates.
         rate = self._asked.sample_rate or accounted(self._optimizer).get("sample_rate")
         self._rates.append(rate and rate * self._steps.accumulated)
         if self._asked.callback is not None:

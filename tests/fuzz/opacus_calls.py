@@ -135,7 +135,6 @@ CALLS = [
         },
         statement,
         hostile={"engine_or_history": ANY_HISTORY, "data_loader": st.one_of(LITTLE, among(LOADERS))},
-        names=("history", "accountant", "noise_multiplier", "sample_rate", "steps"),
     ),
     Call(
         "dpsub.opacus.privacy_statement of a loader",
@@ -143,7 +142,6 @@ CALLS = [
         {"engine_or_history": STEPPED, "delta": [1e-5, 1e-3], "data_loader": [SHUFFLED, SHUFFLED, SHUFFLED, POISSON]},
         statement,
         hostile={"data_loader": st.one_of(LITTLE, among(LOADERS)), "engine_or_history": ANY_HISTORY},
-        names=("history", "accountant", "noise_multiplier", "sample_rate", "steps"),
     ),
     Call("dpsub.opacus.SubstitutePRVAccountant", SubstitutePRVAccountant, {"sampling": [OMIT, *SAMPLING]}, anything),
     Call(
@@ -158,7 +156,6 @@ CALLS = [
         },
         spent,
         hostile={"history": among(SPOILED_HISTORIES)},
-        names=("noise_multiplier", "sample_rate", "steps"),
     ),
     Call(
         "dpsub.opacus.SubstitutePRVAccountant.check_sampling",
@@ -172,7 +169,6 @@ CALLS = [
         {"state_dict": [STATE, {**STATE, "sampling": "epochs"}, {**STATE, "history": []}]},
         anything,
         hostile={"state_dict": ANY_STATE},
-        names=("history", "sampling"),
     ),
     Call(
         "dpsub.opacus.SubstitutePRVAccountant.state_dict",

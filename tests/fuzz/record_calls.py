@@ -75,6 +75,5 @@ CALLS = [
         {"canary": CANARIES},
         is_pair,
         hostile={"canary": among(cast.FOREIGN)},
-        names=("adjacency", "z_prime"),
     ),
 ]
