@@ -122,7 +122,7 @@ def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec
         audits.load_all(tmp_path)
 
 
-@pytest.mark.parametrize("folder", [None, "~nobody-of-this-name/a", b"results", "a\0b"])
+@pytest.mark.parametrize("folder", [None, b"results", ""])
 def test_what_is_no_folder_is_named(folder):
     with pytest.raises(ValueError, match="folder must be a path in the file system"):
         audits.load_all(folder)

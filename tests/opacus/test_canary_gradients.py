@@ -84,6 +84,8 @@ def test_gradients_of_ones_own_give_the_direction():
     vector = torch.cat([one.flatten() for one in given]).double().numpy()
     np.testing.assert_allclose(whole(pieces, 1), vector / np.linalg.norm(vector), atol=1e-6)
     assert set(pieces) == {0, 2}
+    as_arrays = own_gradients([one.numpy() for one in given], PARAMETERS)
+    assert all(a.equal(b) for a, b in zip(as_arrays, given, strict=True))
     by_parameter = dict(zip(PARAMETERS, given, strict=True))
     assert all(a.equal(b) for a, b in zip(own_gradients(by_parameter, PARAMETERS), given, strict=True))
 
