@@ -194,8 +194,10 @@ def array(
     expected = f"{name} must be {' '.join([noun, ' and '.join(bounds)]).strip()}"
     try:
         given = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # torch says what to do: detach(), cpu() or to_dense()
+    except (TypeError, RuntimeError) as error:  # torch says what to do: detach(), cpu() or to_dense()
         raise ValueError(f"{expected}, got a {type(value).__name__}: {error}") from None
+    except ValueError:
+        raise ValueError(f"{expected}, got rows of different lengths") from None
     if given.size and given.dtype.kind not in "biuf":
         what = f"dtype {given.dtype}" if hasattr(value, "dtype") else repr(value)
         raise ValueError(f"{expected}, got {what if len(what) <= 80 else what[:80] + '…'}")

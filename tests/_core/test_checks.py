@@ -113,7 +113,7 @@ LARGE = np.array([2**63 + 1], dtype=np.uint64)
         (torch.ones(2, requires_grad=True), {}, "got a Tensor: .*detach"),
         ([torch.ones(2, requires_grad=True)] * 2, {}, "got a list: .*detach"),
         (torch.eye(2).to_sparse(), {}, "got a Tensor: .*to_dense"),
-        ([[1], [1, 2]], {}, "x must be finite numbers, got a list: .* inhomogeneous"),
+        ([[1], [1, 2]], {}, "x must be finite numbers, got rows of different lengths"),
         (np.ma.masked_less([1, 2], 2), {}, "x must not be masked: .*leave them out"),
         ([1, np.nan, 2], {}, r"x must be finite numbers, got nan \(1 of 3 values\)"),
         (np.inf, {}, "x must be finite numbers, got inf$"),

@@ -52,7 +52,7 @@ def test_fingerprints_change_with_what_they_are_of():
         (lambda: from_arrays(X + 1j, Y), "x_train must be finite numbers in float32, got dtype complex128"),
         (lambda: from_arrays(np.ma.masked_less(X, 1), Y), "x_train must not be masked"),
         (lambda: from_arrays(X, Y, name=3), "name must be a text that is not empty, got 3"),
-        (lambda: from_arrays([[1], [1, 2]], Y), "x_train must be .*, got a list: .* inhomogeneous"),
+        (lambda: from_arrays([[1], [1, 2]], Y), "x_train must be .*, got rows of different lengths"),
         (lambda: from_arrays(torch.ones(4, 3, requires_grad=True), Y), "x_train must be .*detach"),
         (lambda: load_features(None), "path must be a path in the file system, got None"),
     ],
