@@ -47,7 +47,7 @@ class Given(Plan):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return {"runs": RUNS}
+        return {"runs": RUNS, "seed": 0}
 
     @property
     def layout(self) -> Layout:

@@ -372,7 +372,7 @@ class Database:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _only_writer(self.path), _told_of(self.path):
             self._held = self._read()
-            with closing(_connected(self.path, "rwc")) as self._connection:
+            with closing(connected(self.path, "rwc")) as self._connection:
                 if not self._held.about:
                     _begin(self._connection, self.plan)
                     self._held = Stored(self.path)
@@ -423,11 +423,11 @@ def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that changes nothing, but that it undoes the transaction of a writer that was killed in it."""
     killed = path.with_name(f"{path.name}-journal").exists() and os.access(path, os.W_OK)
-    with _told_of(path), closing(_connected(path, "rw" if killed else "ro")) as database:
+    with _told_of(path), closing(connected(path, "rw" if killed else "ro")) as database:
         yield database
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def connected(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
     if mode == "rwc":
         connection.execute("PRAGMA page_size = 1024")  # most shards are of some kilobytes, and each begins a page
