@@ -211,7 +211,10 @@ class Plan(ABC):
     @property
     @abstractmethod
     def attributes(self) -> dict[str, Any]:
-        """Everything that determines the numbers, device and versions aside: texts, numbers, and lists of them."""
+        """Everything that determines the numbers, device and versions aside: texts, numbers, and lists of them.
+
+        `seed` is one of them, or `seeds`, one for each repeat: rows of one seed and number have the same randomness.
+        """
 
     @property
     @abstractmethod
