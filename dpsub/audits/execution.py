@@ -6,7 +6,7 @@ import os
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 import xarray as xr
 from tqdm.auto import tqdm
@@ -38,26 +38,8 @@ class OwnOptions(Options, total=False):
     processes: int
 
 
-class Writer(Protocol):
-    """Takes shards. It exists only while its place is open for writing."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def missing(self) -> list[Shard]: ...
-
-    @property
-    def failed(self) -> list[Shard]: ...
-
-    @property
-    def made(self) -> list[Made]: ...
-
-    def write(self, shard: Shard, results: Results, made: Made) -> None: ...
-
-
-class Place(Writer, Protocol):
-    """Where the results of an audit are kept.
+class Memory:
+    """The place for audits that are not stored, with the face of a `Database`.
 
     Attributes:
         plan: the plan as it is kept there, with the noise multiplier and canaries of the machine that began it.
@@ -65,18 +47,6 @@ class Place(Writer, Protocol):
         failed: the shards with runs that failed.
         made: where the shards come from.
     """
-
-    def writing(self) -> AbstractContextManager[Writer]:
-        """Open for writing."""
-        ...
-
-    def dataset(self) -> xr.Dataset:
-        """The whole audit."""
-        ...
-
-
-class Memory:
-    """The place for audits that are not stored."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -97,6 +67,9 @@ class Memory:
 
     def dataset(self) -> xr.Dataset:
         return self.plan.layout.dataset(self._flat, self.plan.attributes | origin(self.made), self._messages)
+
+
+Place = Memory | Database
 
 
 @checks.checked(
@@ -153,7 +126,8 @@ def _compute(
         expected = executor.kinds(place.plan)
         for made in expected if not allow_mix else ():
             _check_kind(place, made)
-        writer = stack.enter_context(place.writing())
+        writing: AbstractContextManager[Place] = place.writing()
+        writer = stack.enter_context(writing)
         plan, shards = writer.plan, [*writer.missing, *(writer.failed if retry else ())]
         bars = stack.enter_context(Bars(plan, shards, progress))
         if not expected:
@@ -165,7 +139,7 @@ def _compute(
             bars.count(shard, len(results.failed))
 
 
-def _check_kind(writer: Writer, made: Made) -> None:
+def _check_kind(writer: Place, made: Made) -> None:
     """Refuse a shard that was made on another kind of device, or by other versions, than those that are there."""
     for other in writer.made if writer.plan.of_one_kind else ():
         if other.kind != made.kind:

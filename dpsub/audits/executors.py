@@ -9,10 +9,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Protocol
@@ -69,48 +70,54 @@ class Here:
                 yield shard, results, made
 
 
+@dataclass(frozen=True)
 class Elsewhere:
-    """Computes in other processes, by an executor of `concurrent.futures`.
+    """Computes in other processes.
 
-    Args:
-        executor: has the processes.
+    Attributes:
+        submit: a call to another process, for its future.
+        completed: futures, as they are finished.
+        release: futures whose results nobody waits for any more.
         shared: makes of the plan what is sent with each shard.
         compute: a shard there, from that.
-        kinds: as `Here.kinds`.
+        kinds: as `Executor.kinds`.
     """
 
-    def __init__(
-        self,
-        executor: futures.Executor,
-        shared: Callable[[Plan], Any],
-        compute: Callable[[Any, Shard], tuple[Results, Made]],
-        kinds: Callable[[Plan], list[Made]],
-    ) -> None:
-        self._executor, self._shared, self._compute, self.kinds = executor, shared, compute, kinds
+    submit: Callable[..., Any]
+    completed: Callable[[list[Any]], Iterable[Any]]
+    release: Callable[[list[Any]], object]
+    shared: Callable[[Plan], Any]
+    compute: Callable[[Any, Shard], tuple[Results, Made]]
+    kinds: Callable[[Plan], list[Made]]
 
     def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
-        held = self._shared(plan)
-        submitted = {self._executor.submit(self._compute, held, shard): shard for shard in shards}
-        for future in futures.as_completed(list(submitted)):
-            shard = submitted.pop(future)
-            yield shard, *_received(plan, shard, future)
+        held = self.shared(plan)
+        submitted = {self.submit(self.compute, held, shard): shard for shard in shards}
+        try:
+            for future in self.completed(list(submitted)):
+                shard = submitted.pop(future)
+                yield shard, *_received(plan, shard, future)
+        finally:
+            self.release([held, *submitted])
 
 
-def _received(plan: Plan, shard: Shard, future: futures.Future[tuple[Results, Made]]) -> tuple[Results, Made]:
+def _received(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
     try:
-        return future.result()
+        found: tuple[Results, Made] = future.result()
+        return found
     except BrokenProcessPool:
         raise RuntimeError(
             "processes: a worker process ended before its run did: if it ran out of memory, take fewer; if this is a "
             'script, call the audit under `if __name__ == "__main__":`. The same call goes on from what is stored'
         ) from None
-    except futures.CancelledError:
-        raise ConnectionError(
-            "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call again, with "
-            "a new client if necessary, to go on from what is stored"
-        ) from None
     except Exception as error:  # not of a run of a training function, whose errors are results
-        if type(error).__name__ == "KilledWorker":
+        kind = type(error).__name__  # dask may not be there to import its errors from
+        if isinstance(error, futures.CancelledError) or kind == "CommClosedError":
+            raise ConnectionError(
+                "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call again, "
+                "with a new client if necessary, to go on from what is stored"
+            ) from None
+        if kind == "KilledWorker":
             raise RuntimeError(
                 f"client: several workers died while they trained {shard}, the last of them at "
                 f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"  # type: ignore[attr-defined]
@@ -135,7 +142,14 @@ def processes(count: int) -> Iterator[Elsewhere]:
         return []
 
     try:
-        yield Elsewhere(executor, lambda plan: plan, _alone_on_cpu, kinds)
+        yield Elsewhere(
+            submit=executor.submit,
+            completed=futures.as_completed,
+            release=lambda left: None,  # ended below
+            shared=lambda plan: plan,
+            compute=_alone_on_cpu,
+            kinds=kinds,
+        )
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
@@ -176,8 +190,20 @@ def workers(client: Any, device: str) -> Iterator[Elsewhere]:
     def kinds(plan: Plan) -> list[Made]:
         return list(client.run(_made_there, device).values()) if plan.of_one_kind else []
 
+    def release(left: list[Any]) -> None:
+        """Workers drop what nobody waits for. Not cancelled, which fails clients that are connecting."""
+        for future in left:
+            future.release()
+
     with own:
-        yield Elsewhere(client.get_executor(pure=False), shared, partial(_on_worker, device=device), kinds)
+        yield Elsewhere(
+            submit=partial(client.submit, pure=False),
+            completed=partial(distributed.as_completed, loop=client.loop),
+            release=release,
+            shared=shared,
+            compute=partial(_on_worker, device=device),
+            kinds=kinds,
+        )
 
 
 def timed(plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Results, Made]:

@@ -362,10 +362,6 @@ class Database:
     def made(self) -> list[Made]:
         return [row.made for row in self._held.rows.values()]
 
-    @property
-    def is_whole(self) -> bool:
-        return not self.missing
-
     @contextmanager
     def writing(self) -> Iterator[Database]:
         """Lock the file and open it for writing. It is begun if necessary."""

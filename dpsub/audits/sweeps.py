@@ -55,12 +55,6 @@ def sweep(
     for argument, given in (("specs", specs), ("scenarios", scenarios)):
         if not isinstance(given, Mapping) or not given:
             raise ValueError(f"{argument} must be a dictionary with one entry or more, got {given!r}")
-    for scenario, craft in scenarios.items():
-        if not callable(craft):
-            raise ValueError(f"scenarios must be crafters by name, got {craft!r} for {scenario!r}")
-    for label, spec in specs.items():
-        if not isinstance(spec, DPSGD):
-            raise ValueError(f"specs must be DPSGD by label, got {spec!r} for {label!r}")
     stores = {} if results is None else _stores(checks.path("results", results), specs, scenarios)
     found = {}
     for label, spec in specs.items():
@@ -104,8 +98,6 @@ def load_all(
         UserWarning: with the store's name, for each audit of a training function in which runs failed.
     """
     place = checks.path("folder", folder)
-    if not isinstance(label, str):
-        raise ValueError(f"label must be a text, got {label!r}")
     found: dict[tuple[str, str], xr.Dataset] = {}
     for path in sorted(place.glob("*.db")):
         one = read(located(path))

@@ -146,7 +146,7 @@ class RecordSlot(Slot):
         return self.in_batch(sampled).flatten(0, 1)
 
     def scores(self, bank: Bank) -> Tensor:
-        """(runs, m): logit(z; θ) − logit(z′; θ). Training on a record pushes its logit up. An empty z′ counts 0."""
+        """(runs, m): logit(z; θ) − logit(z′; θ). Training on a record pushes its logit up. An empty z′ has logit 0."""
         logits = label_logits(bank.model.logits(bank.theta, self.inputs), self.labels)
         z, *z_prime = logits.chunk(len(self.present))
         return (z - z_prime[0] if z_prime else z).T

@@ -137,6 +137,22 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
         audit(*arguments, client=client, **OPTIONS)
 
 
+def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
+    def slow(plan, shard, device):
+        time.sleep(0.1)
+        (tmp_path / str(shard)).touch()
+        return shard, shard
+
+    monkeypatch.setattr(executors, "_on_worker", slow)
+    with executors.workers(client, "cpu") as there:
+        done = there.each(SimpleNamespace(not_sent=""), list(range(60)), None)
+        next(done)
+        done.close()
+    began = len(list(tmp_path.iterdir()))
+    time.sleep(0.8)
+    assert len(list(tmp_path.iterdir())) <= began + 8, "those that four threads were at, and no others"
+
+
 def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):
     here, several = plans.made_on(torch.device("cpu")), iter(range(10**6))
     monkeypatch.setattr(plans, "made_on", lambda *_: here._replace(device=f"GPU {next(several) % 2}"))
