@@ -70,7 +70,7 @@ try-dist: $(READY)  ## install each file of dist/ into a fresh environment and t
 	$(BIN)/python .ci/try_dist.py $(VERSIONS)
 
 explorer: $(READY)  ## compute the numbers of the page that plans audits anew (ten minutes)
-	cd notebooks && ../$(BIN)/python -m own_code.run_planning
+	$(BIN)/python -m book.explorers.run_planning
 
 clean:  ## remove what was built, keep the environment
 	rm -rf _build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,8 +28,8 @@ import xarray as xr
 import dpsub
 from dpsub import audits
 from dpsub.audits import store
-from dpsub.audits.execution import carried_out
-from dpsub.audits.plans import Cut, Layout, Plan, Results, Shard, Tick, Variable
+from dpsub.audits.execution import execute
+from dpsub.audits.plans import Cut, Plan, Results, Shard, Tick, unfilled
 
 RUNS, STEPS, SHARDS = 128 * 128, 20, 128
 
@@ -50,12 +50,12 @@ class Given(Plan):
         return {"runs": RUNS, "seed": 0}
 
     @property
-    def layout(self) -> Layout:
-        variables = {
-            "score": Variable({"run": RUNS, "step": STEPS}, "float32", np.nan, "score"),
-            "bit": Variable({"run": RUNS}, "int8", -1, "bit"),
-        }
-        return Layout(Cut(RUNS, block_size=RUNS // SHARDS), variables)
+    def cut(self) -> Cut:
+        return Cut(RUNS, block_size=RUNS // SHARDS)
+
+    def empty(self) -> xr.Dataset:
+        score, bit = unfilled("score", {"run": RUNS, "step": STEPS}), unfilled("bit", {"run": RUNS}, "int8")
+        return xr.Dataset({"score": score, "bit": bit})
 
     def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
         return Results({name: values[shard.start : shard.stop] for name, values in self.numbers.items()})
@@ -109,9 +109,9 @@ def main() -> None:
     })  # fmt: skip
 
     def stored(path: Path, plan: Plan = plan) -> xr.Dataset:
-        return carried_out(plan, device="cpu", store=path, progress=False)
+        return execute(plan, device="cpu", store=path, progress=False)
 
-    found = carried_out(plan, device="cpu", progress=False)
+    found = execute(plan, device="cpu", progress=False)
 
     def by_numpy(path: Path) -> None:
         with open(path, "wb") as file:

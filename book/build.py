@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -12,26 +13,27 @@ from typing import Any
 
 import claims
 import copies
-import joining
 import nbformat
-import slim
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES, EXECUTED = ROOT / "notebooks", ROOT / "_build" / "executed"
 STAGED, SITE = ROOT / "_build" / "src", ROOT / "_build" / "html"
 CONFIG = ROOT / "_build" / "_config.yml"
-REPOSITORY = "REPOSITORY_URL"  # the environment's variable
-ON_GITHUB = re.compile(r"https://github\.com/[^/\s]+/[^/\s]+")
+UNUSED = ("vendor/fontawesome/*/js", "vendor/fontawesome/*/webfonts/*.ttf", "locales", "sphinx-thebe.*", "**/*.map")
+FONT_AWESOME = re.compile(r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>")  # its style sheet draws the same icons
+FIGURE = re.compile(r'<img (?=[^>]*\bsrc="([^"]*_images/[^"]+\.svg)")(?![^>]*\b(?:width|loading)=)')
+PIXELS = 4 / 3  # a point's, in CSS
 
 
 def repository_url(config: dict[str, Any]) -> str:
     """The repository's address: the environment's REPOSITORY_URL, else `repository.url`; "" if neither is set."""
-    url = str(os.environ.get(REPOSITORY) or config["repository"]["url"]).removesuffix("/").removesuffix(".git")
-    if url and not ON_GITHUB.fullmatch(url):
+    url = str(os.environ.get("REPOSITORY_URL") or config["repository"]["url"]).removesuffix("/").removesuffix(".git")
+    if url and not re.fullmatch(r"https://github\.com/[^/\s]+/[^/\s]+", url):
         raise ValueError(
-            f"repository.url in _config.yml, or {REPOSITORY}, must be like https://github.com/OWNER/NAME, got {url!r}: "
-            "Binder and Colab open notebooks from GitHub; leave it empty for a site without launch buttons"
+            "repository.url in _config.yml, or REPOSITORY_URL, must be like "
+            f"https://github.com/OWNER/NAME, got {url!r}: "
+            "leave it empty for a site without launch buttons"
         )
     return url
 
@@ -39,33 +41,51 @@ def repository_url(config: dict[str, Any]) -> str:
 def site_config(path: Path = ROOT / "_config.yml") -> dict[str, Any]:
     """The configuration to build with: launch and repository buttons only where their links lead somewhere."""
     config: dict[str, Any] = yaml.safe_load(path.read_text())
-    url = repository_url(config)
-    config["repository"]["url"] = url
+    config["repository"]["url"] = url = repository_url(config)
     config["html"]["use_repository_button"] = bool(url)
     if not url:
-        del config["repository"]
-        for service in ("binderhub_url", "colab_url"):
-            del config["launch_buttons"][service]
+        del config["repository"], config["launch_buttons"]["binderhub_url"], config["launch_buttons"]["colab_url"]
     return config
 
 
 def stage() -> None:
     """A tree that mirrors the repository, so that links to sources point at the sources."""
     shutil.rmtree(STAGED, ignore_errors=True)
-    shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "explorers", "__pycache__"))
     (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
     for path in sorted(SOURCES.glob("*.ipynb")):
         executed = EXECUTED / path.name
         if not executed.exists():
-            raise copies.NotReady(
-                f"{path.stem}: not executed yet: run `make notebooks`, or `make rerun PRESET=...` for all notebooks"
-            )
+            raise copies.NotReady(f"{path.stem}: not executed yet: run `make notebooks` or `make rerun PRESET=...`")
         copy = nbformat.read(executed, as_version=4)
         copies.check(copy, nbformat.read(path, as_version=4), path.stem)
         nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
     claims.stage(STAGED)
-    joining.stage(STAGED, site_config().get("repository", {}))
+
+
+def room(svg: str, highest: float = math.inf) -> str:
+    """The attributes that keep room for a picture before it is loaded, at most so many pixels high."""
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    if size is None:
+        return ""
+    width, height = (PIXELS * float(points) for points in size.groups())
+    scale = min(1, highest / height)
+    return f'width="{scale * width:.0f}" height="{scale * height:.0f}"'
+
+
+def finish(site: Path, notebooks: Path) -> None:
+    """Load figures when they come into view, leave out what no page asks for, and offer the notebooks' sources."""
+    for path in [path for pattern in UNUSED for path in site.glob(f"_static/{pattern}")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for page in site.rglob("*.html"):
+
+        def later(figure: re.Match[str], folder: Path = page.parent) -> str:
+            return f'<img loading="lazy" {room((folder / figure[1]).read_text())} '
+
+        page.write_text(FIGURE.sub(later, FONT_AWESOME.sub("", page.read_text())))
+    for path in [*site.glob("_sources/notebooks/*.ipynb"), *site.glob("_downloads/*/*.ipynb")]:
+        shutil.copy(notebooks / path.name, path)
 
 
 def main() -> int:
@@ -77,14 +97,11 @@ def main() -> int:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
     path = os.pathsep.join(filter(None, [str(ROOT / "book"), str(ROOT), os.environ.get("PYTHONPATH")]))
-    built = subprocess.run(
-        [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG,
-         "--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"],
-        env={**os.environ, "PYTHONPATH": path},  # with the Sphinx extensions
-        check=False,
-    )  # fmt: skip
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG]
+    command += ["--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"]
+    built = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)  # with the Sphinx extensions
     if built.returncode == 0:
-        slim.slim(SITE, SOURCES)
+        finish(SITE, SOURCES)
     return built.returncode
 
 

@@ -1,7 +1,7 @@
-"""Predicates over measured numbers: true, false, or unknown where what is known of the numbers allows both.
+"""Predicates over measured numbers: true, false, or None where what is known of the numbers allows both.
 
-A number is known by an interval at 95 % confidence, or measured several times, by a list over seeds. One measurement
-alone settles nothing: its interval has no ends.
+A number is known by an interval at 95 % confidence, or by a list over seeds. One measurement alone settles nothing: its
+interval has no ends.
 """
 
 from __future__ import annotations
@@ -10,96 +10,80 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
-ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-COMPARED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """What is known of a number: exact where both ends are equal."""
 
     low: float
     high: float
 
-    @property
-    def exact(self) -> bool:
-        return self.low == self.high
-
 
 Sample = NDArray[np.float64]
 Value = Interval | Sample
-Lookup = Callable[[str, str], Value]
+Lookup = Callable[[str, str], Value]  # of a notebook and its key
 
 NOTHING = Interval(-math.inf, math.inf)
 
 
 def exactly(number: float) -> Interval:
-    return Interval(number, number)
-
-
-def of_mean(sample: Sample) -> Interval:
-    """Student's interval for the mean of what was measured."""
-    if len(sample) < 2:
-        return NOTHING
-    if not np.ptp(sample):
-        return exactly(float(sample[0]))
-    return Interval(*stats.ttest_1samp(sample, 0).confidence_interval(CONFIDENCE))
+    return Interval(float(number), float(number))
 
 
 def known(value: Value) -> Interval:
-    return value if isinstance(value, Interval) else of_mean(value)
+    """The interval of a number; of a sample, Student's for its mean."""
+    if isinstance(value, Interval):
+        return value
+    if len(value) < 2:
+        return NOTHING
+    if not np.ptp(value):
+        return exactly(value[0])
+    return Interval(*stats.ttest_1samp(value, 0).confidence_interval(CONFIDENCE))
+
+
+def combined(function: Callable[..., object], *values: Value) -> Value:
+    """A function of numbers that is monotone in each: seed by seed, or by the ends of their intervals."""
+    samples = [value for value in values if not isinstance(value, Interval)]
+    intervals = [value for value in values if isinstance(value, Interval)]
+    if samples and all(interval.low == interval.high for interval in intervals):
+        if len({len(sample) for sample in samples}) > 1:
+            raise ValueError("numbers over seeds that are combined must be as many, except where they are compared")
+        seeds = [np.full(len(samples[0]), v.low) if isinstance(v, Interval) else v for v in values]
+        return np.array([function(*numbers) for numbers in zip(*seeds, strict=True)], dtype=float)
+    ends = np.meshgrid(*(known(value) for value in values))
+    with np.errstate(all="ignore"):  # of ends at infinity
+        reached = np.array(
+            [function(*numbers) for numbers in zip(*(end.flat for end in ends), strict=True)], dtype=float
+        )
+    return NOTHING if np.isnan(reached).any() else Interval(float(reached.min()), float(reached.max()))
 
 
 def difference(a: Value, b: Value) -> Value:
     """a − b: by seed where there are as many of both, else by Welch's interval."""
-    if not (isinstance(a, Interval) or isinstance(b, Interval)) and len(a) != len(b):
-        if min(len(a), len(b)) < 2:
-            return NOTHING
-        if not np.ptp(a) and not np.ptp(b):
-            return exactly(float(a[0] - b[0]))
-        return Interval(*stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE))
-    return combined(operator.sub, a, b)
-
-
-def combined(of: Callable[..., object], *values: Value) -> Value:
-    """A function of numbers that is monotone in each: seed by seed, or by the ends of their intervals."""
-    samples = [value for value in values if not isinstance(value, Interval)]
-    if samples and all(not isinstance(value, Interval) or value.exact for value in values):
-        if len({len(sample) for sample in samples}) > 1:
-            raise ValueError("numbers over seeds that are combined must be as many, except where they are compared")
-        each = zip(*(np.broadcast_to(known_or(value), len(samples[0])) for value in values), strict=True)
-        return np.array([of(*one) for one in each], dtype=float)
-    ends: list[list[float]] = [[]]
-    for value in values:
-        at = known(value)
-        ends = [[*before, end] for before in ends for end in (at.low, at.high)]
-    with np.errstate(all="ignore"):  # of ends at infinity
-        reached = np.array([of(*map(np.float64, end)) for end in ends], dtype=float)
-    return NOTHING if np.isnan(reached).any() else Interval(float(reached.min()), float(reached.max()))
-
-
-def known_or(value: Value) -> float | Sample:
-    return value.low if isinstance(value, Interval) else value
+    if isinstance(a, Interval) or isinstance(b, Interval) or len(a) == len(b):
+        return combined(operator.sub, a, b)
+    if min(len(a), len(b)) < 2:
+        return NOTHING
+    if not np.ptp(a) and not np.ptp(b):
+        return exactly(a[0] - b[0])
+    return Interval(*stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE))
 
 
 def quotient(a: Value, b: Value) -> Value:
     """a / b, of which nothing is known where b may be 0."""
-    if isinstance(b, Interval) or (isinstance(a, Interval) and not a.exact):
-        at = known(b)
-        if at == exactly(0):
-            raise ZeroDivisionError("a predicate must not divide by 0")
-        if at.low <= 0 <= at.high:
-            return NOTHING
-    elif not b.all():
+    by_seed = not isinstance(b, Interval) and (not isinstance(a, Interval) or a.low == a.high)
+    low, high = (b.min(), b.max()) if by_seed else known(b)
+    if (by_seed and not np.all(b)) or low == high == 0:
         raise ZeroDivisionError("a predicate must not divide by 0")
-    return combined(operator.truediv, a, b)
+    return NOTHING if low <= 0 <= high and not by_seed else combined(operator.truediv, a, b)
 
 
 def size(a: Value) -> Value:
@@ -125,9 +109,15 @@ def estimate(mean: Value, error: Value) -> Interval:
     return Interval(point(mean) - margin, point(mean) + margin)
 
 
-CALLED: dict[str, Callable[..., Value]] = {
-    "min": lambda *values: combined(min, *values),
-    "max": lambda *values: combined(max, *values),
+ARITHMETIC: dict[type, Callable[..., Value]] = {
+    ast.Add: partial(combined, operator.add),
+    ast.Sub: difference,
+    ast.Mult: partial(combined, operator.mul),
+    ast.Div: quotient,
+}
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "min": partial(combined, min),
+    "max": partial(combined, max),
     "abs": size,
     "between": between,
     "estimate": estimate,
@@ -136,31 +126,29 @@ CALLED: dict[str, Callable[..., Value]] = {
 
 def number(node: ast.expr, look_up: Lookup) -> Value:
     """The number that a part of an expression stands for."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-        return exactly(float(node.value))
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return look_up(node.value.id, node.attr)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return combined(operator.neg, number(node.operand, look_up))
-    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-        a, b = number(node.left, look_up), number(node.right, look_up)
-        if isinstance(node.op, ast.Sub):
-            return difference(a, b)
-        return quotient(a, b) if isinstance(node.op, ast.Div) else combined(ARITHMETIC[type(node.op)], a, b)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLED and not node.keywords:
-        return CALLED[node.func.id](*(number(one, look_up) for one in node.args))
+    match node:
+        case ast.Constant(value=int() | float() as constant):
+            return exactly(constant)
+        case ast.Attribute(value=ast.Name(id=notebook), attr=key):
+            return look_up(notebook, key)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return combined(operator.neg, number(operand, look_up))
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in ARITHMETIC:
+            return ARITHMETIC[type(operation)](number(left, look_up), number(right, look_up))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(number(argument, look_up) for argument in arguments))
     raise ValueError(
-        f"a predicate must be made of numbers, keys such as notebook.key, + - * /, {', '.join(CALLED)}, comparisons, "
-        f"and, or, not; got {ast.unparse(node)!r}"
+        f"a predicate must be made of numbers, keys such as notebook.key, + - * /, {', '.join(FUNCTIONS)}, "
+        f"comparisons, and, or, not; got {ast.unparse(node)!r}"
     )
 
 
-def compared(of: ast.cmpop, a: Value, b: Value) -> bool | None:
+def compared(comparison: ast.cmpop, a: Value, b: Value) -> bool | None:
     """Whether a < b and the like, or None where the interval of the difference holds both answers."""
-    if isinstance(of, ast.Gt | ast.GtE):
+    if isinstance(comparison, ast.Gt | ast.GtE):
         a, b = b, a
     gap = known(difference(b, a))
-    if isinstance(of, ast.Lt | ast.Gt):
+    if isinstance(comparison, ast.Lt | ast.Gt):
         return True if gap.low > 0 else False if gap.high <= 0 else None
     return True if gap.low >= 0 else False if gap.high < 0 else None
 
@@ -176,41 +164,35 @@ def inverse(answer: bool | None) -> bool | None:
 
 def truth(node: ast.expr, look_up: Lookup) -> bool | None:
     """Whether a part of an expression is true."""
-    if isinstance(node, ast.BoolOp):
-        answers = [truth(one, look_up) for one in node.values]
-        return every(answers) if isinstance(node.op, ast.And) else inverse(every([inverse(one) for one in answers]))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return inverse(truth(node.operand, look_up))
-    if isinstance(node, ast.Compare) and all(isinstance(one, COMPARED) for one in node.ops):
-        values = [number(one, look_up) for one in (node.left, *node.comparators)]
-        return every([compared(of, a, b) for of, a, b in zip(node.ops, values, values[1:], strict=False)])
+    match node:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return every([truth(part, look_up) for part in parts])
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return inverse(every([inverse(truth(part, look_up)) for part in parts]))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return inverse(truth(operand, look_up))
+        case ast.Compare(left=left, ops=ops) if all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in ops):
+            values = [number(part, look_up) for part in (left, *node.comparators)]
+            return every([compared(op, a, b) for op, a, b in zip(ops, values, values[1:], strict=False)])
     raise ValueError(f"a predicate must compare by <, <=, > or >=, with and, or, not; got {ast.unparse(node)!r}")
 
 
-def parsed(expression: str) -> ast.expr:
+def decide(expression: str, look_up: Lookup) -> bool | None:
+    """True, False, or None where an expression such as "notebook.a > 2 * notebook.b" is not settled."""
     try:
-        return ast.parse(expression, mode="eval").body
+        tree = ast.parse(expression, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"a predicate must be an expression, got {expression!r}: {error.msg}") from None
-
-
-def decide(expression: str, look_up: Lookup) -> bool | None:
-    """True, False, or None where it is not settled.
-
-    Args:
-        expression: such as "notebook.a > 2 * notebook.b and not notebook.c < 1".
-        look_up: the value of a notebook's key.
-    """
-    return truth(parsed(expression), look_up)
+    return truth(tree, look_up)
 
 
 def keys(expression: str) -> list[tuple[str, str]]:
-    """What an expression asks for."""
-    found: list[tuple[str, str]] = []
+    """The notebooks and keys that an expression asks for."""
+    asked: list[tuple[str, str]] = []
 
     def note(notebook: str, key: str) -> Value:
-        found.append((notebook, key))
+        asked.append((notebook, key))
         return NOTHING
 
     decide(expression, note)
-    return found
+    return list(dict.fromkeys(asked))

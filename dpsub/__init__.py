@@ -9,7 +9,8 @@ from dpsub._version import __version__
 
 if TYPE_CHECKING:
     from dpsub import accounting, audits, crafters, data, estimators, figures, models, opacus, trainers
-    from dpsub._core import DPSGD, CanaryPair, Pairs, Record
+    from dpsub._core import CanaryPair, Pairs, Record
+    from dpsub.accounting import DPSGD
     from dpsub.audits import (
         audit,
         audit_mechanism,
@@ -56,7 +57,7 @@ __all__ = [
 
 # Imported on first use, so that `import dpsub` is fast and accounting does not import torch.
 _NAMES = {
-    "DPSGD": "_core",
+    "DPSGD": "accounting",
     "CanaryPair": "_core",
     "Pairs": "_core",
     "Record": "_core",

@@ -2,30 +2,19 @@ r"""S1, the worst case that the substitute bound allows: exact simulation and ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from dpsub._core import checks, datasets
 from dpsub._core.random_streams import stream
-from dpsub.accounting.dominating_pairs import Array, Pair
-from dpsub.accounting.phases import distance, worlds_of
-from dpsub.accounting.worst_case_law import log_likelihood_ratio
+from dpsub.accounting import Poisson, Sampling
 
 BLOCK = 8192
-RANGES: dict[str, checks.Check] = {  # scores are stored as float32
-    "noise_multiplier": partial(checks.real, at_least=1e-15, at_most=1e15),
-    "steps": partial(checks.whole, at_most=10**7),
-    "runs": partial(checks.whole, at_most=10**9),  # they take 20 GiB
-}
 
 
-@checks.checked("sample_rate", "adjacency", "sampling", "seed", **RANGES, every_step=checks.flag)
+@checks.checked("noise_multiplier", "sample_rate", "steps", "runs", "adjacency", "seed", every_step=checks.flag)
 def audit_worst_case(
     *,
     noise_multiplier: float,
@@ -33,7 +22,7 @@ def audit_worst_case(
     steps: int,
     runs: int,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
     every_step: bool = False,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -76,22 +65,21 @@ def audit_worst_case(
 
     Source: *Beyond Membership*, section 3.1, equations 2 and 3, for Poisson batches and the sum.
     """
-    worlds_of(adjacency, sampling)
-    if sampling == "epochs" and steps % (batches := checks.steps_an_epoch(sample_rate)):
-        raise ValueError(f"steps must be whole epochs of {batches} steps with sampling='epochs', got {steps}")
-    law = _Law(noise_multiplier, sample_rate, steps, adjacency, sampling)
+    resolved = Sampling.of(sampling)
+    resolved.check_adjacency(adjacency)
+    law = resolved.worst_case(adjacency, noise_multiplier, sample_rate, steps)
     scores, bits = np.empty(runs), np.empty(runs, dtype=np.int8)
     for block, start in enumerate(range(0, runs, BLOCK)):
         here = slice(start, min(start + BLOCK, runs))
         rng = stream(seed, "worst_case", block)
-        coins = rng.integers(0, 2, BLOCK)
-        found = law.ratios(coins, rng) if every_step else law.sums(coins, rng)
-        bits[here], scores[here] = coins[: here.stop - here.start], found[: here.stop - here.start]
-    drawn: dict[str, Any] = {"every_step": True} if every_step else {}
-    if sampling != "poisson":
-        drawn["sampling"] = sampling
-    if sampling == "without_replacement":
-        drawn["tested_as"] = "add_remove"
+        coins = rng.integers(0, 2, BLOCK)  # always whole blocks: the first runs do not depend on how many follow
+        drawn = law.ratios(coins, rng) if every_step else law.sums(coins, rng)
+        bits[here], scores[here] = coins[: here.stop - here.start], drawn[: here.stop - here.start]
+    optional: dict[str, Any] = {"every_step": True} if every_step else {}
+    if resolved != Poisson():
+        optional["sampling"] = str(resolved)
+    if attained := resolved.attained(adjacency):
+        optional["tested_as"] = attained[0]
     return datasets.build(
         (scores if every_step else law.ratios_of_sums(scores))[:, None],
         bits,
@@ -104,77 +92,5 @@ def audit_worst_case(
         runs=runs,
         seed=seed,
         block_size=BLOCK,
-        **drawn,
+        **optional,
     )
-
-
-@dataclass(frozen=True)
-class _Law:
-    """What the adversary sees, in units in which z moves a batch's sum by 1.
-
-    Under "substitute" with Poisson batches z′ moves it by −1. Otherwise z′ moves nothing, and the unit is 2C where z′
-    has another record's gradient, and C where it has none.
-    """
-
-    noise_multiplier: float
-    sample_rate: float
-    steps: int
-    adjacency: str
-    sampling: str
-
-    @property
-    def batches(self) -> int:
-        """How many an epoch has."""
-        return checks.steps_an_epoch(self.sample_rate)
-
-    @property
-    def mirrored(self) -> bool:
-        return self.adjacency == "substitute" and self.sampling == "poisson"
-
-    @property
-    def sigma(self) -> float:
-        return self.noise_multiplier / (1 if self.mirrored else distance(self.adjacency))
-
-    def shifts(self, coins: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.where(coins == 0, 1, -1 if self.mirrored else 0)
-
-    def sums(self, coins: NDArray[np.int64], rng: np.random.Generator) -> Array:
-        """Sums over all steps, one for each coin."""
-        if self.sampling == "epochs":
-            sampled = np.full(len(coins), self.steps // self.batches)
-        else:
-            sampled = rng.binomial(self.steps, self.sample_rate, len(coins))
-        noise = np.sqrt(self.steps) * self.sigma * rng.standard_normal(len(coins))
-        return np.asarray(self.shifts(coins) * sampled + noise)
-
-    def ratios_of_sums(self, sums: Array) -> Array:
-        if self.sampling == "epochs":
-            epochs = self.steps // self.batches
-            return np.asarray(epochs * (2 * sums - epochs) / (2 * self.steps * self.sigma**2))
-        return log_likelihood_ratio(
-            sums,
-            noise_multiplier=self.sigma,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
-            adjacency="substitute" if self.mirrored else "add_remove",
-        )
-
-    def ratios(self, coins: NDArray[np.int64], rng: np.random.Generator) -> Array:
-        """Log-likelihood ratios of all that is seen step by step, one for each coin."""
-        return reduce(np.add, self._epochs(coins, rng) if self.sampling == "epochs" else self._steps(coins, rng))
-
-    def _steps(self, coins: NDArray[np.int64], rng: np.random.Generator) -> Iterator[Array]:
-        pair = Pair("substitute" if self.mirrored else "remove", self.sigma, self.sample_rate)
-        shifts = self.shifts(coins)
-        for _ in range(self.steps):
-            sampled = rng.random(len(coins)) < self.sample_rate
-            yield pair.loss(shifts * sampled + self.sigma * rng.standard_normal(len(coins)))
-
-    def _epochs(self, coins: NDArray[np.int64], rng: np.random.Generator) -> Iterator[Array]:
-        shifts = self.shifts(coins)
-        for _ in range(self.steps // self.batches):
-            place, ratio = rng.integers(0, self.batches, len(coins)), np.full(len(coins), -np.inf)
-            for batch in range(self.batches):
-                seen = shifts * (place == batch) + self.sigma * rng.standard_normal(len(coins))
-                ratio = np.logaddexp(ratio, (2 * seen - 1) / (2 * self.sigma**2))
-            yield ratio - np.log(self.batches)

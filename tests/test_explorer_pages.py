@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browsing import served
 from drifting import audited
-from look import served
-from own_code import audit_game as game
-from own_code import explorers
 from scipy.stats import binom, norm
 
+from book.explorers import game
+from book.explorers import pages as explorers
 from dpsub import accounting
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
 

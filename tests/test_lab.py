@@ -59,7 +59,7 @@ def lab(browser, tmp_path_factory):
     pytest.importorskip("jupyterlab_myst", reason="jupyterlab-myst is not installed")
     folder = tmp_path_factory.mktemp("lab")
     (folder / "notebooks").mkdir()
-    for name in ("book", "results", "notebooks/own_code"):
+    for name in ("book", "results", "studies"):
         (folder / name).symlink_to(ROOT / name)
     for name, setting in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -183,7 +183,7 @@ WIDGETS = {
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_widget_answers_its_sliders(browser, lab, name):
     call, sliders = WIDGETS[name]
-    notebook_of(lab, name, f"from own_code import widgets\n{call}")
+    notebook_of(lab, name, f"from book.explorers import widgets\n{call}")
     with after_running_all(browser, lab, name, [], 120) as page:
         picture = page.locator(".jupyter-widgets img, img.jupyter-widgets").first
         picture.wait_for(timeout=60_000)
@@ -203,18 +203,18 @@ def test_a_widget_answers_its_sliders(browser, lab, name):
 
 
 EXPLORERS = {
-    "page": "explorers.training_page()",
-    "attacker_page": "explorers.attacker_page()",
-    "runs_page": "explorers.runs_page()",
-    "game": "audit_game.page()",
-    "drift": "explorers.drifting_scores(audits.load('../results/paper/quickstart/S2.db'), delta=1e-5)",
-    "which": "explorers.which_audit_page()",
+    "page": "pages.training_page()",
+    "attacker_page": "pages.attacker_page()",
+    "runs_page": "pages.runs_page()",
+    "game": "game.page()",
+    "drift": "pages.drifting_scores(audits.load('../results/paper/quickstart/S2.db'), delta=1e-5)",
+    "which": "pages.which_audit_page()",
 }
 
 
 @pytest.mark.book
 def test_the_explorers_answer_as_output_of_a_cell(browser, lab):
-    imports = "from dpsub import audits\nfrom own_code import audit_game, explorers"
+    imports = "from dpsub import audits\nfrom book.explorers import game, pages"
     notebook_of(lab, "explorers", imports, *EXPLORERS.values())
     with after_running_all(browser, lab, "explorers", [], 240) as page:
         roots = page.locator(".dpsub-explorer")

@@ -6,14 +6,16 @@ import numpy as np
 import papermill
 import presets
 import pytest
-from own_code import page_drawings
 from scipy.stats import binom, norm
 
+from book.explorers import page_drawings
 from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.filterwarnings("default")
 GLUE = "application/papermill.record/"
+SLOW = pytest.mark.slow  # the book executes most of them too
 LONGEST_CELL = 300  # seconds: a kernel whose answer was lost is waited for no longer
 
 
@@ -44,8 +46,7 @@ def as_number(text):
         return None
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path):
     glued = execute("foundations", tmp_path, epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3)
     found = {key.removeprefix("foundations_"): value for key, value in glued.items()}
@@ -66,7 +67,6 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
 
 
 @pytest.mark.book
-@pytest.mark.filterwarnings("default")
 def test_quickstart_finds_more_than_add_remove_and_less_than_substitute(tmp_path):
     glued = execute(
         "quickstart",
@@ -86,8 +86,7 @@ def test_quickstart_finds_more_than_add_remove_and_less_than_substitute(tmp_path
     assert glued["audited"] < glued["ceiling"]
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     glued = execute("fig2_worst_case", tmp_path, runs=10_000, repeats=2)
     assert glued["fig2_points"] == glued["fig2_beyond"] == 15
@@ -96,8 +95,7 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
     assert glued["fig2_group_worst"] == pytest.approx(1.323, abs=2e-3)
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp_path):
     glued = execute("estimators", tmp_path, runs=500, audits=60)
     assert glued["validity_live_ranks"] <= binom.ppf(0.999, 60, 0.05)
@@ -109,8 +107,7 @@ def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp
     assert glued["validity_ranks_50000"] > 0.97
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
     glued = execute("tight_estimators", tmp_path, repeats=10, audits=5, seed=2)
     assert glued["tight_response"] < 1e-4
@@ -130,8 +127,7 @@ def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
     assert glued["tight_lines_least"] == pytest.approx(1e-5)  # of the last line, at a false-positive rate of 0
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_steps_are_observations_that_bets_may_use(tmp_path):
     glued = execute("every_step", tmp_path, audits=8, observations=600, steps=1_500, seed=2)
     assert glued["step_live_ranks"] <= binom.ppf(0.999, 8, 0.05)
@@ -150,8 +146,7 @@ def test_steps_are_observations_that_bets_may_use(tmp_path):
     assert 0 < glued["step_add_remove"] < glued["step_add_remove_right"]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_noise(tmp_path):
     glued = execute(
         "final_model_only", tmp_path, runs=64, trainings=4, settings=["digits/linear"], n_train=100,
@@ -172,8 +167,7 @@ def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_nois
     assert found["free_least"] < found["free_most"] < found["free_ceiling"] == pytest.approx(44.06, abs=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_path):
     glued = execute(
         "learned_distinguishers", tmp_path, runs=500, learning_runs=32, held_out=1200, twins=16, watched=4,
@@ -194,8 +188,7 @@ def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_pa
     assert found["ceiling_at_2C"] == pytest.approx(1, rel=1e-3)
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_an_adversarial_sample_gains_by_chance_on_the_models_it_is_crafted_on(tmp_path):
     glued = execute(
         "adversarial_samples", tmp_path, runs=640, n_train=60, hidden_units=16, steps=10, learning_rate=3.0,
@@ -219,8 +212,7 @@ def test_an_adversarial_sample_gains_by_chance_on_the_models_it_is_crafted_on(tm
     assert found["substitute_canary_half_and_half"] > 0
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tmp_path):
     glued = execute("figA5_adjacency_ratio", tmp_path, points=4, most_epsilon=20.0)
     assert glued["figA5_points"] == 16
@@ -236,8 +228,7 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
         assert glued[f"figA5_{key}"] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_a_hospital_keeps_what_it_promises(tmp_path):
     glued = execute("opacus_training", tmp_path, epochs=2, promises=[1.0, 3.0], target_epsilon=3.0, runs=256)
     assert glued["opacus_add_remove"] < glued["opacus_substitute"] == pytest.approx(3.0, abs=0.02)
@@ -250,8 +241,7 @@ def test_a_hospital_keeps_what_it_promises(tmp_path):
     assert glued["opacus_accuracy"] > 0.8
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_sharp_edges_cut(tmp_path):
     glued = execute("sharp_edges", tmp_path, audits=40, steps=3)
     assert glued["edges_poisson"] == pytest.approx(4.59, abs=0.01)
@@ -265,8 +255,7 @@ def test_sharp_edges_cut(tmp_path):
     assert (glued["edges_same"], glued["edges_other"]) == (1, 0)
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
     glued = execute(
         "bank_training", tmp_path, runs=256, n_train=60, hidden_units=8, steps=30, opacus_steps=5, device="cpu"
@@ -284,9 +273,8 @@ def test_banks_take_opacus_steps_and_the_last_model_hides_little(tmp_path):
 SCENARIOS = ["S2_crafted_gradient", "S3_crafted_input", "S4_mislabeled", "S5_natural"]
 
 
-@pytest.mark.slow  # the book executes them too
+@SLOW
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.filterwarnings("default")
 def test_every_adversary_finds_something_and_less_than_substitute(tmp_path, name):
     glued = execute(name, tmp_path, runs=600, seed=1, device="cpu")
     assert glued["substitute"] == pytest.approx(10.0, abs=1e-6)
@@ -294,8 +282,7 @@ def test_every_adversary_finds_something_and_less_than_substitute(tmp_path, name
     assert 0 < glued["seconds"] < 60
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_an_attribute_is_told_with_less_than_a_gradient_and_a_few_of_them_at_once(tmp_path):
     glued = execute(
         "s6_attribute", tmp_path, runs=512, n_train=100, steps=30, attributes=["worst concavity"], device="cpu"
@@ -306,8 +293,7 @@ def test_an_attribute_is_told_with_less_than_a_gradient_and_a_few_of_them_at_onc
     assert glued["attribute_add_remove"] < 4
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
     glued = execute("own_model", tmp_path, runs=400, n_train=20, steps=8, seed=1, device="cpu")
     assert glued["own_model_low"] < glued["own_model_high"] < 1.3 * glued["own_model_substitute"]
@@ -319,8 +305,7 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
     assert glued["own_model_head"] == pytest.approx(330 / 446)
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_a_right_step_passes_and_three_mistakes_are_found(tmp_path):
     glued = execute("audit_a_library", tmp_path, steps=800, seed=1)
     claimed = glued["library_claimed"]
@@ -330,8 +315,7 @@ def test_a_right_step_passes_and_three_mistakes_are_found(tmp_path):
     assert glued["library_refuted"] < glued["library_uses"] / 2
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
     glued = execute("own_training", tmp_path, runs=6000, opacus_runs=30, epochs=2, seed=1)
     stated, share = glued["own_training_stated"], glued["own_training_share"]
@@ -347,8 +331,7 @@ def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
     assert glued["own_training_failed_prime"] == 0
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_noise_on_labels_beats_dp_sgd_at_a_moderate_epsilon_and_loses_at_a_small_one(tmp_path):
     glued = execute("label_privacy", tmp_path, runs=3000, trained_runs=300, seed=1)
     found = {key.removeprefix("label_privacy_"): value for key, value in glued.items()}
@@ -368,8 +351,7 @@ def test_noise_on_labels_beats_dp_sgd_at_a_moderate_epsilon_and_loses_at_a_small
     assert found["dpsgd_fewer"] < found["alibi_fewer"]
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     options = {"epsilons": [8.0], "adjacencies": ["add_remove"], "steps": 1_000, "device": "cpu"}
     glued = execute("steps_table1", tmp_path, **options)
@@ -381,8 +363,7 @@ def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     assert glued["steps_dp_most"] < 0.75
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])
     for scenario in ("S2", "S3", "S4", "S5"):
@@ -390,7 +371,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
     assert glued["most"] == 15_000
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -403,14 +384,13 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
         ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
     ],
 )
-@pytest.mark.filterwarnings("default")
 def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name, parameters):
     often = {} if "observations" in parameters else {"observe_every": 10}
     glued = execute(name, tmp_path, runs=64, n_train=60, steps=40, device="cpu", **often, **parameters)
     assert glued["runs"] == 64
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -429,21 +409,18 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
         ),
     ],
 )
-@pytest.mark.filterwarnings("default")
 def test_lists_of_one_are_enough(tmp_path, name, parameters):
     assert execute(name, tmp_path, **parameters)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_audits_show_less_than_the_risk_and_risks_need_less_noise(tmp_path):
     glued = execute("risk", tmp_path, runs=500)
     assert 0.5 <= glued["risk_by_label"] <= glued["risk_in_worst"] <= glued["risk_above"]
     assert 0.2 < glued["risk_saved_least"] < glued["risk_saved_most"] < 0.9
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_costs_are_those_of_what_was_measured(tmp_path):
     glued = execute("what_it_costs", tmp_path, n_train=400, runs=16, steps=1, device="cpu")
     assert glued["a_record"] == 384_000
@@ -452,8 +429,7 @@ def test_costs_are_those_of_what_was_measured(tmp_path):
     assert glued["models"] > 1_000_000
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
     one = {"max_grad_norms": [1.0], "lengths": [20], "learning_rates": [0.01], "runs": 8, "crafting_steps": 100}
     glued = execute("what_weakens", tmp_path, **one, tested_repeats=40, seed=2, device="cpu")
@@ -461,8 +437,7 @@ def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
         assert abs(glued[f"small_cost_{canary}"]) < 1 + 3 * glued[f"small_error_{canary}"]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_records(tmp_path):
     glued = execute(
         "steps_canaries",
@@ -490,15 +465,13 @@ def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_reco
 
 
 @pytest.mark.slow  # a process to kill and a cluster; the book executes it too, and it asserts that numbers stay
-@pytest.mark.filterwarnings("default")
 def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
     glued = execute("rerunning", tmp_path, runs=700, n_train=50, steps=40, workers=1, device="cpu")
     assert 0 < glued["rerun_before"] <= glued["rerun_models"] == 700
     assert glued["rerun_reading"] < 1
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_accused(tmp_path):
     glued = execute("find_the_bug", tmp_path, zoo_steps=400, bound_steps=1000)
     assert 0 < glued["bug_refuted_at"] <= glued["bug_epoch"] == 320
@@ -508,8 +481,7 @@ def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_a
     assert glued["bug_average_bound"] > 5
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     glued = execute("one_run", tmp_path, seed=1, ideals=5)
     found = {key.removeprefix("one_run_"): value for key, value in glued.items() if key.startswith("one_run_")}
@@ -529,8 +501,7 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     assert found["live_one_pair"] < 8 * 1.2
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tmp_path):
     glued = execute("finished_model", tmp_path, seed=1)
     found = {key.removeprefix("finished_model_"): value for key, value in glued.items() if "finished_model_" in key}
@@ -543,8 +514,7 @@ def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tm
     assert found["private"] < found["stated"]
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_path):
     glued = execute("one_run_pairs", tmp_path, seed=1, ideals=10)
     found = {key.removeprefix("one_run_pairs_"): value for key, value in glued.items() if "one_run_pairs_" in key}
@@ -563,8 +533,7 @@ def test_presets_change_parameters_that_notebooks_have(preset):
     assert presets.sections(ROOT / "notebooks", preset)
 
 
-@pytest.mark.slow  # the book executes it too
-@pytest.mark.filterwarnings("default")
+@SLOW
 def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(tmp_path):
     glued = execute("final_models", tmp_path, seed=1, device="cpu")
     found = {key.removeprefix("final_samples_"): value for key, value in glued.items() if "final_samples_" in key}

@@ -5,7 +5,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.stats import binom, binomtest, ks_2samp, kstest, norm
 
 from dpsub import accounting
-from dpsub.accounting.worst_case_law import log_likelihood_ratio
+from dpsub.accounting.worst_case_law import IndependentBatches
 from dpsub.estimators import bound, epsilon_lower_bound
 from dpsub.worst_case import audit_worst_case
 
@@ -25,7 +25,7 @@ def test_sums_have_the_law_of_equation_3(adjacency):
     data = audit_worst_case(**mechanism, runs=20_000, adjacency=adjacency)
     k = np.arange(41)
     x = np.linspace(-150, 150, 4_001)
-    scores = log_likelihood_ratio(x, **mechanism, adjacency=adjacency)
+    scores = IndependentBatches(*mechanism.values(), mirrored=adjacency == "substitute").ratios_of_sums(x)
     for bit, sign in ((0, 1), (1, -1 if adjacency == "substitute" else 0)):
         # The score is increasing in the sum, so the sums can be read back from it.
         sums = np.interp(data.score.values[data.bit.values == bit, 0], scores, x)
@@ -41,11 +41,6 @@ def test_same_seed_same_numbers_and_more_runs_only_add():
     np.testing.assert_allclose(few.score, many.score[:9_000], rtol=1e-6)
     assert few.identical(audit_worst_case(**setting, runs=9_000, seed=3))
     assert not np.array_equal(few.bit, audit_worst_case(**setting, runs=9_000, seed=4).bit)
-
-
-def test_blocks_of_runs_have_randomness_of_their_own():
-    data = audit_worst_case(**SIXTEENTH, runs=24_576, adjacency="substitute")
-    assert len(np.unique(data.score)) > 24_000
 
 
 def test_dataset_says_what_made_it():
@@ -87,27 +82,6 @@ def test_figure_2(claim, q):
                 audited.append(bound.epsilon)
             assert min(audited) > add_remove
             assert np.mean(audited) == pytest.approx(substitute, rel=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"noise_multiplier": 0.0}, "noise_multiplier must be > 0, got 0.0"),
-        ({"noise_multiplier": 1e-160}, "noise_multiplier must be >= 1e-15 and <= 1e.15, got 1e-160"),
-        ({"noise_multiplier": 1e160}, "noise_multiplier must be >= 1e-15 and <= 1e.15, got 1e.160"),
-        ({"steps": 10**9}, "steps must be .* <= 10000000, got 1000000000"),
-        ({"sample_rate": 2}, "sample_rate must be > 0 and <= 1, got 2"),
-        ({"steps": 0}, "steps must be >= 1, got 0"),
-        ({"runs": 0}, "runs must be >= 1, got 0"),
-        ({"runs": 1.5}, "runs must be a whole number >= 1, got 1.5"),
-        ({"runs": 10**15}, "runs must be >= 1 and <= 1000000000, got 1000000000000000"),
-        ({"adjacency": "swap"}, "adjacency must be one of"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        audit_worst_case(**{**SIXTEENTH, "runs": 10, "adjacency": "substitute", **change})
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -227,13 +201,13 @@ def test_shuffled_epochs_show_less_than_the_safe_bound_and_more_than_poisson():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sampling": "shuffle"}, "sampling must be one of 'poisson', 'epochs', 'without_replacement', got 'shuffle'"),
+        ({"sampling": "shuffle"}, "sampling must be one of 'poisson', 'without_replacement', 'epochs', got 'shuffle'"),
         ({"sampling": "epochs", "sample_rate": 0.3}, "sample_rate must be 1 / .steps an epoch."),
         ({"sampling": "epochs", "steps": 30}, "steps must be whole epochs of 20 steps with sampling='epochs', got 30"),
         ({"sampling": "without_replacement", "adjacency": "zero_out"}, "adjacency must be 'substitute' with sampling="),
-        ({"every_step": 1}, "every_step must be True or False, got 1"),
+        ({"runs": 1.5}, "runs must be a whole number >= 1, got 1.5"),
     ],
 )
-def test_samplings_that_have_no_worst_case_are_refused(change, message):
+def test_what_has_no_worst_case_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         audit_worst_case(**{**SMALL, "runs": 10, "adjacency": "substitute", **change})

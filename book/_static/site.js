@@ -37,17 +37,7 @@
     }
   };
 
-  const unfold = () => { // what an address leads to may be folded
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const part = target?.closest("details.dpsub-in-full") ?? target?.parentElement.querySelector(":scope > dd > .dpsub-in-full");
-    if (!part) return;
-    part.open = true;
-    target.scrollIntoView();
-  };
-  addEventListener("hashchange", unfold);
-
   addEventListener("load", () => {
-    unfold();
     name();
     focusable();
     document.fonts.ready.then(focusable);

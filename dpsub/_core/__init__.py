@@ -1,7 +1,6 @@
-"""The base of every room: argument checks, streams of randomness, the dataset of scores, DP-SGD, pairs of worlds."""
+"""The base of every room: argument checks, streams of randomness, the dataset of scores, pairs of worlds."""
 
 from dpsub._core.canary_pair import CanaryPair, Record
-from dpsub._core.dpsgd import DPSGD
 from dpsub._core.pairs import Pairs
 
-__all__ = ["DPSGD", "CanaryPair", "Pairs", "Record"]
+__all__ = ["CanaryPair", "Pairs", "Record"]

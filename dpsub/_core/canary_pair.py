@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only, read_only_mapping
+from dpsub._core.frozen import Frozen, read_only
 
 RESERVED = ("fingerprint", "crafted")  # details that audits store themselves
 
@@ -24,32 +24,20 @@ class Record(NamedTuple):
     y: int
 
 
-def _details(name: str, value: object) -> Mapping[str, float | int | str]:
-    details = read_only_mapping(name, value)
-    for key, one in details.items():
-        if not isinstance(key, str) or key in RESERVED or not isinstance(one, str | int | float | np.generic):
-            raise ValueError(
-                f"details must be numbers or texts, with names other than {' and '.join(RESERVED)}, got {key!r}: "
-                f"{one!r}"
-            )
-    return details
+def _details(name: str, values: Mapping[str, object]) -> dict[str, object]:
+    for key, value in values.items():
+        if key in RESERVED or not isinstance(value, str | int | float | np.generic):
+            expected = f"numbers or texts, with names other than {' and '.join(RESERVED)}"
+            raise ValueError(f"{name} must be {expected}, got {key!r}: {value!r}")
+    return dict(values)
 
 
-def _world(name: str, value: object) -> NDArray[np.float32] | Record:
+def _world(name: str, value: Any) -> NDArray[np.float32] | Record:
     """A copy, so that later changes to the caller's array do not change the canary."""
     if isinstance(value, tuple) and len(value) == 2:
         x = read_only(checks.array(f"{name}'s features", value[0], kind=np.float32))
         return Record(x, checks.whole(f"{name}'s label", value[1], at_least=0))
-    try:
-        return read_only(checks.array(name, value, shape=("parameters",), kind=np.float32))
-    except ValueError as error:
-        raise ValueError(f"{error}; a record is a tuple (x, y)") from None
-
-
-def kind_of(world: Any) -> tuple[bool, tuple[int, ...]]:
-    """Whether it is a record, and its shape."""
-    is_record = isinstance(world, Record)
-    return is_record, np.shape(world.x if is_record else world)
+    return read_only(checks.array(f"{name}, if it is no record (x, y),", value, shape=("parameters",), kind=np.float32))
 
 
 class Worlds(Frozen):
@@ -69,7 +57,6 @@ class Worlds(Frozen):
         "scenario": checks.text,
         "task": lambda name, value: None if value is None else checks.text(name, value),
         "details": _details,
-        "trace": read_only_mapping,
     }
 
     slots: Any
@@ -81,6 +68,22 @@ class Worlds(Frozen):
     details: Mapping[str, float | int | str]
     task: str | None
     trace: Mapping[str, NDArray[Any]]
+
+    def check_worlds(self) -> None:
+        """Check that the worlds of each pair differ, and that no gradient is 0, as an empty slot is."""
+        m = len(self.slots)
+        if self.records is not None:
+            x, y = self.records
+            same = (x[:m] == x[-m:]).reshape(m, -1).all(axis=1) & (y[:m] == y[-m:])
+        else:
+            gradients = self.vectors[0]
+            if not (there := gradients.any(axis=2)).all():
+                world, pair = np.argwhere(~there)[0]
+                raise ValueError(f"{('z', 'z_prime')[world]} must not be 0, as an empty slot is, got 0 in pair {pair}")
+            same = (gradients[0] == gradients[-1]).all(axis=1)
+        if self.adjacency == "substitute" and same.any():
+            where = f"got equal ones in pair {same.argmax()}"
+            raise ValueError(f"z_prime must differ from z: no audit can tell equal worlds apart, {where}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,22 +135,19 @@ class CanaryPair(Worlds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        z, z_prime, given = self.z, self.z_prime, self.z_prime
-        if z_prime is None and not isinstance(z, Record):
-            z_prime = read_only(np.zeros_like(z))
-            object.__setattr__(self, "z_prime", z_prime)
-        if z_prime is not None and kind_of(z) != kind_of(z_prime):
-            raise ValueError("z and z_prime must both be gradients or both be records, of one shape")
+        given, is_record = self.z_prime, isinstance(self.z, Record)
+        if given is None and not is_record:
+            object.__setattr__(self, "z_prime", read_only(np.zeros_like(self.z)))
+        z_prime = self.z_prime
+        if z_prime is not None and is_record != isinstance(z_prime, Record):
+            raise ValueError("z and z_prime must both be gradients or both be records")
         empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
         if empty != (self.adjacency != "substitute"):
             raise ValueError(
                 f"z_prime must be empty (None or a gradient of 0) if and only if adjacency is 'add_remove' or "
                 f"'zero_out', got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
-        if not isinstance(z, Record) and not z.any():
-            raise ValueError("z must not be 0: give the other gradient as z, and z_prime=None")
-        if _same(z, z_prime):
-            raise ValueError("z_prime must differ from z: no audit can tell equal worlds apart")
+        self.check_worlds()
 
     def __repr__(self) -> str:
         z, other = self.z, self.z_prime
@@ -203,7 +203,6 @@ class CanaryPair(Worlds):
 
         The slot keeps its Poisson coin and its place in q·n, so nothing else distinguishes the worlds.
         """
-        checks.choice("adjacency", adjacency, ("add_remove", "zero_out"))
         return replace(self, z_prime=None, adjacency=adjacency)
 
     def exchanged(self) -> CanaryPair:
@@ -220,9 +219,3 @@ class CanaryPair(Worlds):
             raise ValueError(f"adjacency must be 'substitute' for worlds to be exchanged, got {self.adjacency!r}")
         assert self.z_prime is not None
         return replace(self, z=self.z_prime, z_prime=self.z)
-
-
-def _same(z: Any, z_prime: Any) -> bool:
-    if isinstance(z, Record):
-        return z_prime is not None and np.array_equal(z.x, z_prime.x) and z.y == z_prime.y
-    return np.array_equal(z, z_prime)

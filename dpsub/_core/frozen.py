@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 from zlib import crc32
 
@@ -26,12 +25,16 @@ class Frozen:
     CHECKS: ClassVar[Mapping[str, checks.Check]] = {}
 
     def __post_init__(self) -> None:
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        checks.check_fields(self, *names, **self.CHECKS)
+        for field in fields(self):  # type: ignore[arg-type]
+            if check := self.CHECKS.get(field.name) or checks.ARGUMENTS.get(field.name):
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
+
+    def freeze(self, name: str, **about: Any) -> None:
+        """Check the array that a field holds, as `checks.array` does, and keep it as a read-only one."""
+        object.__setattr__(self, name, read_only(checks.array(name, getattr(self, name), **about)))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        return type(self), tuple(dict(one) if isinstance(one, MappingProxyType) else one for one in values)
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
 
 def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -42,18 +45,9 @@ def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
     return array
 
 
-def told(values: Any) -> str:
-    """A number as it is, an array by its shape and a checksum, for the `repr` of what holds it."""
+def digest(values: Any) -> str:
+    """A number as it is; of an array its shape and a checksum: for the `repr` of what holds it."""
     array = np.asarray(values, dtype=np.float32)
     if array.ndim == 0:
         return repr(float(array))
     return f"({'×'.join(map(str, array.shape))}: {crc32(array.astype('<f4').tobytes()):08x})"
-
-
-def read_only_mapping(name: str, values: object) -> Mapping[str, Any]:
-    """A read-only copy, with read-only arrays. A check of a field."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{name} must be a mapping from names to values, got {values!r}")
-    return MappingProxyType(
-        {name: read_only(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    )

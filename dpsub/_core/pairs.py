@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub._core.canary_pair import CanaryPair, Record, Worlds, kind_of
-from dpsub._core.frozen import read_only
+from dpsub._core.canary_pair import CanaryPair, Record, Worlds
 
 NO_PAIRS = "pairs must be one dpsub.CanaryPair or more, or a dpsub.Pairs"
-
-
-def _array(name: str, value: object, **about: Any) -> NDArray[Any] | None:
-    return None if value is None else read_only(checks.array(name, value, **about))
-
-
-_FEATURES = partial(_array, shape=("pairs", "features", ...), kind=np.float32)
-_WHOLE = partial(_array, shape=("pairs",), kind=np.int64, at_least=0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,13 +45,6 @@ class Pairs(Worlds):
     (3, 9, 1, 2)
     """
 
-    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
-        **Worlds.CHECKS,
-        **dict.fromkeys(("z", "z_prime"), _FEATURES),
-        **dict.fromkeys(("slots", "y", "y_prime", "support"), _WHOLE),
-        "parameters": lambda name, value: None if value is None else checks.whole(name, value),
-    }
-
     slots: NDArray[np.int64]
     z: NDArray[np.float32]
     z_prime: NDArray[np.float32]
@@ -76,49 +59,23 @@ class Pairs(Worlds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        m, slots = len(self.slots), list(self.slots)
-        if not m:
-            raise ValueError("slots must be one index or more, got none")
-        if len({*slots}) < m:
-            twice = max(slots, key=slots.count)
-            raise ValueError(f"slots must differ, one for each pair, got {twice} {slots.count(twice)} times")
-        if not len(self.z) == len(self.z_prime) == m or self.z.shape != self.z_prime.shape:
-            raise ValueError(
-                f"z and z_prime must be of one shape, ({m}, ...), with one row for each slot, got {self.z.shape} and "
-                f"{self.z_prime.shape}"
-            )
-        given = [one is not None for one in (self.y, self.y_prime, self.support, self.parameters)]
+        given = [value is not None for value in (self.y, self.y_prime, self.support, self.parameters)]
         if given not in ([True, True, False, False], [False, False, True, True]):
             raise ValueError("y and y_prime must be given for records, or support and parameters for gradients")
-        equal = (self.z == self.z_prime).reshape(m, -1).all(axis=1)
-        if self.y is not None and self.y_prime is not None:
-            if not len(self.y) == len(self.y_prime) == m:
-                raise ValueError(
-                    f"y and y_prime must be one label for each of {m} pairs, got {len(self.y)} and {len(self.y_prime)}"
-                )
-            equal &= self.y == self.y_prime
+        self.freeze("slots", shape=("pairs",), kind=np.int64, at_least=0)
+        m = len(self.slots)
+        if not m or len(np.unique(self.slots)) < m:
+            raise ValueError(f"slots must be one index or more, all different, got {self.slots}")
+        self.freeze("z", shape=(m, "features", ...), kind=np.float32)
+        self.freeze("z_prime", shape=self.z.shape, kind=np.float32)
+        if self.y is not None:
+            for labels in ("y", "y_prime"):
+                self.freeze(labels, shape=(m,), kind=np.int64, at_least=0)
         else:
-            self._check_support(self.support, self.parameters)
-        if equal.any():
-            raise ValueError(
-                "z_prime must differ from z in each pair: no audit can tell equal worlds apart, got equal ones in "
-                f"pair {int(equal.argmax())}"
-            )
-
-    def _check_support(self, support: Any, parameters: Any) -> None:
-        different = np.unique(support)
-        if self.z.shape[1:] != support.shape or len(different) < len(support):
-            raise ValueError(
-                f"support must be the {self.z[0].size} different parameters that z and z_prime belong to, got "
-                f"{len(support)}, {len(different)} of them different"
-            )
-        if different[-1] >= parameters:
-            raise ValueError(f"support must be below parameters = {parameters}, got {different[-1]}")
-        for name, world in (("z", self.z), ("z_prime", self.z_prime)):
-            if not (there := world.any(axis=1)).all():
-                raise ValueError(
-                    f"{name} must not be 0 in a pair of gradients, as an empty slot is, got 0 in pair {there.argmin()}"
-                )
+            self.freeze("support", shape=self.z.shape[1:], kind=np.int64, at_least=0, below=self.parameters)
+            if len(np.unique(self.support)) < self.z.shape[1]:  # type: ignore[arg-type]
+                raise ValueError(f"support must be different parameters, got {self.support}")
+        self.check_worlds()
 
     @classmethod
     def of(cls, pairs: Pairs | Sequence[CanaryPair]) -> Pairs:
@@ -133,39 +90,25 @@ class Pairs(Worlds):
         """
         if isinstance(pairs, Pairs):
             return pairs
-        several = checks.several(NO_PAIRS, pairs)
-        for pair in several:
-            if not isinstance(pair, CanaryPair):
-                raise ValueError(f"{NO_PAIRS}, got a {type(pair).__name__} among them")
-        if not several:
-            raise ValueError(f"{NO_PAIRS}, got none")
-        for name, why in (("scenario", ""), ("task", ": craft them for one"), ("adjacency", "")):
-            if len(found := {getattr(pair, name) for pair in several}) > 1:
-                listed = " and ".join(sorted(map(repr, found))[:2])
-                raise ValueError(f"pairs must be of one {name}, got {listed}{why}")
-        first = several[0]
+        singles = checks.several(NO_PAIRS, pairs)
+        if not singles or not all(isinstance(pair, CanaryPair) for pair in singles):
+            raise ValueError(f"{NO_PAIRS}, got {pairs!r}")
+        for name in ("scenario", "task", "adjacency", "parameters"):
+            if len(values := {getattr(pair, name) for pair in singles}) > 1:
+                raise ValueError(f"pairs must be of one {name}, got {' and '.join(sorted(map(repr, values))[:2])}")
+        first, slots = singles[0], np.array([pair.slot for pair in singles])
         if first.adjacency != "substitute":
             raise ValueError(
                 f"pairs must be under 'substitute', where a coin exchanges one record, got {first.adjacency!r}"
             )
-        if len({kind_of(pair.z) for pair in several}) > 1:
-            raise ValueError(
-                "pairs must be all records of one shape, or all gradients of one length, got several kinds"
-            )
-        fields: dict[str, Any] = {"scenario": first.scenario, "task": first.task}
+        about: dict[str, Any] = {"scenario": first.scenario, "task": first.task}
         if first.records is not None:
-            x, y = zip(*(pair.records for pair in several if pair.records), strict=True)
-            z, z_prime = np.stack(x, axis=1)
-            fields |= dict(zip(("y", "y_prime"), np.stack(y, axis=1), strict=True))
-        else:
-            dense = np.stack([[pair.z, pair.z_prime] for pair in several], axis=1)
-            support = np.flatnonzero(dense.any(axis=(0, 1)))
-            z, z_prime = dense[..., support]
-            fields |= {"support": support, "parameters": dense.shape[2]}
-        try:
-            return cls(np.array([pair.slot for pair in several]), z, z_prime, **fields)
-        except ValueError as error:
-            raise ValueError(f"pairs: {error}") from None
+            x, y = zip(*(pair.records for pair in singles), strict=True)
+            return cls(slots, *np.stack(x, axis=1), *np.stack(y, axis=1), **about)
+        dense = np.stack([[pair.z, pair.z_prime] for pair in singles], axis=1)
+        support = np.flatnonzero(dense.any(axis=(0, 1)))
+        z, z_prime = dense[..., support]
+        return cls(slots, z, z_prime, support=support, parameters=dense.shape[2], **about)
 
     def __repr__(self) -> str:
         what = f"records {self.z.shape[1:]}" if self.of_records else f"gradients ({self.parameters},)"
@@ -176,7 +119,6 @@ class Pairs(Worlds):
 
     def __getitem__(self, i: int) -> CanaryPair:
         """One of the pairs."""
-        i = checks.whole("i", i, at_least=-len(self), at_most=len(self) - 1)
         z: Any = self.z[i]
         z_prime: Any = self.z_prime[i]
         if self.y is not None and self.y_prime is not None:

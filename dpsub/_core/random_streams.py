@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-_PURPOSES = {
+PURPOSES = {
     "data": 0, "crafter": 1, "audit": 2, "worst_case": 3, "repeat": 6, "plan": 7,
     "training": 8, "steps": 9, "learning": 10, "distillation": 11, "one_run": 12, "proxy": 13,
 }  # fmt: skip
 
 
-def stream(
-    seed: int,
-    purpose: Literal["data", "crafter", "audit", "worst_case", "plan", "training", "steps", "one_run", "proxy"],
-    block: int = 0,
-) -> np.random.Generator:
+def stream(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
     """The generator of one block of one purpose.
 
     The same seed may serve the data, the crafter and the audit, and what an adversary draws must say nothing about the
     coins that it has to guess. The purpose is in the spawn key because the entropy does not separate streams:
     `SeedSequence((seed, 0))` is the same as `SeedSequence(seed)`.
     """
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], block)))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(PURPOSES[purpose], block)))
 
 
-def torch_seed(
-    seed: int,
-    purpose: Literal["data", "crafter", "audit", "training", "steps", "learning", "distillation", "one_run"],
-    block: int = 0,
-) -> int:
+def torch_seed(seed: int, purpose: str, block: int = 0) -> int:
     """A seed for torch: 32 bits, since its CPU generator reads no more.
 
     No two blocks of one seed and purpose share a seed, because an odd multiplier permutes the whole numbers modulo
     2³². Random 32-bit seeds would soon repeat.
     """
-    first = np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose],)).generate_state(1)[0]
+    first = np.random.SeedSequence(seed, spawn_key=(PURPOSES[purpose],)).generate_state(1)[0]
     return (int(first) + block * 0x9E3779B1) % 2**32
 
 
@@ -46,5 +36,5 @@ def repeat_seeds(seed: int, repeats: int) -> list[int]:
     >>> repeat_seeds(0, 2)[0]
     0
     """
-    spawned = [np.random.SeedSequence(seed, spawn_key=(_PURPOSES["repeat"], i)) for i in range(1, repeats)]
+    spawned = [np.random.SeedSequence(seed, spawn_key=(PURPOSES["repeat"], i)) for i in range(1, repeats)]
     return [seed, *(int(child.generate_state(1, np.uint64)[0]) >> 11 for child in spawned)]

@@ -113,6 +113,8 @@ class Composition:
             losses, tail, tail_under_q, log_error = self._tails(tilt, precision)
         except TooWide:
             return math.inf if rounding > 0 else 0.0, math.inf
+        # At each multiple ℓ of the mesh: δ(ℓ) = P(loss = ∞) + P(loss > ℓ) - e^ℓ Q(loss > ℓ), and its error. Above the
+        # largest loss δ is P(loss = ∞) exactly. ε lies between the last multiple with δ(ℓ) > delta and the next.
         log_errors = log_error - tilt * losses
         error = rounding * np.exp(np.minimum(log_errors, 0.0)) * (losses < (self.highest - 0.5) * self.mesh)
         excess = self.infinite + (tail - tail_under_q) * (1 + rounding * self.relative) + error - delta
@@ -125,7 +127,8 @@ class Composition:
         k = int(above[-1])
         if tail_under_q[k] <= 0:
             return (math.inf, math.inf) if rounding > 0 else (max(float(losses[k]), 0.0), math.inf)
-        # Between multiples of the mesh δ(ε) is linear in e^ε, and its error decreases towards k + 1.
+        # From ℓ = losses[k] to the next multiple no mass is passed: δ(ε) = δ(ℓ) - (e^(ε-ℓ) - 1) · e^ℓ Q(loss > ℓ), and
+        # the error decreases. It is delta where e^(ε-ℓ) = 1 + excess / (e^ℓ Q(loss > ℓ)).
         with np.errstate(over="ignore"):
             within_cell = min(math.log1p(excess[k] / tail_under_q[k]), self.mesh)
         answer = max(float(losses[k]) + within_cell, 0.0)
@@ -136,6 +139,8 @@ class Composition:
         from scipy.signal import lfilter  # imports scipy.stats, which takes as long as all other imports
 
         losses, mass, log_error = self._at_tilt(tilt, precision)
+        # Q's mass at ℓ is e^-ℓ times P's, so r(ℓ) = e^ℓ Q(loss > ℓ) = Σ_{k > ℓ} e^(ℓ - k) mass(k) follows from the
+        # multiple above: r(ℓ) = e^-mesh · (r(ℓ + mesh) + mass(ℓ + mesh)). Forming e^ℓ would overflow.
         tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
         decay = math.exp(-self.mesh)
         tail_under_q = lfilter([0.0, decay], [1.0, -decay], mass[::-1])[::-1]
@@ -158,11 +163,14 @@ class Composition:
         steepest = math.log(5 / self.mesh)  # with more than e^5 a cell, only the last cell would count
         if steepest <= LEAST_TILT:
             return math.exp(LEAST_TILT)
-        found = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
-        return math.exp(math.floor(TILTS * found.x) / TILTS)
+        best = minimize_scalar(lambda u: log_bound(math.exp(u)), bounds=(LEAST_TILT, steepest), method="bounded")
+        return math.exp(math.floor(TILTS * best.x) / TILTS)
 
     def _compose(self, tilt: float, precision: str) -> tuple[Array, Array, float]:
         """Losses, their masses, and log_error: the mass above any ε is off by at most e^(log_error - tilt · ε)."""
+        # Each step's mass m(ℓ) is tilted to m(ℓ) e^(tℓ - Λ), where Λ = log E[e^(t·loss)]. Tilting commutes with
+        # convolution: the tilted steps are composed by a Fourier transform, and the sum's mass is the result times
+        # e^(ΣΛ - tℓ). So is its error, which is thus small beside the mass around the losses that the tilt is for.
         mesh, variance, log_moment = self.mesh, 0.0, 0.0
         tilted = []
         for step, count in self.phases:
@@ -172,6 +180,7 @@ class Composition:
             variance += count * float(weights @ (step.losses - mean) ** 2)
             log_moment += count * moment
             tilted.append(weights)
+        # The window holds all but e^-OUTSIDE of the tilted mass on either side. What lies outside is folded into it.
         scale = math.sqrt(variance) + mesh
         first = max(math.floor(-self._reach(tilt, log_moment, -1, scale) / mesh), self.lowest)
         last = min(math.ceil(self._reach(tilt, log_moment, 1, scale) / mesh), self.highest)
@@ -189,9 +198,8 @@ class Composition:
             # The transforms' error is bounded in the Euclidean norm; by Cauchy–Schwarz, so is a sum's error.
             norm = math.sqrt(float(np.mean(np.abs(power) ** 2)))
             counted = min(len(composed), -1 / math.expm1(-2 * tilt * mesh))
-            error = (
-                float(np.finfo(precision).eps) * (2 * self.steps + 5 * math.log2(size) + 5) * norm * math.sqrt(counted)
-            )
+            roundings = 2 * self.steps + 5 * math.log2(size) + 5
+            error = float(np.finfo(precision).eps) * roundings * norm * math.sqrt(counted)
         losses = np.asarray((first + np.arange(len(composed))) * mesh)
         with np.errstate(divide="ignore"):
             log_mass = np.log(np.maximum(composed, 0.0)) + (log_moment - tilt * losses)
@@ -208,18 +216,16 @@ class Composition:
             extra = math.exp(u)
             return (self._rough_log_moment(tilt + sign * extra) - rough + OUTSIDE) / extra
 
-        found = minimize_scalar(bound, bounds=(math.log(1e-3), math.log(1e3 + 50 / scale)), method="bounded")
-        extra = math.exp(found.x)
+        steepest = minimize_scalar(bound, bounds=(math.log(1e-3), math.log(1e3 + 50 / scale)), method="bounded")
+        extra = math.exp(steepest.x)
         return (self._log_moment(tilt + sign * extra) - log_moment + OUTSIDE) / extra
 
 
 def _power(values: NDArray[np.complexfloating], exponent: int) -> NDArray[np.complexfloating]:
-    """Powers by repeated squaring: NumPy's are slow in extended precision, and less exact."""
+    """Powers by repeated squaring, which is faster than NumPy in extended precision, and more exact."""
     result = np.ones_like(values)
     while exponent:
         if exponent % 2:
             result *= values
-        exponent //= 2
-        if exponent:
-            values = values * values
+        values, exponent = values * values, exponent // 2
     return result

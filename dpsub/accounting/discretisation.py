@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg.blas import dtbsv
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
@@ -20,10 +21,8 @@ from dpsub.accounting.dominating_pairs import Array, Pair, StepPair
 LARGEST_LOSS = 600.0  # of one step: its exponential must be a floating-point number
 REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
 FARTHEST = 37.0  # standard deviations; tails beyond are too small for floating point
-BEYOND = 1e-6  # the share of δ that the grids of all steps together may leave out
+LEFT_OUT = 1e-6  # the share of δ that may lie beyond the grids of all steps together
 LOSS_ROUNDING = 1e-12  # the error of one step's loss from the rounding of its masses
-BLOCK = 4096  # cells that are treated together
-SWEEPS = 30  # most blocks settle in less than ten
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +70,8 @@ def _log_sum_exp(exponents: Array) -> float:
 
 
 def deviations(steps: int, delta: float) -> float:
-    """How many standard deviations of the noise a grid must reach, so that BEYOND · δ lies beyond in all steps."""
-    return min(FARTHEST, -float(ndtri(max(BEYOND * delta / steps, 1e-300))))
+    """How many standard deviations of the noise a grid must reach, so that LEFT_OUT · δ lies beyond in all steps."""
+    return min(FARTHEST, -float(ndtri(max(LEFT_OUT * delta / steps, 1e-300))))
 
 
 def loss_range(pair: StepPair, reach: float) -> Array:
@@ -148,70 +147,30 @@ def _balanced_edge(pair: Pair, end: float, edge: float, loss: float) -> float:
     return float(brentq(excess, far, edge, xtol=1e-15, rtol=1e-14))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # shares after the first cell that needs all of the next one
 def borrow(p: Array, q: Array, ratio: Array) -> tuple[Array, Array]:
     """Raise each cell with p < ratio * q to equality with the mass that this takes from the cells after it."""
-    raised = np.zeros((2, len(p)))
-    at, following, have_p, have_q = 0, 1, float(p[0]), float(q[0])
-    while following < len(p):
-        end = min(at + BLOCK, len(p) - 1)
-        at, have_p, have_q = _together(p[: end + 1], q[: end + 1], ratio, at, have_p, have_q, raised)
-        following = at + 1
-        if at < end:
-            at, following, have_p, have_q = _one_by_one(p, q, ratio, at, at + BLOCK, have_p, have_q, raised)
-    raised[:, at] = have_p, have_q
+    # A cell misses ratio q - p, and the next one, of masses p' and q', offers p' - ratio q'. Let c be the quotient of
+    # the two. Where the share s of a cell is left, it takes the part s c of the next cell and leaves 1 - s c of that.
+    # This triangular system, whose diagonal of ones dtbsv does not read, is solved up to the first cell, `end`, that
+    # needs all of the next one. It takes whole cells as long as they offer no more than it misses, and a part of one.
+    missing, offered = np.maximum(ratio * q - p, 0.0), p[1:] - ratio[:-1] * q[1:]
+    c = np.append(missing[:-1] / np.maximum(offered, 1e-300), 0.0)  # huge where nothing is offered
+    masses, raised = np.stack((p, q)), np.zeros((2, len(p)))
+    start, share = 0, 1.0
+    while start < len(p):
+        shares = dtbsv(1, np.tile(c[start:], (2, 1)), np.append(share, np.ones(len(p) - start - 1)), lower=1, diag=1)
+        part = shares * c[start:]
+        count = int(np.argmax(np.append(part[:-1] >= 1, True)))
+        end = start + count
+        raised[:, start : end + 1] = shares[: count + 1] * masses[:, start : end + 1]
+        raised[:, start:end] += part[:count] * masses[:, start + 1 : end + 1]
+        offered = p[end + 1 :] - ratio[end] * q[end + 1 :]
+        surplus = np.cumsum(np.concatenate(([-shares[count] * missing[end]], offered, [np.inf])))
+        start = end + int(np.argmax(surplus > 0))
+        raised[:, end] += masses[:, end + 1 : start].sum(axis=1)
+        if start < len(p):
+            taken = min(-surplus[start - end - 1] / offered[start - end - 1], 1.0)
+            raised[:, end] += taken * masses[:, start]
+            share = 1 - taken
     return raised[0], raised[1]
-
-
-def _together(
-    p: Array, q: Array, ratio: Array, at: int, have_p: float, have_q: float, raised: Array
-) -> tuple[int, float, float]:
-    """Treat the cells from `at` up to the first that needs all of the next one; returns that cell and what it has.
-
-    What a cell has left depends on the cell before it, so all cells are computed again until none changes.
-    """
-    left_p, left_q, target = p[at:].copy(), q[at:].copy(), ratio[at : len(p) - 1]
-    left_p[0], left_q[0] = have_p, have_q
-    next_p, next_q = p[at + 1 :], q[at + 1 :]
-    offered = next_p - target * next_q
-    for _ in range(SWEEPS):
-        with np.errstate(all="ignore"):
-            missing = target * left_q[:-1] - left_p[:-1]
-            part = np.where(missing > 0, missing / offered, 0.0)
-            new_p, new_q = (1 - part) * next_p, (1 - part) * next_q
-        unsettled = (new_p != left_p[1:]) | (new_q != left_q[1:])
-        left_p[1:], left_q[1:] = new_p, new_q
-        if not unsettled.any():
-            break
-    stops = np.flatnonzero(unsettled | ((missing > 0) & (missing >= offered)))
-    count = int(stops[0]) if len(stops) else len(part)
-    done = slice(at, at + count)
-    raised[0, done] = left_p[:count] + part[:count] * next_p[:count]
-    raised[1, done] = left_q[:count] + part[:count] * next_q[:count]
-    return at + count, float(left_p[count]), float(left_q[count])
-
-
-def _one_by_one(
-    p: Array, q: Array, ratio: Array, at: int, until: int, have_p: float, have_q: float, raised: Array
-) -> tuple[int, int, float, float]:
-    """Treat the cells from `at` to `until`; returns the next cell, the cell after it, and what the next cell has."""
-    ratios = ratio[at:until].tolist()  # Python's loop over lists takes a fifth of that over arrays
-    first, cells, masses_p, masses_q = at, [], [], []
-    following = at + 1
-    while following < len(p) and (at < until or following > at + 1):
-        block = slice(following, following + BLOCK)
-        for next_p, next_q in zip(p[block].tolist(), q[block].tolist(), strict=True):
-            target = ratios[at - first]
-            missing, offered = target * have_q - have_p, next_p - target * next_q
-            if 0 < missing >= offered:
-                have_p, have_q = have_p + next_p, have_q + next_q
-            else:
-                part = missing / offered if missing > 0 else 0.0
-                cells.append(at)
-                masses_p.append(have_p + part * next_p)
-                masses_q.append(have_q + part * next_q)
-                have_p, have_q, at = (1 - part) * next_p, (1 - part) * next_q, following
-            following += 1
-            if at >= until:
-                break
-    raised[0, cells], raised[1, cells] = masses_p, masses_q
-    return at, following, have_p, have_q

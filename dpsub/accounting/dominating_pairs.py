@@ -7,16 +7,24 @@ Everything is in units of the clipping bound: the record's gradient has norm 1, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from dpsub._core import checks
+
 Array = NDArray[np.float64]
-Mechanisms = Sequence[tuple[float, float]]  # (noise multiplier, sample rate) of each phase of a training
+LEAST_NOISE, MOST_NOISE, LEAST_RATE = 1e-4, 1e6, 1e-300  # the range that floating point covers
+NOISE = partial(checks.real, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+
+
+def distance(adjacency: str) -> float:
+    """The distance of the two worlds' means at a step that samples the record, in units of the clipping bound."""
+    return 2.0 if adjacency == "substitute" else 1.0
 
 
 def _log_sinh(x: Array) -> Array:
@@ -53,11 +61,8 @@ class Pair:
 
     def loss(self, x: Array) -> Array:
         """log P(x)/Q(x)."""
-        if self.direction == "remove":
-            return self._log_shift(x)
-        if self.direction == "add":
-            return -self._log_shift(-x)
-        return self._log_shift(x) - self._log_shift(-x)
+        up = 0.0 if self.direction == "add" else self._log_shift(x)
+        return np.asarray(up - (0.0 if self.direction == "remove" else self._log_shift(-x)))
 
     def inverse_loss(self, loss: Array) -> Array:
         """The x at which the privacy loss is `loss`; ±inf outside the range of the loss."""
@@ -87,8 +92,9 @@ class Pair:
             return (0.0, 1.0) if self.direction == "add" else (self.q, 1.0)
         return (0.0, -1.0) if self.direction == "remove" else (self.q, -1.0)
 
-    def cdf(self, x: Array, under: Literal["P", "Q"] = "P") -> Array:
-        weight, mean = self._weights(under)
+    def cdf(self, x: Array) -> Array:
+        """P(outcome ≤ x)."""
+        weight, mean = self._weights("P")
         return np.asarray((1 - weight) * ndtr(x / self.sigma) + weight * ndtr((x - mean) / self.sigma))
 
     def masses(self, edges: Array, under: Literal["P", "Q"]) -> Array:
@@ -124,11 +130,11 @@ class Pair:
 class MirroredPair:
     r"""One step of batches of fixed size, one record of the data set replaced.
 
-    Where the record is in the batch, it has taken another one's place. If the gradients of all others are that of z′,
-    the step's worlds are (1-q) N(0) + q N(2) against N(0): what `half` describes, with half the noise. The others may
-    also point the other way. So above loss 0 this pair has the outcomes of `half`, below it their mirror image, and the
-    rest of the probability at loss 0. Here x is the distance from the outcome of loss 0, in units of the distance
-    between the two means.
+    A record in the batch has taken the place of another one. If the gradients of all others are that of z′, the step's
+    worlds are (1-q) N(0) + q N(2) against N(0), which is `half` in units of 2: `sigma` is half the noise multiplier.
+    The others may also point the other way. So this pair has the outcomes of `half` above loss 0, their mirror image
+    below, and the rest of the probability at loss 0. Here x is the distance from the outcome of loss 0, in units of the
+    distance between the two means.
 
     Source: Zhu, Dong and Wang (2022), on sampling without replacement with one record replaced.
     """
@@ -149,8 +155,9 @@ class MirroredPair:
 
     @property
     def _atom(self) -> float:
-        below = np.array([-np.inf, 0.5]), np.array([0.5, np.inf])
-        return max(float(self.half.masses(below[0], "P")[0] - self.half.masses(below[1], "Q")[0]), 0.0)
+        """The probability of loss 0: what the outcomes of `half` above loss 0 leave under P and Q."""
+        below, above = np.array([-np.inf, 0.5]), np.array([0.5, np.inf])
+        return max(float(self.half.masses(below, "P")[0] - self.half.masses(above, "Q")[0]), 0.0)
 
     def masses(self, edges: Array, under: Literal["P", "Q"]) -> Array:
         """The probability of each interval between consecutive edges: the lower edge excluded, the upper included."""
@@ -170,13 +177,11 @@ class MirroredPair:
 StepPair = Pair | MirroredPair
 
 
-def pairs(worlds: str, sigma: float, q: float) -> tuple[StepPair, ...]:
-    """The pairs whose largest δ is that of these worlds: an adjacency of Poisson batches, or "without_replacement".
+def poisson_pairs(adjacency: str, sigma: float, q: float) -> tuple[Pair, ...]:
+    """The pairs whose largest δ is that of a step that uses each record with probability q, independently of others.
 
-    One pair, its own mirror image, for a record replaced; two for a record added or removed.
+    A replaced record has one pair, which is its own mirror image. An added or removed record has two.
     """
-    if worlds == "without_replacement":
-        return (MirroredPair(sigma / 2, q),)
-    if worlds == "substitute":
+    if adjacency == "substitute":
         return (Pair("substitute", sigma, q),)
     return Pair("remove", sigma, q), Pair("add", sigma, q)

@@ -4,52 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.engines import (
-    NAMES,
-    TOLERANCE,
-    Curve,
-    Interval,
-    Testable,
-    answers,
-    any_bound,
-    as_arrays,
-    epsilons,
-)
-from dpsub.accounting.phases import History, StepCounts, of_arguments
+from dpsub.accounting.engines import ENGINES, TOLERANCE, Curve, Interval, answers, any_finite, as_arrays, epsilons
+from dpsub.accounting.phases import StepCounts, training_of
+from dpsub.accounting.samplings import History, Sampling
 
-ENGINES = tuple(NAMES)
 ENGINE = partial(checks.choice, options=ENGINES)
-FINEST_RATE = 1e-5  # half the width of a trade-off function's interval
+RATE_ERROR = 1e-5  # half the width of a trade-off function's interval
 NO_DELTA = 1e-280  # a δ smaller than this is not distinguished from 0
 
 
-class _Ends(NamedTuple):
+class EpsilonInterval(NamedTuple):
+    """ε lies between `lower` and `upper`; `estimate` is their midpoint. They are arrays for several step counts."""
+
     lower: float | Array
     estimate: float | Array
     upper: float | Array
-
-
-class EpsilonInterval(_Ends):
-    """ε lies between `lower` and `upper`; `estimate` is their midpoint. They are arrays for several step counts.
-
-    `bound` names the source of the ends: "closed form"; "grid", dpsub's own; "coarse grid", if the requested error
-    would take a grid of more than a million points; "revealed batches", if no grid helps and the upper end holds
-    against an adversary who is told which batches held the record; "prv-accountant", if that engine was requested.
-    """
-
-    bound: str
-
-    def __new__(cls, lower: float | Array, estimate: float | Array, upper: float | Array, bound: str = "") -> Self:
-        interval = super().__new__(cls, lower, estimate, upper)
-        interval.bound = bound
-        return interval
 
 
 @checks.checked()
@@ -61,7 +37,7 @@ def epsilon(
     history: History | None = None,
     delta: float,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
     engine: str = "auto",
     eps_error: float = TOLERANCE,
 ) -> float | Array:
@@ -79,14 +55,14 @@ def epsilon(
             record replaced by nothing: the same ε as add/remove).
         sampling: how batches are drawn.
 
-            - "poisson": each record enters each batch by a coin of its own.
+            - "poisson": each record enters each batch with probability q, independently of all others.
             - "without_replacement": each batch is drawn anew, b of the n records, and `sample_rate` is b/n. It needs
-              "substitute". Here ε is larger than Poisson's, often several times: where the record is in the batch, it
-              has taken the place of another one. If all other gradients are that of z′, the worlds are twice as far
-              apart. This ε holds whatever the others are.
-            - "epochs": data loaders that put each record into one batch of each epoch, shuffled or not, if training
-              goes through whole epochs. Sampling then hides nothing, and ε is that of one full batch an epoch. It
-              needs "substitute" or "zero_out": a removed record would shift the others between batches.
+              "substitute". Here ε is larger than Poisson's, often several times, because a record in the batch has
+              taken the place of another one. If all other gradients are that of z′, the worlds are twice as far apart.
+              This ε holds whatever the others are.
+            - "epochs": each record is in one batch of each epoch, as data loaders draw them, shuffled or not.
+              Training must go through whole epochs. Sampling then hides nothing, and ε is that of one full batch an
+              epoch. It needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "prv" is prv-accountant, the paper's, for Poisson batches. It certifies no δ ≤ 1e-15 times
             the number of steps.
@@ -106,17 +82,7 @@ def epsilon(
     >>> round(epsilon(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute"), 3)
     4.126
     """
-    return epsilon_interval(
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=steps,
-        history=history,
-        delta=delta,
-        adjacency=adjacency,
-        sampling=sampling,
-        engine=engine,
-        eps_error=eps_error,
-    ).upper
+    return epsilon_interval(**locals()).upper  # which has the same arguments
 
 
 @checks.checked("delta", engine=ENGINE, eps_error=partial(checks.real, above=0))
@@ -128,14 +94,14 @@ def epsilon_interval(
     history: History | None = None,
     delta: float,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
     engine: str = "auto",
     eps_error: float = TOLERANCE,
 ) -> EpsilonInterval:
     r"""Lower end, estimate and upper end of ε, with upper − estimate ≤ max(eps_error, eps_error·ε) where possible.
 
-    The arguments are those of `epsilon`. If that error would take a grid of more than a million points, the interval is
-    wider, and its `bound` says so.
+    The arguments are those of `epsilon`. If that error needs a grid of more than a million points, the interval is
+    wider. If no grid helps, the upper end is that of an adversary who is also told which batches held the record.
 
     With `sampling="without_replacement"` the ends answer two questions, each to this error. The lower end is what is
     attained if all other records' gradients are that of z′: Poisson's ε under add/remove at half the noise. The upper
@@ -146,19 +112,18 @@ def epsilon_interval(
     >>> low <= estimate <= high and high - estimate <= 4e-3
     True
     """
-    training, single = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
-    found = epsilons(training, engine, delta, eps_error)
-    lower, upper = (np.concatenate(ends) for ends in zip(*found.intervals, strict=True))
+    training = training_of(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
+    lower, upper = (np.concatenate(ends) for ends in zip(*epsilons(training, engine, delta, eps_error), strict=True))
     if np.isinf(upper).any():
         raise ValueError(
             f"delta must be larger for engine={engine!r} to certify an ε, got {delta:g}; engine='auto' takes any"
         )
     if training.attained:
-        lower = np.concatenate([low for low, _ in epsilons(training.attained, engine, delta, eps_error).intervals])
+        lower = np.concatenate([low for low, _ in epsilons(training.attained, engine, delta, eps_error)])
     estimate = (lower + upper) / 2
-    if single:
-        return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]), found.bound)
-    return EpsilonInterval(lower, estimate, upper, found.bound)
+    if steps is None or not np.ndim(steps):
+        return EpsilonInterval(float(lower[0]), float(estimate[0]), float(upper[0]))
+    return EpsilonInterval(lower, estimate, upper)
 
 
 @checks.checked("steps", engine=ENGINE)
@@ -170,7 +135,7 @@ def delta(
     history: History | None = None,
     epsilon: float | Sequence[float] | Array,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
     engine: str = "auto",
 ) -> float | Array:
     r"""The δ that DP-SGD guarantees at a given ε, rounded up: a certified upper bound, to three digits where possible.
@@ -181,26 +146,23 @@ def delta(
     >>> round(delta(noise_multiplier=48.4033203125, sample_rate=1, steps=500, epsilon=4.0, adjacency="substitute"), 7)
     9.8e-06
     """
-    training, _ = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
-    scalar = isinstance(epsilon, str | bytes) or (isinstance(epsilon, np.ndarray) and not epsilon.ndim)
-    several = list(epsilon) if isinstance(epsilon, Sequence | np.ndarray) and not scalar else None
-    wanted = [checks.real("epsilon", value, at_least=0) for value in ([epsilon] if several is None else several)]
-    if not wanted:
-        raise ValueError("epsilon must be a number or a non-empty sequence of numbers, got an empty one")
+    training = training_of(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
+    wanted = checks.array("epsilon", epsilon, at_least=0)
+    if wanted.ndim > 1 or not wanted.size:
+        raise ValueError(f"epsilon must be a number or a non-empty sequence of numbers, got {epsilon!r}")
 
     def ask(curve: Curve) -> Interval:
-        return as_arrays(map(curve.delta, wanted))
+        return as_arrays(map(curve.delta, np.atleast_1d(wanted).tolist()))
 
-    def excess(low: Array, high: Array) -> float:
+    def relative_width(low: Array, high: Array) -> float:
         return float(np.max((high - low) / 2 / (TOLERANCE * low + NO_DELTA)))
 
     least = None
     for precise in (False, True):  # the rough answer tells which losses matter
-        error = excess if precise else any_bound
-        found = answers(training, engine, ask, excess=error, eps_error=TOLERANCE, delta=least)
-        [(low, high)] = found.intervals
+        width = relative_width if precise else any_finite
+        [(low, high)] = answers(training, engine, ask, relative_width=width, delta=least)
         least = max(float(np.min(low)), NO_DELTA)
-    return float(high[0]) if several is None else high
+    return high if wanted.ndim else float(high[0])
 
 
 @checks.checked("steps")
@@ -212,7 +174,7 @@ def tradeoff(
     steps: int | None = None,
     history: History | None = None,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
 ) -> float | Array:
     r"""The trade-off function f: the least false-negative rate of any attack, at a given false-positive rate.
 
@@ -235,15 +197,13 @@ def tradeoff(
     >>> round(tradeoff(0.05, noise_multiplier=48.4033203125, sample_rate=1, steps=500, adjacency="substitute"), 3)
     0.765
     """
-    training, _ = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
-    rates = checks.rates("fpr", fpr)
-    found = answers(
+    training = training_of(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
+    rates = checks.array("fpr", fpr, at_least=0, at_most=1)
+    [(low, _)] = answers(
         training,
         "auto",
-        lambda curve: cast(Testable, curve).tradeoff(rates.ravel()),
-        excess=lambda low, high: float(np.max(high - low, initial=0.0)) / 2 / FINEST_RATE,
-        eps_error=TOLERANCE,
+        lambda curve: curve.tradeoff(rates.ravel()),
+        relative_width=lambda low, high: float(np.max(high - low, initial=0.0)) / 2 / RATE_ERROR,
         delta=1e-12,
     )
-    [(low, _)] = found.intervals
     return low.reshape(rates.shape) if rates.ndim else float(low[0])

@@ -16,10 +16,10 @@ from scipy.special import erfcx, exprel, log_ndtr, ndtr, ndtri
 from dpsub._core import checks
 
 NOT_NEGATIVE = partial(checks.real, at_least=0)
-BEYOND = Fraction(10**150)  # standard deviations; larger numbers are cut to this
-_points, _weights = np.polynomial.legendre.leggauss(20)
-NODES = (2.5 * (1 + _points) + 5 * np.arange(8.0)[:, None]).ravel()  # from 0 to 40
+FARTHEST = Fraction(10**150)  # standard deviations; larger numbers are cut to this
 ROUNDING = 1e-14  # above the error of `gdp_deltas`
+_points, _weights = np.polynomial.legendre.leggauss(20)
+NODES = (2.5 * (1 + _points) + 5 * np.arange(8.0)[:, None]).ravel()  # of a quadrature from 0 to 40
 NODE_WEIGHTS = np.tile(2.5 * _weights, 8)
 
 
@@ -74,7 +74,7 @@ def _excess(mu: float, epsilon: float, delta: float) -> float:
 def _standardised(mu: float, epsilon: float) -> float:
     """ε/μ - μ/2, correctly rounded: both terms can be large and close to each other."""
     exact = (2 * Fraction(epsilon) - Fraction(mu) ** 2) / (2 * Fraction(mu))
-    return float(max(min(exact, BEYOND), -BEYOND))
+    return float(max(min(exact, FARTHEST), -FARTHEST))
 
 
 def _scaled_tail(x: float) -> float:
@@ -155,8 +155,8 @@ class GaussianCurve:
         return exact, exact
 
     def deltas(self, epsilons: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        found = gdp_deltas(epsilons, self.mu)
-        return np.clip(found - ROUNDING, 0.0, 1.0), np.clip(found + ROUNDING, 0.0, 1.0)
+        deltas = gdp_deltas(epsilons, self.mu)
+        return np.clip(deltas - ROUNDING, 0.0, 1.0), np.clip(deltas + ROUNDING, 0.0, 1.0)
 
     def tradeoff(self, fpr: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         exact = ndtr(-ndtri(fpr) - self.mu)

@@ -1,12 +1,12 @@
 r"""dpsub's own engine: the curves of a training, from compositions on grids of losses.
 
-`RevealedCurve` is its last resort for when no grid helps: an upper bound in closed form.
+`RevealedCurve` is for trainings that no grid can bound: an upper bound in closed form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 
 from dpsub.accounting.composition import Composition, TooWide
 from dpsub.accounting.discretisation import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
-from dpsub.accounting.dominating_pairs import Array, Mechanisms, pairs
+from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import Training
 
@@ -26,49 +26,67 @@ ROUNDING = 1e-15  # the error of a difference of two rates
 
 @dataclass(frozen=True, eq=False)
 class GridCurve:
-    """δ(ε) of one adjacency: the largest of its directions, each bounded by two compositions."""
+    """δ(ε) of one adjacency: the largest of its directions.
 
-    directions: tuple[tuple[Composition, Composition], ...]
+    Attributes:
+        low: for each direction, a composition that bounds its δ from below.
+        high: for each direction, a composition that bounds its δ from above.
+    """
+
+    low: tuple[Composition, ...]
+    high: tuple[Composition, ...]
+
+    @property
+    def _ends(self) -> tuple[tuple[int, tuple[Composition, ...]], ...]:
+        """For either end, the sign with which rounding errors count, and its compositions."""
+        return (-1, self.low), (1, self.high)
+
+    @property
+    def _slack(self) -> float:
+        """How far the loss of all steps may be off by rounding."""
+        return self.low[0].steps * LOSS_ROUNDING
 
     def epsilon(self, delta: float) -> tuple[float, float]:
-        lower = max(optimistic.epsilon(delta, rounding=-1) for optimistic, _ in self.directions)
-        upper = max(pessimistic.epsilon(delta, rounding=1) for _, pessimistic in self.directions)
-        slack = self.directions[0][0].steps * LOSS_ROUNDING
-        return max(lower - slack, 0.0), upper + slack if upper > 0 else 0.0
+        lower, upper = (
+            max(composition.epsilon(delta, rounding=sign) for composition in end) for sign, end in self._ends
+        )
+        return max(lower - self._slack, 0.0), upper + self._slack if upper > 0 else 0.0
 
     def delta(self, epsilon: float) -> tuple[float, float]:
-        slack = self.directions[0][0].steps * LOSS_ROUNDING
-        lower = max(optimistic.delta(epsilon + slack, rounding=-1) for optimistic, _ in self.directions)
-        upper = max(pessimistic.delta(epsilon - slack, rounding=1) for _, pessimistic in self.directions)
+        lower, upper = (
+            max(composition.delta(epsilon - sign * self._slack, rounding=sign) for composition in end)
+            for sign, end in self._ends
+        )
         return lower, max(lower, upper)
 
     def tradeoff(self, fpr: Array) -> tuple[Array, Array]:
-        try:
-            low, high = (self._tradeoff(fpr, end, sign) for end, sign in ((1, 1), (0, -1)))
-        except TooWide:
-            return np.zeros_like(fpr), 1 - fpr
-        return low, np.maximum(low, high)
+        return self._bracketed(lambda *end: self._tradeoff(fpr, *end), 1 - fpr)
 
-    def _tradeoff(self, fpr: Array, end: int, rounding: int) -> Array:
-        deltas = [direction[end].deltas(rounding=rounding) for direction in self.directions]
+    def _tradeoff(self, fpr: Array, rounding: int, compositions: tuple[Composition, ...]) -> Array:
+        deltas = [composition.deltas(rounding=rounding) for composition in compositions]
         most = max(map(len, deltas))
         worst = np.max([np.pad(delta, (0, most - len(delta)), mode="edge") for delta in deltas], axis=0)
-        epsilon = np.arange(float(most)) * self.directions[0][0].mesh
-        slack = self.directions[0][0].steps * LOSS_ROUNDING  # δ decreases by less than ε increases
-        return tradeoff_of_curve(fpr, epsilon, np.clip(np.minimum.accumulate(worst) + rounding * slack, 0.0, 1.0))
+        epsilon = np.arange(float(most)) * compositions[0].mesh
+        # δ decreases by less than ε increases.
+        delta = np.clip(np.minimum.accumulate(worst) + rounding * self._slack, 0.0, 1.0)
+        return tradeoff_of_curve(fpr, epsilon, delta)
 
     def deltas(self, epsilons: Array) -> tuple[Array, Array]:
-        try:
-            low, high = (self._deltas(epsilons, end, sign) for end, sign in ((0, -1), (1, 1)))
-        except TooWide:
-            return np.zeros_like(epsilons), np.ones_like(epsilons)
-        return low, np.maximum(low, high)
+        return self._bracketed(lambda *end: self._deltas(epsilons, *end), np.ones_like(epsilons))
 
-    def _deltas(self, epsilons: Array, end: int, rounding: int) -> Array:
-        mesh, slack = self.directions[0][0].mesh, self.directions[0][0].steps * LOSS_ROUNDING
-        shifted = epsilons - rounding * slack
-        every = [between_multiples(shifted, mesh, pair[end].deltas(rounding=rounding)) for pair in self.directions]
-        return np.asarray(np.clip(np.max(every, axis=0) + slack * (shifted < 0), 0.0, 1.0))
+    def _bracketed(self, bound: Callable[[int, tuple[Composition, ...]], Array], most: Array) -> tuple[Array, Array]:
+        """`bound` at either end, or 0 and `most` if a composition is too wide."""
+        try:
+            bounds = [bound(*end) for end in self._ends]
+        except TooWide:
+            return np.zeros_like(most), most
+        return np.minimum(*bounds), np.maximum(*bounds)
+
+    def _deltas(self, epsilons: Array, rounding: int, compositions: tuple[Composition, ...]) -> Array:
+        shifted = epsilons - rounding * self._slack
+        mesh = compositions[0].mesh
+        deltas = [between_multiples(shifted, mesh, composed.deltas(rounding=rounding)) for composed in compositions]
+        return np.asarray(np.clip(np.max(deltas, axis=0) + self._slack * (shifted < 0), 0.0, 1.0))
 
 
 def between_multiples(epsilons: Array, mesh: float, deltas: Array) -> Array:
@@ -80,30 +98,27 @@ def between_multiples(epsilons: Array, mesh: float, deltas: Array) -> Array:
     return np.asarray((1 - part) * deltas[place] + part * deltas[np.minimum(place + 1, len(deltas) - 1)])
 
 
-def scale(worlds: str, mechanisms: Mechanisms, counts: Sequence[int]) -> float:
-    """The standard deviation of one step's privacy loss in its worst direction: the root mean square over all steps."""
-    of_phases = [max(spread(pair) for pair in pairs(worlds, *mechanism)) for mechanism in mechanisms]
-    total = sum(count * deviation**2 for count, deviation in zip(counts, of_phases, strict=True))
-    return math.sqrt(total / sum(counts))
+def extent(training: Training, reach: float) -> tuple[float, float, float]:
+    """The scale of a step's losses, the width of their range, and the width of all steps' losses together.
+
+    The scale is the standard deviation of one step's loss in its worst direction: the root mean square over all steps.
+    """
+    of_phases = [max(map(spread, directions)) for directions in training.pairs]
+    total = sum(count * deviation**2 for count, deviation in zip(training.longest, of_phases, strict=True))
+    scale = math.sqrt(total / sum(training.longest))
+    widest = max(float(np.ptp(loss_range(pair, reach))) for directions in training.pairs for pair in directions)
+    return scale, widest, widest + 20 * math.sqrt(sum(training.longest)) * scale
 
 
-def widest(worlds: str, mechanisms: Mechanisms, reach: float) -> float:
-    """The widest range of one step's losses in any phase and direction."""
-    every = (pair for mechanism in mechanisms for pair in pairs(worlds, *mechanism))
-    return max(float(np.ptp(loss_range(pair, reach))) for pair in every)
+def curves(training: Training, mesh: float, reach: float) -> list[GridCurve]:
+    """One curve for each row of the training's counts; all share their discretisations."""
+    directions = list(zip(*training.pairs, strict=True))
+    low, high = ([[end(pair, mesh, reach) for pair in phases] for phases in directions] for end in ENDS)
 
+    def composed(directions: list[list[Step]], row: Sequence[int]) -> tuple[Composition, ...]:
+        return tuple(Composition(*zip(steps, row, strict=True)) for steps in directions)
 
-def curves(
-    worlds: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], mesh: float, reach: float
-) -> list[GridCurve]:
-    """One curve for each row of `counts`, which holds the steps of each phase; all share their discretisations."""
-    directions = list(zip(*(pairs(worlds, *mechanism) for mechanism in mechanisms), strict=True))
-    ends = [[[end(pair, mesh, reach) for pair in phases] for end in ENDS] for phases in directions]
-
-    def composed(steps: Sequence[Step], row: Sequence[int]) -> Composition:
-        return Composition(*zip(steps, row, strict=True))
-
-    return [GridCurve(tuple((composed(low, row), composed(high, row)) for low, high in ends)) for row in counts]
+    return [GridCurve(composed(low, row), composed(high, row)) for row in training.counts]
 
 
 def aligned(mesh: float, training: Training) -> float:
@@ -112,9 +127,9 @@ def aligned(mesh: float, training: Training) -> float:
     The loss ends at -log(1 - q), and for a small q nearly all of its mass lies close to that end. Bounds are tightest
     with this distance. At least one multiple lies inside the end.
     """
-    if training.worlds in ("substitute", "without_replacement"):
+    if len(training.pairs[0]) == 1:  # its own mirror image, whose loss has no such end
         return mesh
-    phases = zip(training.mechanisms, training.most, strict=True)
+    phases = zip(training.mechanisms, training.longest, strict=True)
     ends = [(-math.log1p(-q), count) for (_, q), count in phases if q < 1]
     most = max(end * count for end, count in ends)
     end = min(end for end, count in ends if end * count > 0.01 * most)  # the other phases hardly matter

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, any_bound, as_arrays
-from dpsub.accounting.phases import History, of_arguments
+from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, as_arrays
+from dpsub.accounting.phases import training_of
+from dpsub.accounting.samplings import History, Sampling
 
 SMALLEST_GROUP_DELTA = 1e-60  # if group privacy needs a smaller δ, its bound is of little use
 LARGEST_GROUP_EPSILON = 600.0  # beyond this, e^-ε′ δ is too small for floating point
@@ -25,7 +25,7 @@ def group_privacy_epsilon(
     steps: int | None = None,
     history: History | None = None,
     delta: float,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
 ) -> float:
     r"""The substitute ε that follows from add/remove accounting by group privacy alone: a looser bound than `epsilon`.
 
@@ -43,29 +43,27 @@ def group_privacy_epsilon(
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
-    if sampling == "without_replacement":
+    if reason := Sampling.of(sampling).without_epsilon.get("zero_out"):
         raise ValueError(
-            "sampling must be 'poisson' or 'epochs' for group privacy, got 'without_replacement': a replacement is two "
-            "exchanges for nothing, and their ε is not known with batches of fixed size"
+            f"sampling must have an ε under 'zero_out' for group privacy, since a replacement is two exchanges for "
+            f"nothing, got {str(sampling)!r}: {reason}"
         )
-    training, _ = of_arguments("zero_out", sampling, noise_multiplier, sample_rate, steps, history)
+    training = training_of("zero_out", sampling, noise_multiplier, sample_rate, steps, history)
     full_batch = all(q == 1 for _, q in training.mechanisms)
     largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)
 
-    climb = partial(_smallest_group_epsilon, delta=delta, largest=largest)
-
     def ask(curve: Curve) -> Interval:
-        return as_arrays([(climb(curve, 0), climb(curve, 1))])
+        lower, upper = (_smallest_group_epsilon(curve, end, delta=delta, largest=largest) for end in (0, 1))
+        return as_arrays([(lower, upper)])
 
-    def excess(low: Array, high: Array) -> float:
+    def relative_width(low: Array, high: Array) -> float:
         return float(np.max((high - low) / np.maximum(TOLERANCE, TOLERANCE * low)))
 
-    # The rough answer tells the smallest δ that the precise one needs, or that there is no precise one.
-    found = answers(training, "auto", ask, excess=any_bound, eps_error=TOLERANCE, delta=None)
-    [(_, [upper])] = found.intervals
-    if found.bound == "grid":
+    # The rough answer says how small a δ the precise answer needs, or that there is none.
+    [(_, [upper])] = answers(training, "auto", ask)
+    if not full_batch and math.isfinite(upper):
         least = max(delta / (1 + math.exp(upper)), SMALLEST_GROUP_DELTA)
-        [(_, [upper])] = answers(training, "auto", ask, excess=excess, eps_error=TOLERANCE, delta=least).intervals
+        [(_, [upper])] = answers(training, "auto", ask, relative_width=relative_width, delta=least)
     return 2 * float(upper)
 
 
@@ -73,7 +71,7 @@ def _smallest_group_epsilon(curve: Curve, end: int, *, delta: float, largest: fl
     """ε′ as in `group_privacy_epsilon`, from one end of the curve's intervals."""
 
     def lacking(current: float) -> float:
-        """The ε that add/remove accounting needs minus `current`; `current` is a solution if this is at most 0."""
+        """The ε of add/remove accounting at δ / (1 + e^current), minus `current`: at most 0 if that is a solution."""
         needed = curve.epsilon(delta / (1 + math.exp(current)))[end]
         return min(needed, max(2 * largest, 1.0)) - current  # 1 where `largest` is negative, and only 0 can be found
 

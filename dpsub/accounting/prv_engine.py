@@ -9,7 +9,6 @@ output, where the integrand is smooth. Its error bounds leave out floating-point
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,10 +21,11 @@ from prv_accountant.domain import Domain
 from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.special import logsumexp
 
-from dpsub.accounting.dominating_pairs import Array, Mechanisms, Pair, pairs
+from dpsub.accounting.dominating_pairs import Array, Pair
+from dpsub.accounting.phases import Training
 
 MOST_POINTS = 2**22  # prv-accountant works in long double: about 5 s and 600 MB
-# For each step: bounds the floating-point error of δ(ε), which was at most 2e-16 a step in 30 measurements.
+# For each step: bounds the floating-point error of δ(ε), which was at longest 2e-16 a step in 30 measurements.
 ROUNDING = 1e-15
 
 
@@ -36,7 +36,7 @@ class PairPRV(PrivacyRandomVariable):  # type: ignore[misc]
         self.pair = pair
 
     def cdf(self, t: Array) -> Array:
-        return self.pair.cdf(self.pair.inverse_loss(np.asarray(t, dtype=np.float64)), "P")
+        return self.pair.cdf(self.pair.inverse_loss(np.asarray(t, dtype=np.float64)))
 
     def rdp(self, alpha: float) -> float:
         """Rényi divergence of order `alpha` of P from Q."""
@@ -68,8 +68,9 @@ class PRVCurve:
                 with np.errstate(all="ignore"):
                     low, _, high = variable.compute_epsilon(delta, self.delta_error, self.eps_error)
             except (ValueError, RuntimeError):  # it refuses a delta that floating-point errors would dominate
-                low, high = 0.0, math.inf
-            low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, math.inf)
+                return 0.0, math.inf
+            if not (math.isfinite(low) and math.isfinite(high)):
+                return 0.0, math.inf
             lower, upper = max(lower, low), max(upper, high)
         return lower, upper
 
@@ -84,28 +85,26 @@ def _delta(variable: DiscretePrivacyRandomVariable, epsilon: float) -> float:
         return float(variable.compute_delta_estimate(min(epsilon, float(variable.domain.t_max()) + 1)))
 
 
-def curves(
-    worlds: str, mechanisms: Mechanisms, counts: Sequence[Sequence[int]], eps_error: float, delta_error: float
-) -> list[PRVCurve]:
-    """One curve for each row of `counts`, which holds the steps of each phase.
+def curves(training: Training, eps_error: float, delta_error: float) -> list[PRVCurve]:
+    """One curve for each row of the training's counts.
 
     All share the discretisations for the longest training. If `eps_error` would need more than `MOST_POINTS` points,
     the grid has `MOST_POINTS`, and the error is larger.
     """
-    most = max(counts, key=sum)
+    longest = training.longest
     composed: list[list[DiscretePrivacyRandomVariable]] = []
     errors = []
-    for direction in zip(*(pairs(worlds, *mechanism) for mechanism in mechanisms), strict=True):
+    for direction in zip(*training.pairs, strict=True):
         prvs = [PairPRV(cast(Pair, pair)) for pair in direction]
-        reach = compute_safe_domain_size(prvs, list(most), eps_error=eps_error, delta_error=delta_error)
-        mesh_for_error = 1 / math.sqrt(sum(most) / 2 * math.log(12 / delta_error))  # Gopi et al., Theorem 5.5
+        reach = compute_safe_domain_size(prvs, list(longest), eps_error=eps_error, delta_error=delta_error)
+        mesh_for_error = 1 / math.sqrt(sum(longest) / 2 * math.log(12 / delta_error))  # Gopi et al., Theorem 5.5
         mesh = max(eps_error * mesh_for_error, 2 * reach / MOST_POINTS)
         errors.append(mesh / mesh_for_error)
         domain = Domain.create_aligned(-reach, reach, mesh)
         truncated = [Truncated(prv, domain.t_min(), domain.t_max()) for prv in prvs]
         composer = Heterogeneous([CellCentred().discretise(prv, domain) for prv in truncated])
-        composed.append([composer.compute_composition(list(row)) for row in counts])
+        composed.append([composer.compute_composition(list(row)) for row in training.counts])
     return [
         PRVCurve(tuple(variables), max(errors), delta_error + ROUNDING * sum(row))
-        for variables, row in zip(zip(*composed, strict=True), counts, strict=True)
+        for variables, row in zip(zip(*composed, strict=True), training.counts, strict=True)
     ]

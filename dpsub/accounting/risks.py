@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
@@ -13,17 +13,18 @@ from scipy.special import expit, logit
 from dpsub._core import checks
 from dpsub.accounting.discretisation import LOSS_ROUNDING
 from dpsub.accounting.dominating_pairs import Array
-from dpsub.accounting.engines import TOLERANCE, Curve, Interval, Testable, answers, any_bound, as_arrays
-from dpsub.accounting.phases import History, Training, of_arguments
+from dpsub.accounting.engines import TOLERANCE, Curve, Interval, answers, as_arrays
+from dpsub.accounting.phases import Training, training_of
+from dpsub.accounting.samplings import History, Sampling
 
 Prior = float | Sequence[float]
 
 NODES = 2000  # values of ε at which a curve is asked; in between its chords in e^ε bound it
 LEVELS = 500  # values of λ that are tried
-FINEST = 1e-5  # half the width of an interval of δ, where possible
+DELTA_ERROR = 1e-5  # half the width of an interval of δ, where possible
 CERTAIN = 40.0  # e^-CERTAIN does not change a belief
-FARTHEST = 700.0  # its exponential is finite
-LEAST = 1e-300  # the smallest δ that a curve is asked for
+LARGEST_EPSILON = 700.0  # its exponential is finite
+LEAST_DELTA = 1e-300  # the smallest δ that a curve is asked for
 DELTA_ROUNDING = 2e-15  # above the error of a grid's δ, for each step
 ROUNDING = 1e-13  # above the error of what is computed from a curve
 MEASURES = ("accuracy", "advantage", "tpr", "ppv", "posterior")
@@ -31,11 +32,11 @@ MEASURES = ("accuracy", "advantage", "tpr", "ppv", "posterior")
 
 @dataclass(frozen=True)
 class Risk:
-    """The most that any attacker can reach, whatever they know beside the value that they ask about. Rounded up.
+    """Upper bounds on what any attacker reaches who knows everything but the value that they ask about.
 
     Attributes:
-        accuracy: the probability of guessing the value right. It is also the attacker's average belief in the value
-            that they hold for the most likely after seeing the model.
+        accuracy: the probability of guessing the value right. It is also the attacker's average belief in the most
+            likely value after seeing the model.
         advantage: the largest difference of true- and false-positive rate, whatever the prior.
         tpr: the true-positive rate at the false-positive rate `fpr`: how many of those who have the value are found.
         ppv: how many of the alarms of such an attack are right.
@@ -66,14 +67,14 @@ def risk(
     steps: int | None = None,
     history: History | None = None,
     adjacency: str,
-    sampling: str = "poisson",
+    sampling: Sampling | str = "poisson",
 ) -> Risk:
-    r"""What an attacker can learn from a training at most: about a record's contents, or about its presence.
+    r"""The most that an attacker can learn from a training, about a record's contents or about its presence.
 
     It holds for attackers who know all other records and see every step. No number is understated: at q = 1 the
     measures of two values are exact, elsewhere they are certified upper bounds, within 2e-5 where possible.
 
-    All follows from the privacy curve :math:`\delta(\varepsilon)`, the larger of both directions, with
+    All measures follow from the privacy curve :math:`\delta(\varepsilon)`, the larger of both directions, with
     :math:`\delta(-\varepsilon) = 1 - e^{-\varepsilon} + e^{-\varepsilon}\,\delta(\varepsilon)`.
 
     - Accuracy. Let :math:`A_i` be what is seen where the attacker guesses value i. For any λ > 0 and any value j,
@@ -119,63 +120,57 @@ def risk(
     0.345
     """
     beliefs = priors("prior", prior, adjacency)
-    training, _ = of_arguments(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
-    return of_training(training, beliefs, fpr, delta)
+    training = training_of(adjacency, sampling, noise_multiplier, sample_rate, steps, history)
+    return risk_of(training, beliefs, fpr, delta)
 
 
 def priors(name: str, value: Any, adjacency: str) -> tuple[float, ...]:
     """The prior as a probability for each value; (π, 1 − π) for a number."""
-    checks.no_mask(name, value)
-    if not hasattr(value, "__len__") or isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0:
-        first = checks.probability(name, value)
-        return first, 1 - first
-    expected = f"{name} must be a number > 0 and < 1, or a sequence of two or more that sum to 1"
-    found = tuple(checks.probability(f"{name}[{i}]", one) for i, one in enumerate(checks.several(expected, value)))
-    total = math.fsum(found)
-    if len(found) < 2 or abs(total - 1) > 1e-9:
-        raise ValueError(f"{expected}, got {len(found)} that sum to {total:.10g}: divide them by their sum")
-    if len(found) > 2 and adjacency != "substitute":
+    given = checks.array(name, value)
+    beliefs = given if given.ndim else np.array([given, 1 - given])
+    total = math.fsum(beliefs.ravel()) if given.ndim else 1.0
+    if beliefs.ndim > 1 or len(beliefs) < 2 or min(beliefs) <= 0 or abs(total - 1) > 1e-9:
+        raise ValueError(
+            f"{name} must be a number > 0 and < 1, or a sequence of two or more that sum to 1, got {value!r}, with "
+            f"the sum {total:.10g}"
+        )
+    if len(beliefs) > 2 and adjacency != "substitute":
         raise ValueError(
             f"{name} must be of two values with adjacency {adjacency!r}, that the record was in or not, got "
-            f"{len(found)}: give adjacency 'substitute' for a label or an attribute with so many values"
+            f"{len(beliefs)}: give adjacency 'substitute' for a label or an attribute with so many values"
         )
-    return tuple(one / total for one in found)
+    return tuple((beliefs / total).tolist())
 
 
 def without_model(prior: tuple[float, ...], fpr: float) -> dict[str, float]:
-    """What each measure is for an attacker who has not seen the model."""
+    """Each measure, for an attacker who has not seen the model."""
     return {"accuracy": max(prior), "advantage": 0.0, "tpr": fpr, "ppv": prior[0], "posterior": prior[0]}
 
 
-def of_training(training: Training, prior: tuple[float, ...], fpr: float, delta: float) -> Risk:
+def risk_of(training: Training, prior: tuple[float, ...], fpr: float, delta: float) -> Risk:
     """The risk of the training's only curve, for checked arguments."""
-    least = max(TOLERANCE * delta, LEAST)  # a smaller δ changes nothing
-    rough = answers(
-        training, "auto", lambda curve: as_arrays([curve.epsilon(least)]),
-        excess=any_bound, eps_error=TOLERANCE, delta=least,
-    )  # fmt: skip
-    [(_, [enough])] = rough.intervals
-    farthest = min(enough, CERTAIN - math.log(min(prior)), FARTHEST)
-    epsilons = np.linspace(0.0, farthest, NODES)
+    least = max(TOLERANCE * delta, LEAST_DELTA)  # a smaller δ changes nothing
+    [(_, [enough])] = answers(training, "auto", lambda curve: as_arrays([curve.epsilon(least)]), delta=least)
+    largest = min(enough, CERTAIN - math.log(min(prior)), LARGEST_EPSILON)
+    epsilons = np.linspace(0.0, largest, NODES)
     if len(prior) == 2:
-        epsilons = np.append(epsilons, min(abs(math.log(prior[0]) - math.log(prior[1])), FARTHEST))
+        epsilons = np.append(epsilons, min(abs(math.log(prior[0]) - math.log(prior[1])), LARGEST_EPSILON))
     epsilons = np.unique(epsilons)
 
     def ask(curve: Curve) -> Interval:
-        testable = cast(Testable, curve)
-        low, high = testable.deltas(epsilons)
-        least_missed, most_missed = testable.tradeoff(np.array([fpr]))
+        low, high = curve.deltas(epsilons)
+        least_missed, most_missed = curve.tradeoff(np.array([fpr]))
         return np.append(low, 1 - most_missed), np.append(high, 1 - least_missed)
 
-    def excess(low: Array, high: Array) -> float:
-        steps = sum(training.most)  # no finer grid makes the rounding of so many less
-        allowed = np.minimum(TOLERANCE * np.maximum(low, delta), FINEST) + DELTA_ROUNDING * steps
-        allowed[-1] = FINEST + 3 * LOSS_ROUNDING * steps
+    def relative_width(low: Array, high: Array) -> float:
+        steps = sum(training.longest)  # each adds rounding errors, which no finer grid reduces
+        allowed = np.minimum(TOLERANCE * np.maximum(low, delta), DELTA_ERROR) + DELTA_ROUNDING * steps
+        allowed[-1] = DELTA_ERROR + 3 * LOSS_ROUNDING * steps
         return float(np.max((high - low) / 2 / allowed))
 
-    [(_, high)] = answers(training, "auto", ask, excess=excess, eps_error=TOLERANCE, delta=least).intervals
+    [(_, high)] = answers(training, "auto", ask, relative_width=relative_width, delta=least)
     deltas, tpr = np.minimum.accumulate(high[:-1]), float(high[-1]) + ROUNDING
-    found = {
+    measures = {
         "accuracy": accuracy(prior, epsilons, deltas),
         "advantage": float(deltas[0]),
         "tpr": tpr,
@@ -183,7 +178,7 @@ def of_training(training: Training, prior: tuple[float, ...], fpr: float, delta:
         "posterior": posterior(prior[0], delta, epsilons, deltas),
     }
     return Risk(
-        **{name: min(value + ROUNDING, 1.0) for name, value in found.items()}, prior=prior, fpr=fpr, delta=delta
+        **{name: min(value + ROUNDING, 1.0) for name, value in measures.items()}, prior=prior, fpr=fpr, delta=delta
     )
 
 
@@ -221,6 +216,6 @@ def accuracy(prior: Sequence[float], epsilons: Array, deltas: Array) -> float:
 def posterior(prior: float, delta: float, epsilons: Array, deltas: Array) -> float:
     """The least bound on the mean of the largest beliefs among these ε and their negatives: any of them is one."""
     negative = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
-    curve, every = np.append(deltas, negative), np.append(epsilons, -epsilons)
-    level, rest = expit(logit(prior) + every), expit(-logit(prior) - every)
+    curve, epsilons = np.append(deltas, negative), np.append(epsilons, -epsilons)
+    level, rest = expit(logit(prior) + epsilons), expit(-logit(prior) - epsilons)
     return float(min(np.min(level + rest * prior * curve / delta), prior / delta, 1.0))

@@ -6,21 +6,23 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import isclose
 from threading import Event
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
+from dpsub._core import CanaryPair, Pairs, Record, checks
 from dpsub._core.canary_pair import RESERVED, Worlds
-from dpsub.audits.plans import Arrays, Plan, Results, Shard, Tick, check_same
+from dpsub._core.random_streams import torch_seed
+from dpsub.accounting import DPSGD
+from dpsub.audits.plans import Arrays, Cut, Plan, Results, Shard, Tick, check_same
 from dpsub.data import Task
 from dpsub.models import Model
-from dpsub.trainers import StepCanary, block_size, devices
+from dpsub.trainers import Bank, StepCanary, assemble, block_size, devices
 from dpsub.trainers.bank import block_bytes
 
 PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))
@@ -31,46 +33,106 @@ SAME_FEATURE = 1e-3  # of the feature's standard deviation in the private record
 SAME_DIFFERENCE = 1e-3  # of the norm of z − z′
 SAME_GRADIENT = 1e-6  # of the gradient's largest entry
 
-World = NDArray[np.float32] | Record
-
 
 def refuse_other_batches(spec: DPSGD) -> None:
     """Raise ValueError if batches are not Poisson's, for audits that draw the slots apart from the batches."""
-    if spec.sampling != "poisson":
+    if not spec.sampling.own_coins:
         raise ValueError(
-            f"spec must have sampling='poisson', got {spec.sampling!r}: this audit draws its slots apart from the "
+            f"spec must have sampling='poisson', got '{spec.sampling}': this audit draws its slots apart from the "
             "batches. `audit` takes batches of any kind"
         )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BankPlan(Plan):
-    """An audit whose shards are blocks of models, which train side by side."""
+    """An audit whose shards are blocks of models, which train side by side.
 
+    Attributes:
+        runs: the models of each repeat.
+        seed: of batches, noise, starts and coins.
+        repeats: how many independent audits.
+    """
+
+    purpose: ClassVar[Literal["audit", "steps", "one_run"]]  # of its streams of randomness
     spare: ClassVar[str] = "records"  # what a user may take fewer of, beside a smaller model
 
     task: Task
     model: Model
     spec: DPSGD
     runs: int
+    seed: int
     matmul_precision: str
+    repeats: int = 1
+
+    @property
+    @abstractmethod
+    def crafted(self) -> Worlds | StepCanary:
+        """What fills the slots, for its scenario and adjacency."""
 
     @abstractmethod
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
         """The numbers of one block of models, by variable."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.crafted.scenario} on {self.task.name}"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {
+            "scenario": self.crafted.scenario,
+            "adjacency": self.crafted.adjacency,
+            "task": self.task.name,
+            "task_fingerprint": self.task.fingerprint,
+            "n": len(self.task.y_train),
+            "model": repr(self.model),
+            **self.spec.attributes,
+            "seed": self.seed,
+            "block_size": self.block_size,
+            "matmul_precision": self.matmul_precision,
+        }
+
+    @cached_property
+    def cut(self) -> Cut:
+        return Cut(self.runs, self.repeats, self.block_size)
+
     def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
         blocks = [self.block(shard.repeat, block, device, stop, tick) for block in shard.blocks]
-        found = {name: np.concatenate([one[name] for one in blocks if name in one]) for name in blocks[0]}
-        for name, values in found.items():
+        arrays = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}
+        for name, values in arrays.items():
             if not np.isfinite(values).all():
                 wrong = f"{int((~np.isfinite(values)).sum())} numbers of {name!r} in {shard} are not finite"
                 raise ValueError(f"spec must be such that training does not diverge: {wrong}")
-        return Results(found)
+        return Results(arrays)
 
     @property
     def block_size(self) -> int:
         return block_size(self.model)
+
+    def models_of(self, block: int) -> int:
+        """How many models a block has: the last one may have fewer."""
+        return min(self.block_size, self.runs - block * self.block_size)
+
+    def bank(
+        self,
+        block: int,
+        device: torch.device,
+        *,
+        bits: NDArray[np.int8],
+        canary: Worlds | StepCanary,
+        seed: int,
+        coordinates: str = "all",
+    ) -> Bank:
+        """The models of a block, before their first step."""
+        return assemble(
+            self.model,
+            self.task,
+            self.spec,
+            bits=bits,
+            generator=torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block)),
+            canary=canary,
+            coordinates=coordinates,
+        )
 
     @property
     def copies(self) -> int:
@@ -78,54 +140,58 @@ class BankPlan(Plan):
         return 0
 
     def bytes_at_once(self, device: torch.device) -> int:
-        runs = min(self.runs, self.block_size)
-        return block_bytes(self.model, self.task, self.spec, device, runs, spare=self.copies)
+        """About the most memory, in bytes, that a block takes."""
+        return block_bytes(self.model, self.task, self.spec, device, self.models_of(0), spare=self.copies)
 
     def side_by_side(self, device: torch.device) -> int:
         """One on CUDA; on a CPU, as many as the memory holds."""
         needed, free = self.bytes_at_once(device), devices.free_bytes(device)
         if needed > free:
             raise ValueError(
-                f"model and task must fit the memory: a block of {min(self.runs, self.block_size)} models of "
-                f"{self.model.parameters} parameters on {self.records_told} takes about {needed / 2**30:.1f} GiB, and "
-                f"{free / 2**30:.1f} GiB are free on {device}: free some, or use a smaller model, fewer {self.spare}, "
-                "or a larger device"
+                f"model and task must fit the memory: a block of {self.models_of(0)} models of "
+                f"{self.model.parameters} parameters on {len(self.task.y_train)} records takes about "
+                f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on {device}: free some, or use a "
+                f"smaller model, fewer {self.spare}, or a larger device"
             )
         return 1 if device.type == "cuda" else min(torch.get_num_threads(), free // needed)
 
     @property
-    def records_told(self) -> str:
-        return f"{len(self.task.y_train)} records"
-
-    @property
-    def told_apart(self) -> tuple[Any, ...]:
+    def written_by_users(self) -> tuple[Any, ...]:
         """What users may have written, and a store has to tell from others."""
         return (self.model,)
 
     def check_told_apart(self) -> None:
-        if untold := [one for holder in self.told_apart for one in getattr(holder, "untold", ())]:
+        if untold := [part for holder in self.written_by_users for part in getattr(holder, "untold", ())]:
             raise ValueError(
                 f"store must tell this audit from others, got {', '.join(untold)}, which dpsub cannot tell apart: "
                 "define functions and classes by name, in a file or a notebook's cell; or name the model yourself, "
                 'models.from_module(..., name="..."), anew whenever it changes (for an observer, define `attributes`)'
             )
-        if re.search(r" at 0x|\.\.\.", told := repr(self.model)):
+        if re.search(r" at 0x|\.\.\.", shown := repr(self.model)):
             raise ValueError(
                 "store must tell this audit from others, got a model whose repr does not tell it from other models, "
-                f"{told:.200}: define a __repr__ that shows all that its training depends on"
+                f"{shown:.200}: define a __repr__ that shows all that its training depends on"
             )
 
-    def with_noise(self, stored: Mapping[str, Any]) -> Self:
-        """The plan with the stored noise multiplier, if it equals its own up to rounding."""
-        noise_multiplier = stored.get("noise_multiplier")
-        if not isinstance(noise_multiplier, float | int):
-            return self
-        if not isclose(noise_multiplier, self.spec.noise_multiplier, rel_tol=SAME):
-            return self
-        return replace(self, spec=replace(self.spec, noise_multiplier=noise_multiplier))
+    @property
+    def pairs_kept(self) -> tuple[CanaryPair, ...]:
+        """The pairs that a store keeps, to go on with on another machine."""
+        return ()
+
+    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
+        """The plan with these pairs in place of those."""
+        return self
+
+    @property
+    def arrays(self) -> Arrays:
+        return canary_arrays(self.pairs_kept)
 
     def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
-        plan = self.with_noise(attributes)
+        """The plan with the stored noise multiplier and canaries, if they equal its own up to rounding."""
+        plan, noise_multiplier = self, attributes["noise_multiplier"]
+        if isclose(noise_multiplier, self.spec.noise_multiplier, rel_tol=SAME):
+            plan = replace(self, spec=replace(self.spec, noise_multiplier=noise_multiplier))
+        plan = plan.with_pairs(stored_canaries(self.pairs_kept, self.task, attributes, arrays))
         check_same(attributes, plan.attributes)
         return plan
 
@@ -168,26 +234,29 @@ def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DP
 def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], crafted: str) -> dict[str, Any]:
     """What an audit's attributes say of its canaries: one value for all repeats, or one for each."""
 
-    def each(values: list[Any]) -> Any:
+    def listed(values: list[Any]) -> Any:
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]
         return plain[0] if len(plain) == 1 else plain
 
     return {
-        "slot": each([canary.slot for canary in canaries]),
+        "slot": listed([canary.slot for canary in canaries]),
         "canary_crafted": crafted,
-        "canary_fingerprint": each([canary.fingerprint for canary in canaries]),
-        **{f"canary_{name}": each([c.details[name] for c in canaries]) for name in canaries[0].details},
+        "canary_fingerprint": listed([canary.fingerprint for canary in canaries]),
+        **{f"canary_{name}": listed([c.details[name] for c in canaries]) for name in canaries[0].details},
     }
 
 
 def canary_arrays(canaries: Sequence[CanaryPair]) -> Arrays:
-    """The canaries as a store keeps them."""
-    found: Arrays = {}
-    for name, worlds in _worlds(canaries).items():
-        found[f"canary/{name}"] = np.stack([one.x if isinstance(one, Record) else one for one in worlds])
-        if labels := [one.y for one in worlds if isinstance(one, Record)]:
-            found[f"canary/{name}/labels"] = np.array(labels, np.int64)
-    return found
+    """The canaries as a store keeps them: "canary/z", "canary/z/labels" of records, and z_prime unless it is None."""
+    arrays: Arrays = {}
+    for name in ("z", "z_prime"):
+        worlds = [world for world in (getattr(canary, name) for canary in canaries) if world is not None]
+        if worlds and isinstance(worlds[0], Record):
+            arrays[f"canary/{name}/labels"] = np.array([world.y for world in worlds], np.int64)
+            worlds = [world.x for world in worlds]
+        if worlds:
+            arrays[f"canary/{name}"] = np.stack(worlds)
+    return arrays
 
 
 def stored_canaries(
@@ -200,77 +269,51 @@ def stored_canaries(
         task: its task, whose records say how much a feature may differ.
         attributes, arrays: of the store.
     """
-    stored = _held(asked, arrays)
-    mine, theirs = _worlds(asked), _worlds(stored)
-    spread = task.x_train.std(axis=0, dtype=np.float64)
-    spread[spread == 0] = spread[spread > 0].min() if spread.any() else 0.0
-    same = mine.keys() == theirs.keys() and all(
-        len(theirs[name]) == len(worlds) and all(map(partial(_same, spread=spread), worlds, theirs[name]))
-        for name, worlds in mine.items()
-    )
-    if not same or not all(map(_equally_far, zip(*mine.values(), strict=True), zip(*theirs.values(), strict=True))):
+    if not _same(canary_arrays(asked), arrays, task):
         return tuple(asked)
+
+    def world(name: str, i: int) -> Any:
+        values, labels = arrays.get(f"canary/{name}"), arrays.get(f"canary/{name}/labels")
+        if values is None:
+            return None
+        return values[i] if labels is None else Record(values[i], int(labels[i]))
+
     details = {name.removeprefix("canary_"): value for name, value in attributes.items() if name.startswith("canary_")}
+    several = len(asked) > 1
     return tuple(
         replace(
             canary,
+            z=world("z", i),
+            z_prime=world("z_prime", i),
             details={
-                name: value[i] if len(stored) > 1 and isinstance(value, list) else value
+                name: value[i] if several and isinstance(value, list) else value
                 for name, value in details.items()
                 if name not in RESERVED
             },
         )
-        for i, canary in enumerate(stored)
+        for i, canary in enumerate(asked)
     )
 
 
-def _held(asked: Sequence[CanaryPair], arrays: Arrays) -> tuple[CanaryPair, ...]:
-    """The canaries with the stored z and z′; none if there are as many others, or the arrays are of no canaries."""
-
-    def worlds(name: str) -> list[Any]:
-        values, labels = arrays.get(f"canary/{name}"), arrays.get(f"canary/{name}/labels")
-        if values is None:
-            return [None] * len(asked)
-        return list(values) if labels is None else [Record(x, int(y)) for x, y in zip(values, labels, strict=True)]
-
-    z, z_prime = worlds("z"), worlds("z_prime")
-    if "canary/z" not in arrays or len(z) != len(asked) or len(z_prime) != len(asked):
-        return ()
-    try:
-        return tuple(
-            replace(canary, z=one, z_prime=other) for canary, one, other in zip(asked, z, z_prime, strict=True)
-        )
-    except ValueError:  # of a store that somebody changed, or of the other adjacency
-        return ()
-
-
-def _worlds(canaries: Sequence[CanaryPair]) -> dict[str, list[World]]:
-    """z and z′ of each canary; no "z_prime" if the slot is empty in the other world."""
-    if not canaries:
-        return {}
-    others: list[World] = [canary.z_prime for canary in canaries if canary.z_prime is not None]
-    return {"z": [canary.z for canary in canaries], **({"z_prime": others} if others else {})}
-
-
-def _same(mine: World, theirs: World, spread: NDArray[np.float64]) -> bool:
-    """Whether two worlds are equal up to rounding: coordinate by coordinate, and in the label."""
-    if isinstance(mine, Record) and isinstance(theirs, Record):
-        return mine.y == theirs.y and _close(mine.x, theirs.x, SAME_FEATURE * spread)
-    if isinstance(mine, Record) or isinstance(theirs, Record):
+def _same(asked: Arrays, stored: Arrays, task: Task) -> bool:
+    """Whether canaries are equal up to rounding: in each coordinate, in the labels, and in z − z′, which is audited."""
+    if {name: values.shape for name, values in asked.items()} != {name: v.shape for name, v in stored.items()}:
         return False
-    return _close(mine, theirs, SAME_GRADIENT * np.abs(theirs).max(initial=0.0))
-
-
-def _equally_far(mine: tuple[World, ...], theirs: tuple[World, ...]) -> bool:
-    """Whether z − z′, which the audit is about, is the same up to rounding."""
-    steps = []
-    for worlds in (mine, theirs):
-        arrays = [np.asarray(one.x if isinstance(one, Record) else one, dtype=np.float64) for one in worlds]
-        steps.append(arrays[0] - arrays[-1])
-    return bool(np.linalg.norm(steps[0] - steps[1]) <= SAME_DIFFERENCE * np.linalg.norm(steps[1]))
-
-
-def _close(x: NDArray[np.float32], y: NDArray[np.float32], allowed: NDArray[np.float64] | float) -> bool:
-    if x.shape != y.shape:
-        return False
-    return bool((np.abs(x.astype(np.float64) - y) <= allowed + 2 * np.spacing(np.abs(y))).all())
+    spread = task.x_train.std(axis=0, dtype=np.float64)
+    spread[spread == 0] = spread[spread > 0].min() if spread.any() else 0.0
+    for name, values in stored.items():
+        allowed = 0.0 if name.endswith("labels") else 2 * np.spacing(np.abs(values))
+        if f"{name}/labels" in stored:
+            allowed = allowed + SAME_FEATURE * spread
+        elif values.dtype.kind == "f":
+            allowed = allowed + SAME_GRADIENT * np.abs(values).max(axis=1, keepdims=True)
+        if (np.abs(asked[name] - values.astype(np.float64)) > allowed).any():
+            return False
+    if "canary/z_prime" not in stored:
+        return True
+    (mine, theirs) = (
+        (arrays["canary/z"].astype(np.float64) - arrays["canary/z_prime"]).reshape(len(arrays["canary/z"]), -1)
+        for arrays in (asked, stored)
+    )
+    apart = np.linalg.norm(mine - theirs, axis=1) <= SAME_DIFFERENCE * np.linalg.norm(theirs, axis=1)
+    return bool(apart.all())

@@ -14,11 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from dpsub._core import CanaryPair, Pairs, checks
-from dpsub._core.datasets import numbered
-from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
-from dpsub.audits.one_run import LONG_NAMES, ONE_RUN, PAIR
-from dpsub.audits.own_training import OWN_FUNCTION
+from dpsub.audits.one_run import scored_pairs
 from dpsub.trainers import label_logits
 
 AT_ONCE = 256  # records
@@ -50,15 +47,8 @@ class OneRunDataset(Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Any:
-        try:
-            at = operator.index(None if isinstance(index, bool) else index)  # type: ignore[arg-type]
-        except TypeError:
-            raise ValueError(
-                f"index must be the number of one record, got {index!r}: take several by torch.utils.data.Subset"
-            ) from None
-        if not -len(self) <= at < len(self):
-            raise IndexError(f"index must be one of {len(self)} records, got {at}")
-        i = self._pair_of.get(at % len(self))
+        at = range(len(self))[operator.index(index)]
+        i = self._pair_of.get(at)
         return self._dataset[at] if i is None else self._filled(i, int(self.bits[i]))
 
     def _filled(self, i: int, bit: int) -> Any:
@@ -108,35 +98,16 @@ class OneRunDataset(Dataset[Any]):
                     "reference must be a model that did not see the coins, got the audited one: train one on `outside`"
                 )
             score = score - self._scores("reference", reference)
-        told = "score of the final model less the reference's, higher speaks for z"
         attributes = {
-            "audited": ONE_RUN,
-            "trained_by": OWN_FUNCTION,
             "scenario": self.pairs.scenario,
             "adjacency": self.pairs.adjacency,
             "n": len(self),
-            "models": 1,
-            "pairs": len(self.pairs),
             "pairs_fingerprint": self.pairs.fingerprint,
             "reference": int(reference is not None),
             "seed": self.seed,
             **{f"pairs_{name}": value for name, value in self.pairs.details.items()},
-            **{f"version_{name}": version for name, version in versions("torch").items()},
         }
-        dims = ("model", PAIR)
-        made = xr.Dataset(
-            {
-                "score": (
-                    dims,
-                    score.numpy().astype(np.float32)[None],
-                    {"long_name": LONG_NAMES["score"] if reference is None else told},
-                ),
-                "bit": (dims, self.bits[None].copy(), {"long_name": LONG_NAMES["bit"]}),
-            },
-            coords={"slot": (PAIR, self.pairs.slots)},
-            attrs=attributes,
-        )
-        return numbered(made)
+        return scored_pairs(score.numpy(), self.bits, self.pairs.slots, attributes)
 
     def _scores(self, name: str, module: nn.Module) -> Tensor:
         """(m,): logit(z) − logit(z′), in float64."""
@@ -146,9 +117,9 @@ class OneRunDataset(Dataset[Any]):
 
     def _logits(self, name: str, module: nn.Module, bit: int) -> Tensor:
         """(m,): log p/(1 − p) of the label of each z or z′, in float64."""
-        first = next(module.parameters(), torch.zeros(0))
+        device = next(module.parameters(), torch.zeros(0)).device
         of_x, of_y = self._keys
-        training, found = module.training, []
+        training, logits = module.training, []
         module.eval()
         try:
             with torch.no_grad():
@@ -156,16 +127,16 @@ class OneRunDataset(Dataset[Any]):
                     records = [self._filled(i, bit) for i in range(len(self.pairs))[start : start + AT_ONCE]]
                     entries = records[0].keys() - {of_y} if isinstance(records[0], Mapping) else [of_x]
                     batch = {
-                        entry: torch.stack([torch.as_tensor(one[entry]) for one in records]).to(first.device)
+                        entry: torch.stack([torch.as_tensor(record[entry]) for record in records]).to(device)
                         for entry in entries
                     }
                     outputs = module(batch[of_x]) if of_x == OF_TUPLES[0] else module(**batch)
                     outputs = getattr(outputs, "logits", outputs)
-                    labels = torch.tensor([int(one[of_y]) for one in records], device=first.device)
-                    found.append(label_logits(outputs.double()[..., None], labels)[:, 0].cpu())
+                    labels = torch.tensor([int(record[of_y]) for record in records], device=device)
+                    logits.append(label_logits(outputs.double()[..., None], labels)[:, 0].cpu())
         finally:
             module.train(training)
-        return torch.cat(found)
+        return torch.cat(logits)
 
 
 @checks.checked("seed")
@@ -246,8 +217,7 @@ def _like(given: Any, value: Any) -> Any:
     """A value of the type of what the dataset gives: a tensor or array of its dtype, a list, or a number."""
     if isinstance(given, Tensor):
         return torch.as_tensor(np.array(value)).to(given.dtype).to(given.device)
-    if isinstance(given, np.ndarray | np.generic):
-        return np.asarray(value).astype(given.dtype)[()]
-    if isinstance(given, list):
-        return np.asarray(value).astype(np.asarray(given).dtype).tolist()
+    if isinstance(given, np.ndarray | np.generic | list):
+        array = np.asarray(value).astype(np.asarray(given).dtype)
+        return array.tolist() if isinstance(given, list) else array[()]
     return type(given)(value)

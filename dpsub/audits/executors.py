@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -16,44 +17,44 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from dpsub._core import checks
-from dpsub.audits.plans import Made, Plan, Results, Shard, Tick, made_on
+from dpsub.audits.plans import Made, Plan, Results, Shard, Tick
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
 PATIENCE = 30  # seconds for a scheduler to answer
-Done = Generator[tuple[Shard, Results, Made], None, None]
+CPU = torch.device("cpu")
+Computed = Generator[tuple[Shard, Results, Made], None, None]
 _gpu_turn = Lock()
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Computes shards somewhere."""
 
-    def kinds(self, plan: Plan) -> list[Made]:
-        """Where shards will be computed, as far as that is known. It fails early where they cannot be."""
-        ...
+    def expected(self, plan: Plan) -> list[Made]:
+        """Where shards will be computed, if that is known before. It fails where they cannot be."""
+        return []
 
-    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
-        """Yield shards with what they were computed to be, as they are finished, and where they were made."""
-        ...
+    @abstractmethod
+    def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
+        """Yield shards with what they were computed to be and where they were made, as they are finished."""
 
 
-class Here:
+class Here(Executor):
     """Computes in this process: in its threads, or one shard after the other in the calling one."""
 
     def __init__(self, device: str) -> None:
         self._device = devices.device(device)
 
-    def kinds(self, plan: Plan) -> list[Made]:
+    def expected(self, plan: Plan) -> list[Made]:
         plan.side_by_side(self._device)
-        return [plan.made(self._device, 0.0)]
+        return [plan.made(self._device)]
 
-    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
+    def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
         def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
             return timed(plan, shard, self._device, stop, tick)
 
@@ -71,40 +72,40 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(Executor):
     """Computes in other processes.
 
     Attributes:
         submit: a call to another process, for its future.
         completed: futures, as they are finished.
+        compute: a shard there, from what `share` makes of the plan.
+        share: the plan as it is sent with each shard.
         release: futures whose results nobody waits for any more.
-        shared: makes of the plan what is sent with each shard.
-        compute: a shard there, from that.
-        kinds: as `Executor.kinds`.
     """
 
     submit: Callable[..., Any]
     completed: Callable[[list[Any]], Iterable[Any]]
-    release: Callable[[list[Any]], object]
-    shared: Callable[[Plan], Any]
     compute: Callable[[Any, Shard], tuple[Results, Made]]
-    kinds: Callable[[Plan], list[Made]]
+    share: Callable[[Plan], Any] = lambda plan: plan
+    release: Callable[[list[Any]], object] = lambda futures: None
 
-    def each(self, plan: Plan, shards: list[Shard], tick: Tick) -> Done:
-        held = self.shared(plan)
-        submitted = {self.submit(self.compute, held, shard): shard for shard in shards}
+    def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
+        shared = self.share(plan)
+        submitted = {self.submit(self.compute, shared, shard): shard for shard in shards}
         try:
             for future in self.completed(list(submitted)):
                 shard = submitted.pop(future)
-                yield shard, *_received(plan, shard, future)
+                results, made = _result(plan, shard, future)
+                tick(plan.units(shard))
+                yield shard, results, made
         finally:
-            self.release([held, *submitted])
+            self.release([shared, *submitted])
 
 
-def _received(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
+def _result(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
     try:
-        found: tuple[Results, Made] = future.result()
-        return found
+        result: tuple[Results, Made] = future.result()
+        return result
     except BrokenProcessPool:
         raise RuntimeError(
             "processes: a worker process ended before its run did: if it ran out of memory, take fewer; if this is a "
@@ -133,23 +134,8 @@ def processes(count: int) -> Iterator[Elsewhere]:
     before = set(multiprocessing.active_children())
     executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
 
-    def kinds(plan: Plan) -> list[Made]:
-        if not plan.serial:
-            raise ValueError(
-                f"processes must be 1 for an audit that trains blocks in threads, got {count}: leave it out, or give "
-                "the client of a dask.distributed.LocalCluster"
-            )
-        return []
-
     try:
-        yield Elsewhere(
-            submit=executor.submit,
-            completed=futures.as_completed,
-            release=lambda left: None,  # ended below
-            shared=lambda plan: plan,
-            compute=_alone_on_cpu,
-            kinds=kinds,
-        )
+        yield Elsewhere(executor.submit, futures.as_completed, _alone)
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
@@ -181,28 +167,24 @@ def workers(client: Any, device: str) -> Iterator[Elsewhere]:
     if client.status != "running":
         raise ConnectionError(f"client: its scheduler does not answer any more, it is {client.status!r}: {advice}")
 
-    def shared(plan: Plan) -> Any:
+    def share(plan: Plan) -> Any:
         """The plan as a task's result: sent once, and made again if the worker that holds it dies."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
             return client.submit(_itself, plan, pure=False)
 
-    def kinds(plan: Plan) -> list[Made]:
-        return list(client.run(_made_there, device).values()) if plan.of_one_kind else []
-
-    def release(left: list[Any]) -> None:
+    def release(futures: list[Any]) -> None:
         """Workers drop what nobody waits for. Not cancelled, which fails clients that are connecting."""
-        for future in left:
+        for future in futures:
             future.release()
 
     with own:
         yield Elsewhere(
-            submit=partial(client.submit, pure=False),
-            completed=partial(distributed.as_completed, loop=client.loop),
-            release=release,
-            shared=shared,
-            compute=partial(_on_worker, device=device),
-            kinds=kinds,
+            partial(client.submit, pure=False),
+            partial(distributed.as_completed, loop=client.loop),
+            partial(_on_worker, device=device),
+            share,
+            release,
         )
 
 
@@ -214,13 +196,9 @@ def timed(plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Tic
     return results, plan.made(device, time.monotonic() - begin)
 
 
-def _alone(plan: Plan, shard: Shard, device: torch.device) -> tuple[Results, Made]:
+def _alone(plan: Plan, shard: Shard, device: torch.device = CPU) -> tuple[Results, Made]:
     """The same in another process, which nobody asks to stop, and whose progress is counted by shards."""
     return timed(plan, shard, device, Event(), lambda units: None)
-
-
-def _alone_on_cpu(plan: Plan, shard: Shard) -> tuple[Results, Made]:
-    return _alone(plan, shard, torch.device("cpu"))
 
 
 def _begin_worker() -> None:
@@ -241,14 +219,10 @@ def _itself(plan: Any) -> Any:
     return plan
 
 
-def _made_there(device: str) -> Made:
-    return made_on(devices.device(device))
-
-
 def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
     """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
     if plan.serial:
-        return _alone_on_cpu(plan, shard)
+        return _alone(plan, shard)
     where = devices.device(device)
     torch.set_num_threads(1)
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
@@ -256,25 +230,10 @@ def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
     devices.keep_freed_memory(whatever_is_set=True)
     with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
         plan.side_by_side(where)
-        _check_limit(plan.bytes_at_once(where), where)
         return _alone(plan, shard, where)
-
-
-def _check_limit(block: int, where: torch.device) -> None:
-    """Check dask's limit, in bytes of a block: dask would stop the worker, retry on others, and stop those too."""
-    from distributed import get_worker
-
-    worker: Any = get_worker()
-    limit, threads = worker.memory_manager.memory_limit, worker.state.nthreads
-    needed = threads * block
-    if where.type == "cpu" and limit and needed > limit:
-        raise ValueError(
-            f"client's workers must have more memory, or fewer threads: {threads} blocks at once take about "
-            f"{needed / 2**30:.1f} GiB, and a worker is stopped at {limit / 2**30:.1f} GiB"
-        )
 
 
 def message_of(error: BaseException) -> str:
     """The kind and message of an error, as a text that can be stored."""
-    told = "".join(traceback.format_exception_only(error)).strip()[:MOST_MESSAGE]
-    return "".join(character if checks.drawable(character) else "�" for character in told) or type(error).__name__
+    message = "".join(traceback.format_exception_only(error)).strip()[:MOST_MESSAGE].replace("\0", "�")
+    return message.encode(errors="replace").decode()

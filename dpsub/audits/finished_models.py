@@ -44,11 +44,8 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub._core.datasets import numbered
-from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
-from dpsub.audits.one_run import LONG_NAMES, ONE_RUN, PAIR, SLOT
-from dpsub.audits.own_training import OWN_FUNCTION
+from dpsub.audits.one_run import scored_pairs
 from dpsub.trainers import label_logits
 
 ROUNDING = 1e-3  # of a row of probabilities, absolute
@@ -103,29 +100,15 @@ class ProxyLabels:
         score = self._scores("logits", logits)
         if reference is not None:
             score = score - self._scores("reference", reference)
-        known = {} if self.tolerance is None else {"tolerance": self.tolerance, "turned": self.turned}
-        dims = ("model", PAIR)
-        made = xr.Dataset(
-            {
-                "score": (dims, score.astype(np.float32)[None], {"long_name": LONG_NAMES["score"]}),
-                "bit": (dims, self.bits[None].copy(), {"long_name": "0: z has the record's own label, 1: z_prime"}),
-            },
-            coords={SLOT: (PAIR, self.records)},
-            attrs={
-                "audited": ONE_RUN,
-                "trained_by": OWN_FUNCTION,
-                "adjacency": "substitute",
-                "models": 1,
-                "pairs": len(self.bits),
-                "drawn": self.drawn,
-                "proxy": self.proxy,
-                **known,
-                "reference": int(reference is not None),
-                "seed": self.seed,
-                **{f"version_{name}": version for name, version in versions().items()},
-            },
-        )
-        return numbered(made)
+        attributes = {
+            "adjacency": "substitute",
+            "drawn": self.drawn,
+            "proxy": self.proxy,
+            **({} if self.tolerance is None else {"tolerance": self.tolerance, "turned": self.turned}),
+            "reference": int(reference is not None),
+            "seed": self.seed,
+        }
+        return scored_pairs(score, self.bits, self.records, attributes)
 
     def _scores(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
         """(m,): logit(z) − logit(z′)."""

@@ -2,7 +2,7 @@ r"""Algorithm 1: train models in both worlds, and score them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Event
@@ -13,16 +13,16 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from dpsub._core import DPSGD, CanaryPair, checks, random_streams
+from dpsub._core import CanaryPair, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
-from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_arrays, canary_attributes, check_canary, stored_canaries
-from dpsub.audits.execution import Options, carried_out
-from dpsub.audits.observers import Observer, Score, chosen, seen, watching
-from dpsub.audits.plans import Arrays, Cut, Layout, Stopped, Tick, Variable, check_same
+from dpsub._core.random_streams import stream
+from dpsub.accounting import DPSGD
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary
+from dpsub.audits.execution import Options, execute
+from dpsub.audits.observers import Observer, Score, chosen, observation, watching
+from dpsub.audits.plans import Arrays, Stopped, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import assemble
 from dpsub.trainers.assembly import COORDINATES
 
 ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
@@ -130,12 +130,12 @@ def audit(
     """
     check_fits(model, task)
     canaries = tuple(canary) if isinstance(canary, Sequence) else (canary,)
-    for each in canaries:
-        checks.instance("canary", each, of=CanaryPair, called="a dpsub.CanaryPair")
-        check_canary(task, model, each, spec)
+    for pair in canaries:
+        checks.instance("canary", pair, of=CanaryPair, called="a dpsub.CanaryPair")
+        check_canary(task, model, pair, spec)
     if isinstance(canary, Sequence) and len(canaries) != repeats:
         raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
-    if len({(each.scenario, each.adjacency, each.score, *sorted(each.details)) for each in canaries}) > 1:
+    if len({(pair.scenario, pair.adjacency, pair.score, *sorted(pair.details)) for pair in canaries}) > 1:
         raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
@@ -149,11 +149,11 @@ def audit(
         observe_every=observe_every,
         observers=observers,
         coordinates=_coordinates(coordinates, observers),
-        seeds=tuple(repeat_seeds(seed, repeats)),
+        seed=seed,
+        repeats=repeats,
         matmul_precision=matmul_precision,
     )
-    plan.attributes  # noqa: B018, which refuses what stores could not tell apart
-    return carried_out(plan, **options)
+    return execute(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -164,136 +164,109 @@ class ManyRuns(BankPlan):
         canaries: one for all repeats, or one for each.
         observers: beside the scores.
         coordinates: "span" or "all".
-        seeds: one for each repeat.
     """
 
     call: ClassVar[str] = "audit"
+    purpose = "audit"
 
     canaries: tuple[CanaryPair, ...]
     observe_every: int
     observers: tuple[Observer, ...]
     coordinates: str
-    seeds: tuple[int, ...]
 
     @property
-    def repeats(self) -> int:
-        return len(self.seeds)
-
-    @property
-    def title(self) -> str:
-        return f"{self.canaries[0].scenario} on {self.task.name}"
+    def crafted(self) -> CanaryPair:
+        return self.canaries[0]
 
     @cached_property
-    def observed(self) -> list[int]:
+    def seeds(self) -> list[int]:
+        """One for each repeat."""
+        return repeat_seeds(self.seed, self.repeats)
+
+    @cached_property
+    def observed(self) -> dict[int, None]:
+        """The steps after which models are observed."""
         steps = self.spec.steps
-        return sorted({*range(self.observe_every, steps + 1, self.observe_every), steps})
+        return dict.fromkeys([*range(self.observe_every, steps + 1, self.observe_every), steps])
 
     def rows(self, observer: Observer) -> int:
         """How many models of a repeat this observer observes."""
-        return self.runs if observer.most_runs is None else min(observer.most_runs, self.runs, self.block_size)
+        return self.runs if observer.most_runs is None else min(observer.most_runs, self.models_of(0))
 
-    @cached_property
-    def layout(self) -> Layout:
-        lead: dict[str, int] = {} if self.repeats == 1 else {"repeat": self.repeats}
+    def empty(self) -> xr.Dataset:
+        repeat = {} if self.repeats == 1 else {"repeat": self.repeats}
         sizes = {"step": len(self.observed), "parameter": self.model.parameters}
-        found = {"bit": Variable(lead | {"run": self.runs}, "int8", -1, LONG_NAMES["bit"])}
-        indexes = {"step": np.array(self.observed), **({"repeat": np.arange(self.repeats)} if lead else {})}
-        for one in (Score(), *self.observers):
-            few = one.most_runs is not None
-            shape = lead | {one.dims[0]: self.rows(one), one.dims[1]: sizes[one.dims[1]]}
-            found[one.name] = Variable(shape, "float32", np.nan, one.long_name, of_first_shard=few)
-            if few:
-                indexes[one.dims[0]] = np.arange(self.rows(one))
-        coordinates = {name: (name, values.astype(np.int64)) for name, values in indexes.items()}
-        return Layout(Cut(self.runs, self.repeats, self.block_size), found, coordinates)
+        variables = {"bit": unfilled(LONG_NAMES["bit"], {**repeat, "run": self.runs}, "int8")}
+        coordinates = {"step": np.array([*self.observed])} | {name: np.arange(size) for name, size in repeat.items()}
+        for observer in (Score(), *self.observers):
+            rows, columns = observer.dims
+            shape = {**repeat, rows: self.rows(observer), columns: sizes[columns]}
+            variables[observer.name] = unfilled(observer.long_name, shape)
+            if observer.most_runs is not None:
+                coordinates[rows] = np.arange(self.rows(observer))
+        return xr.Dataset(variables, coordinates)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        own = {
-            "scenario": self.canaries[0].scenario,
-            "adjacency": self.canaries[0].adjacency,
-            "task": self.task.name,
-            "task_fingerprint": self.task.fingerprint,
-            "n": len(self.task.y_train),
-            "model": repr(self.model),
-            **self.spec.attributes,
+        own = super().attributes | {
             "runs": self.runs,
             "observe_every": self.observe_every,
             "repeats": self.repeats,
-            "metrics": " ".join(one.name for one in self.observers),
+            "metrics": " ".join(observer.name for observer in self.observers),
             "trained_coordinates": self.coordinates,  # `coordinates` means something else to xarray
-            "seed": self.seeds[0],
-            **({"seeds": list(self.seeds)} if self.repeats > 1 else {}),
-            "block_size": self.block_size,
-            "matmul_precision": self.matmul_precision,
+            **({"seeds": self.seeds} if self.repeats > 1 else {}),
             **canary_attributes(self.canaries, ONCE if len(self.canaries) == 1 else EACH_REPEAT),
         }
-        observed = {name: value for one in self.observers for name, value in one.attributes(self.task).items()}
-        if taken := sorted(observed.keys() & own.keys()):
-            raise ValueError(f"metrics must have attributes of other names than the audit's own, got {taken[0]!r}")
-        return own | observed
+        for observer in self.observers:
+            for name, value in observer.attributes(self.task).items():
+                if own.setdefault(name, value) != value:
+                    raise ValueError(f"metrics must have attributes of other names than the audit's own, got {name!r}")
+        return own
 
     @property
-    def arrays(self) -> Arrays:
-        return canary_arrays(self.canaries)
+    def pairs_kept(self) -> tuple[CanaryPair, ...]:
+        return self.canaries
 
-    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
-        plan = self.with_noise(attributes)
-        plan = replace(plan, canaries=stored_canaries(self.canaries, self.task, attributes, arrays))
-        check_same(attributes, plan.attributes)
-        return plan
+    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
+        return replace(self, canaries=pairs)
 
     @property
-    def told_apart(self) -> tuple[Any, ...]:
+    def written_by_users(self) -> tuple[Any, ...]:
         return (self.model, *self.observers)
-
-    def canary(self, repeat: int) -> CanaryPair:
-        return self.canaries[repeat if len(self.canaries) > 1 else 0]
 
     @property
     def copies(self) -> int:
-        return max(Score.copies, *(one.copies for one in self.observers), 0)
+        return max(observer.copies for observer in (Score(), *self.observers))
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
-        size, seed = self.block_size, self.seeds[repeat]
-        runs = min(size, self.runs - block * size)
-        bits = stream(seed, "audit", block).integers(0, 2, size, dtype=np.int8)[:runs]
-        bank = assemble(
-            self.model,
-            self.task,
-            self.spec,
-            bits=bits,
-            generator=torch.Generator(device).manual_seed(torch_seed(seed, "audit", block)),
-            canary=self.canary(repeat),
-            coordinates=self.coordinates,
-        )
+        seed, runs = self.seeds[repeat], self.models_of(block)
+        bits = stream(seed, self.purpose, block).integers(0, 2, self.block_size, dtype=np.int8)[:runs]
+        canary = self.canaries[repeat if len(self.canaries) > 1 else 0]
+        bank = self.bank(block, device, bits=bits, canary=canary, seed=seed, coordinates=self.coordinates)
         # Observers of only some runs observe those of the first block.
-        observers = [one for one in (Score(), *self.observers) if one.most_runs is None or block == 0]
-        counts = {one.name: min(runs, self.rows(one)) for one in observers}
-        watches = {one.name: watching(one, bank, self.task, counts[one.name]) for one in observers}
-        observed, last = set(self.observed), {self.spec.steps}
-        due = {one.name: observed if "step" in one.dims else last for one in observers}
-        sizes = {one.name: () if "step" in one.dims else (self.model.parameters,) for one in observers}
-        found: dict[str, list[Tensor]] = {name: [] for name in watches}
+        observers = [observer for observer in (Score(), *self.observers) if observer.most_runs is None or block == 0]
+        counts = {observer.name: min(runs, self.rows(observer)) for observer in observers}
+        watches = {observer.name: watching(observer, bank, self.task, counts[observer.name]) for observer in observers}
+        observations: dict[str, list[Tensor]] = {observer.name: [] for observer in observers}
         for step in range(1, self.spec.steps + 1):
             if stop.is_set():
                 raise Stopped
-            looking = [one for one in observers if step in due[one.name]]
-            for one in looking:
-                watches[one.name].before_step()
+            last = step == self.spec.steps
+            due = [observer for observer in observers if (step in self.observed if "step" in observer.dims else last)]
+            for observer in due:
+                watches[observer.name].before_step()
             bank.advance()
-            for one in looking:
-                found[one.name].append(seen(one, watches[one.name], (counts[one.name], *sizes[one.name])))
-        stacked = {
-            one.name: torch.stack(found[one.name], dim=1) if "step" in one.dims else found[one.name][0]
-            for one in observers
-        }
-        return {"bit": bits, **{name: values.cpu().numpy() for name, values in stacked.items()}}
+            for observer in due:
+                shape = (counts[observer.name], *(() if "step" in observer.dims else (self.model.parameters,)))
+                observations[observer.name].append(observation(observer, watches[observer.name], shape))
+        tick(runs)
+        arrays = {name: torch.stack(values, dim=1).flatten(1) for name, values in observations.items()}
+        return {"bit": bits, **{name: values.cpu().numpy() for name, values in arrays.items()}}
 
 
 def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
     """Resolve "auto": "all" if an observer needs all coordinates, else "span"."""
-    needing = [one.name for one in observers if one.all_coordinates]
+    needing = [observer.name for observer in observers if observer.all_coordinates]
     if coordinates == "span" and needing:
         raise ValueError(
             f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "

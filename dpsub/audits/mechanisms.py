@@ -136,7 +136,7 @@ def audit_mechanism(
     others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm) if gradients is None else _own(gradients, sizes)
     asked = _Step(step, sum(sizes), divided_by, max_grad_norm)
     test = None if noise_multiplier is None else NoiseTest(alpha, sizes, seed)
-    found: list[tuple[float, int, float]] = []
+    observations: list[tuple[float, int, float]] = []
     sums: list[Array] = []
     for known in tqdm(islice(others, steps), total=steps, unit=" steps", desc="mechanism", disable=not progress):
         direction = rng.normal(size=sum(sizes))
@@ -147,7 +147,7 @@ def audit_mechanism(
         if sign or adjacency == "zero_out":
             canary = sign * canary_norm * max_grad_norm * direction
             batch = np.insert(known, place, canary, axis=0)
-        if not found:
+        if not observations:
             first = asked(batch)
             fault = NOT_NEW if all(np.array_equal(first, asked(batch)) for _ in range(CALLS - 1)) else None
         records = _clipped_sum(known, max_grad_norm) / max_grad_norm
@@ -159,12 +159,12 @@ def audit_mechanism(
             spread = asked.grid * between.uniform(-0.5, 0.5, len(left))
             over = (left + spread) / noise_multiplier, records / noise_multiplier
             test.observe(Left.of(*over, sizes, test.places))
-        found.append((score, bit, math.sqrt(left @ left / len(left))))
+        observations.append((score, bit, math.sqrt(left @ left / len(left))))
         along = sign * direction
         sums.append(np.array([left @ records, left @ along, records @ records, records @ along, sign**2]))
-    if not found:
+    if not observations:
         raise ValueError("gradients must hold an array for each step, got none: an iterator can be used only once")
-    scores, bits, noise = (np.array(one) for one in zip(*found, strict=True))
+    scores, bits, noise = (np.array(column) for column in zip(*observations, strict=True))
     about: dict[str, Any] = {
         "audited": MECHANISM,
         "name": getattr(step, "__qualname__", type(step).__name__),
@@ -178,18 +178,18 @@ def audit_mechanism(
         "canary_norm": canary_norm,
         "alpha": alpha,
         "seed": seed,
-        "steps": len(found),
+        "steps": len(observations),
         **({} if fault or (test and test.repeats) else _records_left(np.array(sums), divided_by)),
         "fault": fault or (test and test.fault),
         "fault_at": 1 if fault else test and test.found_at,
         "commit": commit(),
         **{f"version_{name}": version for name, version in versions().items()},
     }
-    told = {**LONG_NAMES, "noise": "root mean square of what is left, in units of max_grad_norm"}
+    long_names = {**LONG_NAMES, "noise": "root mean square of what is left, in units of max_grad_norm"}
     values = {"score": scores.astype(np.float32), "bit": bits.astype(np.int8), "noise": noise.astype(np.float32)}
     made = xr.Dataset(
-        {name: (OBSERVATION, one, {"long_name": told[name]}) for name, one in values.items()},
-        coords={"step": (OBSERVATION, np.arange(1, len(found) + 1))},
+        {name: (OBSERVATION, column, {"long_name": long_names[name]}) for name, column in values.items()},
+        coords={"step": (OBSERVATION, np.arange(1, len(observations) + 1))},
         attrs={name: value for name, value in about.items() if value is not None},
     )
     return numbered(made)
@@ -213,13 +213,13 @@ class _Step:
         returned = self._step(given)
         if not np.array_equal(given, batch):
             raise ValueError("step must leave the gradients as they are, got one that changes them: let it copy them")
-        found: Array = checks.array("step's sum", _known(returned), shape=(self._parameters,))
-        if (found % 1).any():
+        total: Array = checks.array("step's sum", _readable(returned), shape=(self._parameters,))
+        if (total % 1).any():
             self.grid = 0.0
-        return found * self._scale
+        return total * self._scale
 
 
-def _known(given: Any) -> Any:
+def _readable(given: Any) -> Any:
     """What NumPy can read: it does not know bfloat16, of torch or of JAX."""
     if getattr(given, "dtype", None) is torch.bfloat16:
         return given.float()
@@ -241,7 +241,7 @@ def _random(rng: np.random.Generator, records: int, parameters: int, bound: floa
 
 def _own(gradients: Iterable[ArrayLike], sizes: Sequence[int]) -> Iterator[Gradients]:
     for rows in gradients:
-        yield checks.array("gradients", _known(rows), shape=("records", sum(sizes)), kind=np.float32)
+        yield checks.array("gradients", _readable(rows), shape=("records", sum(sizes)), kind=np.float32)
 
 
 def _clipped_sum(gradients: Gradients, bound: float) -> Array:

@@ -72,8 +72,8 @@ class Observer(ABC):
     >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
     >>> model = models.linear(task)
     >>> canary = crafters.mislabeled(task, model, spec, seed=0)
-    >>> found = audit(task, model, canary, spec, runs=4, metrics=[Norm()], device="cpu", progress=False)
-    >>> found.norm.dims, found.norm.shape
+    >>> watched = audit(task, model, canary, spec, runs=4, metrics=[Norm()], device="cpu", progress=False)
+    >>> watched.norm.dims, watched.norm.shape
     (('run', 'step'), (4, 2))
     """
 
@@ -108,8 +108,8 @@ class Observer(ABC):
     @property
     def _identity(self) -> tuple[str, tuple[str, ...]]:
         identity = Identity()
-        told = identity.tell(self.name, (type(self), vars(self)))
-        return f"{crc32(told.encode()):08x}", tuple(identity.untold)
+        representation = identity.tell(self.name, (type(self), vars(self)))
+        return f"{crc32(representation.encode()):08x}", tuple(identity.untold)
 
 
 class Score(Observer):
@@ -198,77 +198,59 @@ class Weights(Observer):
         return AfterStep(lambda: bank.model.flat(bank.theta))
 
 
-BY_NAME: dict[str, Observer] = {one.name: one for one in (Accuracy(), Distance(), GradientProduct(), Weights())}
-# Dimensions and variables of every audit.
-RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")
-
-
+BY_NAME: dict[str, Observer] = {
+    observer.name: observer for observer in (Accuracy(), Distance(), GradientProduct(), Weights())
+}
+RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")  # dimensions and variables of every audit
 OF_ALL_RUNS = (("run", "step"), ("run", "parameter"))  # the dims of observers of all runs
-
-
-def are_of_some_runs(dims: tuple[str, ...]) -> bool:
-    """Whether an observer of only some runs may have these dims."""
-    return len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
     """The observers that `metrics` names or holds, in the order of their names."""
-    found: dict[str, Observer] = {}
-    for one in checks.several('metrics must be a sequence of names or observers, such as ("accuracy",)', metrics):
-        observer = one if isinstance(one, Observer) else BY_NAME[checks.choice("metrics", one, tuple(BY_NAME))]
-        if found.setdefault(observer.name, observer) is not observer:
+    observers: dict[str, Observer] = {}
+    for metric in checks.several('metrics must be a sequence of names or observers, such as ("accuracy",)', metrics):
+        observer = metric if isinstance(metric, Observer) else BY_NAME[checks.choice("metrics", metric, [*BY_NAME])]
+        _check_names(observer)
+        if observers.setdefault(observer.name, observer) is not observer:
             raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
-        _check_name(observer)
-        _check_dims(observer)
         observer.check(task)
-    sizes: dict[str, int | None] = {}
-    for observer in found.values():
-        first = observer.dims[0]
-        if first in found or sizes.setdefault(first, observer.most_runs) != observer.most_runs:
-            raise ValueError(
-                f"metrics must have first dimensions that are no other metric's name, and of one size, got {first!r} "
-                f"of {observer.name!r}"
-            )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(observers[name] for name in sorted(observers))
 
 
 def watching(observer: Observer, bank: Bank, task: Task, runs: int) -> Watch:
     """Its watch of the first `runs` models."""
-    found: Watch = checks.instance(
+    watch: Watch = checks.instance(
         f"metrics: {type(observer).__name__}.watch",
         observer.watch(bank, task, runs),
         of=Watch,
         called="one that returns an audits.Watch",
     )
-    return found
+    return watch
 
 
-def seen(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
-    """What it observes after a step, of the shape that its dims say."""
-    found = watch.after_step()
-    if not isinstance(found, Tensor) or found.shape != shape:
-        got = f"one {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+def observation(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
+    """What it observes after a step, of the shape that its dims say: of another, values would be taken for others'."""
+    values = watch.after_step()
+    if not isinstance(values, Tensor) or values.shape != shape:
+        got = f"one {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
         raise ValueError(
             f"metrics: {type(observer).__name__} has the dims {observer.dims}, so after_step must return a tensor "
             f"{shape} for {shape[0]} observed models, got {got}"
         )
-    return found
+    return values
 
 
-def _check_name(observer: Observer) -> None:
-    name = observer.name
-    if name in RESERVED or not name.isidentifier():
+def _check_names(observer: Observer) -> None:
+    """Check that the names of a variable and its dimensions are those of no other."""
+    name, dims = observer.name, observer.dims
+    own = type(BY_NAME.get(name, observer))
+    if name in RESERVED or not name.isidentifier() or type(observer) is not own:
         raise ValueError(
-            f"metrics must have names that are identifiers other than {', '.join(RESERVED)}, got an observer of the "
-            f"name {name!r}"
+            f"metrics must have names that are identifiers other than {', '.join([*RESERVED, *BY_NAME])}, got an "
+            f"observer of the name {name!r}"
         )
-    if name in BY_NAME and type(observer) is not type(BY_NAME[name]):
-        raise ValueError(f"metrics must have names other than dpsub's own, got an observer of the name {name!r}")
-
-
-def _check_dims(observer: Observer) -> None:
-    dims = observer.dims
-    if not (dims in OF_ALL_RUNS if observer.most_runs is None else are_of_some_runs(dims)):
+    of_some_runs = len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
+    if not (dims in OF_ALL_RUNS if observer.most_runs is None else of_some_runs):
         raise ValueError(
             'metrics must have the dims ("run", "step") or ("run", "parameter") or, with most_runs, one of their own '
             f'and "step", got {dims!r} of {observer.name!r}'

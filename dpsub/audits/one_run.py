@@ -13,14 +13,18 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, checks
-from dpsub._core.random_streams import stream, torch_seed
+from dpsub._core import CanaryPair, Pairs, checks
+from dpsub._core.datasets import numbered
+from dpsub._core.provenance import versions
+from dpsub._core.random_streams import stream
+from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
-from dpsub.audits.execution import Options, carried_out
-from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable
+from dpsub.audits.execution import Options, execute
+from dpsub.audits.own_training import OWN_FUNCTION
+from dpsub.audits.plans import Arrays, Shard, Stopped, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import ScoredSteps, assemble
+from dpsub.trainers import ScoredSteps
 
 ONE_RUN = "one run"  # the attribute `audited`, which audits of models do not have
 METRICS = ("accuracy", "weights")
@@ -29,6 +33,7 @@ MOST_MODELS = 10**6
 MOST_ITERATIONS = 10**4
 COPIES = 6  # of all parameters, which the steps' scores take beside the bank's own
 WHITENING = 6  # further copies, which whitening takes
+REFERENCED = "score of the final model less the reference's, higher speaks for z"
 LONG_NAMES = {
     "score": "score of the final model, higher speaks for z",
     "step_score": "score of all steps, higher speaks for z",
@@ -146,7 +151,7 @@ def audit_one_run(
         seed=seed,
         matmul_precision=matmul_precision,
     )
-    return carried_out(plan, **options)
+    return execute(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,42 +160,39 @@ class OneRun(BankPlan):
 
     call: ClassVar[str] = "audit_one_run"
     unit: ClassVar[str] = " steps"
+    purpose = "one_run"
     spare: ClassVar[str] = "records or pairs"
 
     pairs: Pairs
     subtract_expected: bool
     whiten: int
     metrics: tuple[str, ...]
-    seed: int
+
+    @property
+    def crafted(self) -> Pairs:
+        return self.pairs
 
     @property
     def title(self) -> str:
-        return f"{len(self.pairs)} pairs of {self.pairs.scenario} on {self.task.name}"
+        return f"{len(self.pairs)} pairs of {super().title}"
 
     def units(self, shard: Shard) -> int:
         return shard.runs * self.spec.steps
 
-    @cached_property
-    def layout(self) -> Layout:
-        each, models = {MODEL: self.runs, PAIR: len(self.pairs)}, {MODEL: self.runs}
-        of_metrics = {"accuracy": models, "weights": {**models, "parameter": self.model.parameters}}
-        shapes = {"score": each, "step_score": each, **{name: of_metrics[name] for name in self.metrics}}
-        variables = {name: Variable(sizes, "float32", np.nan, LONG_NAMES[name]) for name, sizes in shapes.items()}
-        variables["bit"] = Variable(each, "int8", -1, LONG_NAMES["bit"])
-        return Layout(Cut(self.runs, 1, self.block_size), variables, {SLOT: (PAIR, self.pairs.slots)})
+    def empty(self) -> xr.Dataset:
+        models = {MODEL: self.runs}
+        of_pairs = models | {PAIR: len(self.pairs)}
+        of_metrics = {"accuracy": models, "weights": models | {"parameter": self.model.parameters}}
+        sizes = {"score": of_pairs, "step_score": of_pairs} | {name: of_metrics[name] for name in self.metrics}
+        variables = {name: unfilled(LONG_NAMES[name], sizes[name]) for name in sizes}
+        variables["bit"] = unfilled(LONG_NAMES["bit"], of_pairs, "int8")
+        return xr.Dataset(variables, {SLOT: (PAIR, self.pairs.slots)})
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
         details = self.pairs.details.items()
-        return {
+        return super().attributes | {
             "audited": ONE_RUN,
-            "scenario": self.pairs.scenario,
-            "adjacency": self.pairs.adjacency,
-            "task": self.task.name,
-            "task_fingerprint": self.task.fingerprint,
-            "n": len(self.task.y_train),
-            "model": repr(self.model),
-            **self.spec.attributes,
             "models": self.runs,
             "pairs": len(self.pairs),
             "pairs_fingerprint": self.pairs.fingerprint,
@@ -198,62 +200,58 @@ class OneRun(BankPlan):
             "whiten": self.whiten,
             "metrics": " ".join(self.metrics),
             **({"test_fingerprint": self.task.test_fingerprint} if "accuracy" in self.metrics else {}),
-            "seed": self.seed,
-            "block_size": self.block_size,
-            "matmul_precision": self.matmul_precision,
-            **{f"pairs_{name}": one.item() if isinstance(one, np.generic) else one for name, one in details},
+            **{f"pairs_{name}": value.item() if isinstance(value, np.generic) else value for name, value in details},
         }
-
-    def coins(self, block: int) -> NDArray[np.int8]:
-        """(models of the block, m): which world fills each slot, by fair coins."""
-        size = self.block_size
-        tossed = stream(self.seed, "one_run", block).integers(0, 2, (size, len(self.pairs)), dtype=np.int8)
-        return tossed[: self.runs - block * size]
 
     @property
     def copies(self) -> int:
         return COPIES + WHITENING * (self.whiten > 0)
 
-    @property
-    def records_told(self) -> str:
-        return f"{super().records_told} with {len(self.pairs)} pairs"
-
     def bytes_at_once(self, device: torch.device) -> int:
-        runs, n, m = min(self.runs, self.block_size), len(self.task.y_train), len(self.pairs)
+        runs, n, m = self.models_of(0), len(self.task.y_train), len(self.pairs)
         bank = super().bytes_at_once(device) + 4 * n * runs * (self.whiten > 0)
         in_slots = 4 * (4 * m * runs * self.model.classes if self.pairs.of_records else 5 * self.pairs.z.size)
         return bank + bank * 2 * m // n + in_slots
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
-        bits = self.coins(block)
-        bank = assemble(
-            self.model,
-            self.task,
-            self.spec,
-            canary=self.pairs,
-            bits=bits,
-            generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "one_run", block)),
-        )
+        coins = stream(self.seed, self.purpose, block).integers(0, 2, (self.block_size, len(self.pairs)), dtype=np.int8)
+        bits = coins[: self.models_of(block)]
+        bank = self.bank(block, device, bits=bits, canary=self.pairs, seed=self.seed)
         steps = ScoredSteps(bank, expected=self.subtract_expected, whiten=self.whiten)
         for _ in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
             steps.advance()
             tick(bank.runs)
-        found = {"score": bank.slot.scores(bank), "step_score": steps.scores}
+        results = {"score": bank.slot.scores(bank), "step_score": steps.scores}
         if "accuracy" in self.metrics:
-            x, y = (torch.tensor(one, device=device) for one in (self.task.x_test, self.task.y_test))
-            found["accuracy"] = bank.accuracy(x, y, bank.runs)
+            x, y = (torch.tensor(array, device=device) for array in (self.task.x_test, self.task.y_test))
+            results["accuracy"] = bank.accuracy(x, y, bank.runs)
         if "weights" in self.metrics:
-            found["weights"] = bank.model.flat(bank.theta)
-        arrays = {name: values.detach().cpu().numpy().astype(np.float32) for name, values in found.items()}
-        return {**arrays, "bit": bits}
+            results["weights"] = bank.model.flat(bank.theta)
+        return {"bit": bits} | {name: values.detach().float().cpu().numpy() for name, values in results.items()}
 
 
 def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
-    found = checks.several("metrics must be a sequence of names", metrics)
-    for name in found:
+    names = checks.several("metrics must be a sequence of names", metrics)
+    for name in names:
         checks.choice("metrics", name, METRICS)
-    if "accuracy" in found and not len(task.y_test):
+    if "accuracy" in names and not len(task.y_test):
         raise ValueError("metrics must not name 'accuracy' for a task without test records: give x_test and y_test")
-    return tuple(name for name in METRICS if name in found)
+    return tuple(name for name in METRICS if name in names)
+
+
+def scored_pairs(
+    score: NDArray[np.float64], bits: NDArray[np.int8], slots: NDArray[np.int64], attributes: dict[str, Any]
+) -> xr.Dataset:
+    """The scores (m,) of one model that was not trained here, as `audit_one_run` returns them."""
+    values: dict[str, NDArray[Any]] = {"score": score.astype(np.float32), "bit": bits.copy()}
+    long_names = LONG_NAMES | {"score": REFERENCED if attributes["reference"] else LONG_NAMES["score"]}
+    about = {"audited": ONE_RUN, "trained_by": OWN_FUNCTION, "models": 1, "pairs": len(bits)}
+    return numbered(
+        xr.Dataset(
+            {name: ((MODEL, PAIR), row[None], {"long_name": long_names[name]}) for name, row in values.items()},
+            {SLOT: (PAIR, slots)},
+            about | attributes | {f"version_{name}": version for name, version in versions("torch").items()},
+        )
+    )

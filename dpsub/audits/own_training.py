@@ -24,9 +24,9 @@ from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.execution import OwnOptions, carried_out
+from dpsub.audits.execution import OwnOptions, execute
 from dpsub.audits.executors import message_of
-from dpsub.audits.plans import Arrays, Cut, Layout, Made, Plan, Results, Shard, Tick, Variable, check_same
+from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, Tick, check_same, unfilled
 from dpsub.models.identity import Identity
 
 Plain = bool | int | float | str
@@ -34,9 +34,10 @@ Train = Callable[[int, int], Any]
 OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
 MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
 MOST_RUNS = 10**6
-ABOUT = ("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train")
-# What a dataset says beside that. Parameters have other names.
-WHERE_FROM = {"device", "cpu_capability", "commit", "wall_seconds", "last_written"}
+RESERVED = (  # names of attributes that a dataset has beside the parameters
+    *("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train"),
+    *("device", "cpu_capability", "commit", "wall_seconds", "last_written"),
+)
 FRAMEWORKS = ("opacus", "jax", "flax", "optax", "tensorflow", "keras")
 IMPORTABLE = (
     "train must be importable by name in other processes: write it at the top level of a file that can be imported, "
@@ -128,16 +129,16 @@ def audit_training(
         train=train,
         name=name,
         adjacency=adjacency,
-        parameters=_parameters(parameters),
+        parameters=_parameters(parameters or {}),
         runs=runs,
         seed=seed,
-        observed=_steps(steps),
+        observed=_steps([1] if steps is None else steps),
         code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
         mended=options.get("retry", False),
     )
     if options.get("processes", 1) > 1:
         _check_importable(train)
-    return carried_out(plan, **options)
+    return execute(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,6 +149,7 @@ class OwnTraining(Plan):
     things: ClassVar[str] = "runs"
     of_one_kind: ClassVar[bool] = False
     serial: ClassVar[bool] = True
+    may_fail: ClassVar[bool] = True
     not_sent: ClassVar[str] = IMPORTABLE
 
     train: Train
@@ -165,14 +167,15 @@ class OwnTraining(Plan):
         return self.name
 
     @cached_property
-    def layout(self) -> Layout:
-        sizes = {"run": self.runs, "step": len(self.observed)}
+    def cut(self) -> Cut:
+        return Cut(self.runs, most=MOST_SHARDS)
+
+    def empty(self) -> xr.Dataset:
         variables = {
-            "score": Variable(sizes, "float32", np.nan, LONG_NAMES["score"]),
-            "bit": Variable({"run": self.runs}, "int8", -1, LONG_NAMES["bit"]),
+            "score": unfilled(LONG_NAMES["score"], {"run": self.runs, "step": len(self.observed)}),
+            "bit": unfilled(LONG_NAMES["bit"], {"run": self.runs}, "int8"),
         }
-        steps = np.array(self.observed, np.int64)
-        return Layout(Cut(self.runs, most=MOST_SHARDS), variables, {"step": ("step", steps)}, may_fail=True)
+        return xr.Dataset(variables, {"step": np.array(self.observed, np.int64)})
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -193,10 +196,6 @@ class OwnTraining(Plan):
         """The world of each run, by a fair coin."""
         return stream(self.seed, "training").integers(0, 2, self.runs, dtype=np.int8)
 
-    def run_seed(self, run: int) -> int:
-        """The seed of one run, below 2³². No two runs share one."""
-        return torch_seed(self.seed, "training", run)
-
     def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> OwnTraining:
         plan = replace(self, code=attributes.get("train", self.code)) if self.mended else self
         check_same(attributes, plan.attributes)
@@ -208,82 +207,73 @@ class OwnTraining(Plan):
         with _turn:
             for row, run in enumerate(range(shard.start, shard.stop)):
                 try:
-                    scores[row] = _scores(self.train(int(bits[row]), self.run_seed(run)), len(self.observed))
+                    returned = self.train(int(bits[row]), torch_seed(self.seed, "training", run))
+                    scores[row] = _scores(returned, len(self.observed))
                 except Exception as error:  # whatever it is, it costs this run alone
                     failed[run] = message_of(error)
+                tick(1)
         return Results({"score": scores, "bit": bits}, failed)
 
-    def made(self, device: torch.device, seconds: float) -> Made:
+    def made(self, device: torch.device, seconds: float = 0.0) -> Made:
         loaded = tuple(name for name in FRAMEWORKS if name in sys.modules)
         return Made(platform.machine(), "", _versions(loaded), commit(), seconds)
 
 
 def _check_train(train: object) -> None:
     expected = "train must be a function that is called as train(bit, seed)"
-    if not callable(train) or inspect.iscoroutinefunction(train):
-        raise ValueError(f"{expected}, got {train!r}")
     try:
-        signature = inspect.signature(train)
-    except (TypeError, ValueError):  # of some functions that are not written in Python
+        names = list(inspect.signature(train).bind(0, 0).arguments)  # type: ignore[arg-type]
+    except ValueError:  # of some functions that are not written in Python
         return
-    try:
-        signature.bind(0, 0)
     except TypeError as error:
-        raise ValueError(f"{expected}, got one of {signature}: {error}") from None
-    names = list(signature.parameters)
+        raise ValueError(f"{expected}, got {train!r}: {error}") from None
     if names[0] == "seed" or names[1:2] == ["bit"]:
-        raise ValueError(f"{expected}, in this order, got one of {signature}: exchange them")
+        raise ValueError(f"{expected}, in this order, got {train!r} of {', '.join(names)}: exchange them")
 
 
-def _parameters(parameters: Mapping[str, Any] | None) -> dict[str, Plain]:
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, Plain]:
     """The parameters of a training function, by name and in order."""
-    found: dict[str, Plain] = {}
-    for name, value in sorted((parameters or {}).items()):
-        if name in ABOUT or name in WHERE_FROM or name.startswith(("version_", "failed_")):
+    plain: dict[str, Plain] = {}
+    for name, value in sorted(parameters.items()):
+        if name in RESERVED or name.startswith(("version_", "failed_")):
             raise ValueError(f"parameters must have names other than an audit's own attributes, got {name!r}")
-        plain = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(plain, bool | int | float | str):
+        plain[name] = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(plain[name], bool | int | float | str):
             raise ValueError(f"parameters must be numbers and texts, got a {type(value).__name__} for {name!r}")
-        found[name] = plain
-    return found
+    return plain
 
 
-def _steps(steps: Sequence[int] | None) -> tuple[int, ...]:
-    """The steps that scores belong to; (1,) if each run has one score."""
-    found = checks.array("steps", [1] if steps is None else steps, shape=("scores",), kind=np.int64, at_least=1)
-    if not found.size or (np.diff(found) <= 0).any():
+def _steps(steps: Sequence[int]) -> tuple[int, ...]:
+    """The steps that scores belong to."""
+    observed = checks.array("steps", steps, shape=("scores",), kind=np.int64, at_least=1)
+    if not observed.size or (np.diff(observed) <= 0).any():
         raise ValueError(f"steps must increase, one for each score of a run, such as [50, 100], got {steps!r}")
-    return tuple(found.tolist())
+    return tuple(observed.tolist())
 
 
 def _check_importable(train: Train) -> None:
-    """Check that another process finds the function by its name."""
-    holder: Any = getattr(train, "__func__", train)  # a bound method's, a partial's, or an object's class
-    holder = holder if hasattr(holder, "__qualname__") else getattr(holder, "func", type(holder))
-    module = sys.modules.get(getattr(holder, "__module__", None) or "")
-    found: Any = module
-    with suppress(AttributeError):
-        for part in holder.__qualname__.split("."):
-            found = getattr(found, part)
-    typed_in = getattr(module, "__name__", "") == "__main__" and not hasattr(module, "__file__")
-    if found is not holder or typed_in:
+    """Check that another process can find the function by its name."""
+    holder: Any = getattr(train, "__func__", getattr(train, "func", train))  # a bound method's, or a partial's
+    holder = holder if hasattr(holder, "__qualname__") else type(holder)
+    typed_in = holder.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    if typed_in or "<" in holder.__qualname__:  # <lambda>, or in <locals> of another function
         raise ValueError(f"{IMPORTABLE}, or leave processes out, got {train!r}")
 
 
 def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
     """The scores of one run."""
-    found = checks.array("train's scores", returned, kind=np.float32)
-    if found.shape != (steps,) and (found.shape, steps) != ((), 1):
+    scores = checks.array("train's scores", returned, kind=np.float32)
+    if scores.shape != (steps,) and (scores.shape, steps) != ((), 1):
         expected = "one score" if steps == 1 else f"{steps} scores, one for each of steps"
-        raise ValueError(f"train must return {expected}, got shape {found.shape}")
-    return found
+        raise ValueError(f"train must return {expected}, got shape {scores.shape}")
+    return scores
 
 
 @cache
 def _versions(loaded: tuple[str, ...]) -> dict[str, str]:
     """The versions of the libraries of every audit, and of these."""
-    found = versions("torch")
+    numbers = versions("torch")
     for name in loaded:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            numbers[name] = metadata.version(name)
+    return numbers

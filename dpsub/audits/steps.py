@@ -2,7 +2,6 @@ r"""Algorithm 2 of *Tight Auditing*: every step of a training is an observation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Event
@@ -13,23 +12,16 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD, CanaryPair, checks
-from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.bank_plans import (
-    PRECISION,
-    BankPlan,
-    canary_arrays,
-    canary_attributes,
-    check_canary,
-    refuse_other_batches,
-    stored_canaries,
-)
-from dpsub.audits.execution import Options, carried_out
+from dpsub._core import CanaryPair, checks
+from dpsub._core.random_streams import stream
+from dpsub.accounting import DPSGD
+from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary, refuse_other_batches
+from dpsub.audits.execution import Options, execute
 from dpsub.audits.many_runs import ONCE
-from dpsub.audits.plans import Arrays, Cut, Layout, Shard, Stopped, Tick, Variable, check_same
+from dpsub.audits.plans import Arrays, Shard, Stopped, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-from dpsub.trainers import GradientSlot, StepCanary, assemble
+from dpsub.trainers import GradientSlot, StepCanary
 
 PROTOCOLS = ("coins", "two_trainings")
 STEPS = "steps"  # the attribute `audited`, which audits of models do not have
@@ -129,7 +121,7 @@ def audit_steps(
         seed=seed,
         matmul_precision=matmul_precision,
     )
-    return carried_out(plan, **options)
+    return execute(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -140,78 +132,56 @@ class Steps(BankPlan):
         canary: the pair, or what crafts it at each step.
         canary_rate: the probability that the slot is sampled at a step.
         protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings.
-        seed: of batches, noise, starts and coins.
     """
 
     call: ClassVar[str] = "audit_steps"
     unit: ClassVar[str] = " steps"
+    purpose = "steps"
 
     canary: CanaryPair | StepCanary
     canary_rate: float
     protocol: str
-    seed: int
 
     @property
-    def title(self) -> str:
-        return f"{self.canary.scenario} on {self.task.name}"
+    def crafted(self) -> CanaryPair | StepCanary:
+        return self.canary
 
     def units(self, shard: Shard) -> int:
         return shard.runs * self.spec.steps
 
-    @property
-    def pairs(self) -> tuple[CanaryPair, ...]:
-        """The pair, if it stays the same."""
-        return (self.canary,) if isinstance(self.canary, CanaryPair) else ()
-
-    @cached_property
-    def layout(self) -> Layout:
+    def empty(self) -> xr.Dataset:
         steps = self.spec.steps
         sizes = {OBSERVATION: self.runs * steps}
-        same_world = {} if self.protocol == "coins" else {"same_world": np.ones(self.runs * steps, bool)}
         coordinates = {
             "training": np.repeat(np.arange(self.runs), steps),
             "step": np.tile(np.arange(1, steps + 1), self.runs),
-            **same_world,
         }
-        return Layout(
-            Cut(self.runs, 1, self.block_size),
+        if self.protocol == "two_trainings":
+            coordinates["same_world"] = np.ones(self.runs * steps, bool)
+        return xr.Dataset(
             {
-                "score": Variable(sizes, "float32", np.nan, "score of a step, higher speaks for z"),
-                "bit": Variable(sizes, "int8", -1, "0: z was in the slot at this step, 1: z_prime"),
+                "score": unfilled("score of a step, higher speaks for z", sizes),
+                "bit": unfilled("0: z was in the slot at this step, 1: z_prime", sizes, "int8"),
             },
             {name: (OBSERVATION, values) for name, values in coordinates.items()},
         )
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        return {
+        return super().attributes | {
             "audited": STEPS,
-            "scenario": self.canary.scenario,
-            "adjacency": self.canary.adjacency,
-            "task": self.task.name,
-            "task_fingerprint": self.task.fingerprint,
-            "n": len(self.task.y_train),
-            "model": repr(self.model),
-            **self.spec.attributes,
             "runs": self.runs,
             "q_c": self.canary_rate,
             "protocol": self.protocol,
-            "seed": self.seed,
-            "block_size": self.block_size,
-            "matmul_precision": self.matmul_precision,
-            **canary_attributes([self.canary], ONCE if self.pairs else EACH_STEP),
+            **canary_attributes([self.canary], ONCE if self.pairs_kept else EACH_STEP),
         }
 
     @property
-    def arrays(self) -> Arrays:
-        return canary_arrays(self.pairs)
+    def pairs_kept(self) -> tuple[CanaryPair, ...]:
+        return (self.canary,) if isinstance(self.canary, CanaryPair) else ()
 
-    def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> Self:
-        plan = self.with_noise(attributes)
-        for canary in stored_canaries(self.pairs, self.task, attributes, arrays):
-            plan = replace(plan, canary=canary)
-        check_same(attributes, plan.attributes)
-        return plan
+    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
+        return replace(self, canary=pairs[0]) if pairs else self
 
     @property
     def copies(self) -> int:
@@ -219,9 +189,8 @@ class Steps(BankPlan):
 
     def coins(self, block: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
         """(steps, trainings of the block) each: the world of each step, and whether the slot is sampled."""
-        size, seed = self.block_size, self.seed
-        trainings = min(size, self.runs - block * size)
-        source = stream(seed, "steps", block)
+        size, trainings = self.block_size, self.models_of(block)
+        source = stream(self.seed, self.purpose, block)
         if self.protocol == "coins":
             worlds = source.integers(0, 2, (self.spec.steps, size), dtype=np.int8)
         else:
@@ -232,20 +201,14 @@ class Steps(BankPlan):
 
     def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
         worlds, sampled = self.coins(block)
-        bank = assemble(
-            self.model,
-            self.task,
-            self.spec,
-            bits=np.zeros(worlds.shape[1], dtype=np.int8),
-            generator=torch.Generator(device).manual_seed(torch_seed(self.seed, "steps", block)),
-            canary=self.canary,
-        )
+        bits = np.zeros(worlds.shape[1], dtype=np.int8)
+        bank = self.bank(block, device, bits=bits, canary=self.canary, seed=self.seed)
         # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
         pair = bank.slot
         bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]
         with_z_prime = torch.tensor(np.ascontiguousarray(worlds), device=device) != 0
         in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
-        seen, longest = [], torch.zeros((), device=device)
+        scores, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
             if stop.is_set():
                 raise Stopped
@@ -259,9 +222,9 @@ class Steps(BankPlan):
             present = torch.stack([~with_z_prime[step], with_z_prime[step]])[:, None]
             bank.slot = slot = GradientSlot(present[: 1 + (gradients.z_prime is not None)], gradients)
             bank.advance(slot_sampled=in_batch[step])
-            seen.append(slot.step_scores(bank, self.canary_rate))
+            scores.append(slot.step_scores(bank, self.canary_rate))
             tick(bank.runs)
-        return {"score": torch.stack(seen, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
+        return {"score": torch.stack(scores, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
 
 
 def _check_norm(longest: float, max_grad_norm: float) -> None:

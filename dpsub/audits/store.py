@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,20 +28,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub.audits.plans import (
-    Arrays,
-    Cut,
-    Layout,
-    Made,
-    OtherAudit,
-    Plan,
-    Results,
-    Shard,
-    Variable,
-    joined,
-    origin,
-    warn_of_failures,
-)
+from dpsub.audits.collected import Collected, row_dimension, warn_of_failures
+from dpsub.audits.plans import Arrays, Cut, Made, OtherAudit, Plan, Results, Shard, joined, unfilled
 
 FORMAT = 2  # 1 were folders of zarr, by dpsub 0.1
 SCHEMA = (
@@ -52,13 +41,11 @@ SCHEMA = (
 )
 COORDINATE = "coordinate/"  # begins the names of arrays that are coordinates
 PATIENCE = 1.0  # seconds to wait for somebody who looks whether a store is being written
-OF_DISK = {
+OF_DISK = {  # what errors of SQLite are to the operating system
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
     sqlite3.SQLITE_BUSY: errno.EAGAIN,
-    sqlite3.SQLITE_IOERR: errno.EIO,
     sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-    sqlite3.SQLITE_PERM: errno.EACCES,
 }
 
 
@@ -120,22 +107,21 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
     """
-    found = read(located(store), partial=partial)
-    warn_of_failures(found, depth=2)
-    return found
+    audit = read(located(store), partial=partial)
+    warn_of_failures(audit, depth=2)
+    return audit
 
 
 def read(path: Path, *, partial: bool = False) -> xr.Dataset:
     """`load`, without its warning."""
-    held = _there(path)
-    found = held.dataset()
-    if not partial and len(held.rows) < held.layout.cut.shards:
-        total = held.layout.cut.runs * held.layout.cut.repeats
+    audit = _existing(path)
+    audit.refuse_damage()
+    if audit.missing and not partial:
         raise ValueError(
-            f"store must be complete, got {path} with {held.runs:,} of {total:,} {held.about['things']}: run the same "
-            "audit again to complete it, or give partial=True"
+            f"store must be complete, got {path} with {audit.runs:,} of {audit.cut.total:,} {audit.about['things']}: "
+            "run the same audit again to complete it, or give partial=True"
         )
-    return found
+    return audit.dataset()
 
 
 def status(store: str | os.PathLike[str]) -> Status:
@@ -147,33 +133,32 @@ def status(store: str | os.PathLike[str]) -> Status:
     Raises:
         ValueError: if there is no audit.
     """
-    held = _there(path := located(store))
-    held.look_for_damage()
-    made = [row.made for row in held.rows.values()]
+    path = located(store)
+    audit = _existing(path)
     return Status(
         store=path,
-        audit=held.about["title"],
-        models=held.layout.cut.runs * held.layout.cut.repeats,
-        stored=held.runs,
-        damaged=tuple(sorted(held.damaged)),
+        audit=audit.about["title"],
+        models=audit.cut.total,
+        stored=audit.runs,
+        damaged=tuple(sorted(audit.damaged)),
         being_written=_is_being_written(path),
-        device=joined(each.device for each in made),
-        commit=joined(each.commit for each in made),
-        wall_seconds=held.wall_seconds,
-        failed=len(held.failed),
+        device=joined(made.device for made in audit.shards.values()),
+        commit=joined(made.commit for made in audit.shards.values()),
+        wall_seconds=audit.wall_seconds,
+        failed=len(audit.messages),
     )
 
 
-def _there(path: Path) -> Stored:
-    held = Stored(path)
-    if not held.about:
+def _existing(path: Path) -> Stored:
+    audit = stored(path)
+    if audit is None:
         raise ValueError(f"store must be an audit's file, got {path}, where there is none")
-    return held
+    return audit
 
 
 def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store."""
-    path = checks.path("store", store).resolve()
+    path = Path(store).expanduser().resolve()
     if "://" in os.fspath(store) or not path.name:
         raise ValueError(f"store must be a file of the file system, got {store!r}")
     if path.is_dir():
@@ -181,118 +166,79 @@ def located(store: str | os.PathLike[str]) -> Path:
     return path
 
 
-class Row(NamedTuple):
-    """What a store says of a shard, beside its numbers."""
-
-    made: Made
-    session: str
-    elapsed: float
-    finished: str
-    failed: Mapping[int, str]
-
-
-class Stored:
-    """What a file holds.
+class Stored(Collected):
+    """What a file holds. Damaged shards are noted and left out.
 
     Attributes:
-        about: what is said of the audit, by name; empty if there is none.
+        about: what is said of the audit, by name: the call, the title and so on.
         identity: the checksum of that.
-        layout: of the dataset, if there is an audit.
         arrays: what all shards share, coordinates aside.
-        rows: what is said of the shards, by number, once they were read and are not damaged.
-        damaged: the numbers of damaged shards, once they were read.
+        damaged: the numbers of damaged shards.
 
     Raises:
-        ValueError: if the file is no audit's, or what it says of the audit is damaged.
-        OSError: if the file cannot be read.
+        ValueError: if what the file says of the audit is damaged.
     """
 
-    layout: Layout
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self.path = path
-        self.about: dict[str, Any] = {}
-        self.identity = ""
-        self.rows: dict[int, Row] = {}
-        self.arrays: Arrays = {}
+        texts = dict(database.execute("SELECT name, value FROM about"))
+        if texts.pop("sha256", None) != identity_of(texts):
+            raise _damaged(path, "what it says of the audit is not what was written")
+        self.identity = identity_of(texts)
+        self.about: dict[str, Any] = {name: json.loads(value) for name, value in texts.items()}
+        self.arrays = self._arrays(database)
+        layout = self.about["layout"]
+        variables = {
+            name: unfilled(long_name, sizes, dtype)
+            for name, (sizes, dtype, _, long_name, _) in layout["variables"].items()
+        }
+        coordinates = {name: (dim, self.arrays.pop(COORDINATE + name)) for name, dim in layout["coordinates"].items()}
+        numbers = xr.Dataset(variables, coordinates, self.about["attributes"])
+        super().__init__(Cut(*layout["cut"]), numbers, may_fail=layout["may_fail"])
         self.damaged: set[int] = set()
-        if path.exists() and path.stat().st_size:  # an empty file is of a process that was killed at its beginning
-            with reading(path) as database:
-                if _has_tables(database, path):
-                    self._read(database)
+        by_number = {shard.number: shard for shard in self.cut.shards}
+        for number, made, failed, zipped, data, digest in database.execute("SELECT * FROM shards ORDER BY number"):
+            if digest != digest_of(self.identity, number, made, failed, zipped, data):
+                self.damaged.add(number)
+                continue
+            content, start = zlib.decompress(data) if zipped else data, 0
+            for values in self.part(by_number[number]).values():
+                stop = start + values.nbytes
+                values[...] = _numbers(content[start:stop], values.dtype.name).reshape(values.shape)
+                start = stop
+            self.shards[number] = Made(**json.loads(made))
+            self.failed[number] = {int(run): message for run, message in json.loads(failed).items()}
 
-    def _read(self, database: sqlite3.Connection) -> None:
-        told = dict(database.execute("SELECT name, value FROM about"))
-        if told.pop("sha256", None) != identity_of(told):
-            raise _damaged(self.path, "what it says of the audit is not what was written")
-        self.identity = identity_of(told)
-        self.about = {name: json.loads(value) for name, value in told.items()}
+    def _arrays(self, database: sqlite3.Connection) -> Arrays:
+        arrays = {}
         for name, dtype, shape, zipped, data in database.execute("SELECT * FROM arrays"):
-            try:
+            content = b""
+            with suppress(zlib.error):
                 content = zlib.decompress(data) if zipped else data
-            except zlib.error:
-                content = b""
             if self.about["arrays"].get(name) != digest_of(name, dtype, shape, content):
                 raise _damaged(self.path, f"its array {name!r} is not what was written")
-            self.arrays[name] = _numbers(content, dtype).reshape(json.loads(shape))
-        if missing := self.about["arrays"].keys() - self.arrays.keys():
+            arrays[name] = _numbers(content, dtype).reshape(json.loads(shape))
+        if missing := self.about["arrays"].keys() - arrays.keys():
             raise _damaged(self.path, f"its array {missing.pop()!r} is missing")
-        layout = self.about["layout"]
-        self.layout = Layout(
-            Cut(*layout["cut"]),
-            {name: Variable(*variable) for name, variable in layout["variables"].items()},
-            {name: (dim, self.arrays.pop(COORDINATE + name)) for name, dim in layout["coordinates"].items()},
-            layout["may_fail"],
-        )
-
-    @property
-    def runs(self) -> int:
-        return sum(self.layout.cut.shard(number).runs for number in self.rows)
-
-    @property
-    def failed(self) -> dict[int, str]:
-        """The messages of failed runs, by number."""
-        return {run: message for row in self.rows.values() for run, message in row.failed.items()}
+        return arrays
 
     @property
     def wall_seconds(self) -> float:
         """The total time of the sessions that wrote the shards, each up to its last shard."""
         sessions: dict[str, float] = {}
-        for row in self.rows.values():
-            sessions[row.session] = max(row.elapsed, sessions.get(row.session, 0.0))
+        for made in self.shards.values():
+            sessions[made.session] = max(made.elapsed, sessions.get(made.session, 0.0))
         return sum(sessions.values())
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes of the dataset: those of the plan, and where the shards come from."""
-        made = [row.made for row in self.rows.values()]
-        if not made:
-            return dict(self.about["attributes"])
-        return {
-            **self.about["attributes"],
-            **origin(made),
-            "commit": joined(each.commit for each in made),
+    def origin(self) -> dict[str, Any]:
+        if not self.shards:
+            return {}
+        return super().origin | {
+            "commit": joined(made.commit for made in self.shards.values()),
             "wall_seconds": round(self.wall_seconds, 3),
-            "last_written": max(row.finished for row in self.rows.values()),
+            "last_written": max(made.finished for made in self.shards.values()),
         }
-
-    def dataset(self) -> xr.Dataset:
-        """The dataset of the shards that are there.
-
-        Raises:
-            ValueError: if a shard is damaged.
-        """
-        flat = self.layout.empty()
-        for shard, arrays in self.shards():
-            for name, values in arrays.items():
-                flat[name][self.layout.part(name, shard)] = values
-        self.refuse_damage()
-        return self.layout.dataset(flat, self.attributes, self.failed)
-
-    def look_for_damage(self) -> None:
-        """Read all numbers once, to find the damaged shards."""
-        for _ in self.shards():
-            pass
 
     def refuse_damage(self) -> None:
         if self.damaged:
@@ -301,126 +247,117 @@ class Stored:
                 f"written. {self.about['call']}(..., repair=True) computes them again, and keeps the rest"
             )
 
-    def shards(self) -> Iterator[tuple[Shard, Arrays]]:
-        """Read the shards, and yield their numbers, flat. Damaged ones are noted and left out."""
-        with reading(self.path) as database:
-            for number, made, failed, zipped, data, digest in database.execute("SELECT * FROM shards ORDER BY number"):
-                if digest != digest_of(self.identity, number, made, failed, zipped, data):
-                    self.damaged.add(number)
-                    continue
-                self.rows[number] = _row(made, failed)
-                shard = self.layout.cut.shard(number)
-                yield shard, self._arrays(shard, zlib.decompress(data) if zipped else data)
 
-    def _arrays(self, shard: Shard, content: bytes) -> Arrays:
-        found, start = {}, 0
-        for name, variable in sorted(self.layout.variables.items()):
-            part = self.layout.part(name, shard)
-            stop = start + (part.stop - part.start) * np.dtype(variable.dtype).itemsize
-            found[name], start = _numbers(content[start:stop], variable.dtype), stop
-        return found
+def stored(path: Path) -> Stored | None:
+    """What a file holds; None if no audit was begun there.
+
+    Raises:
+        ValueError: if the file is no audit's, or what it says of the audit is damaged.
+        OSError: if the file cannot be read.
+    """
+    if not path.exists() or not path.stat().st_size:  # an empty file is of a process that was killed at its beginning
+        return None
+    # A reader changes nothing, but that it undoes the transaction of a writer that was killed in it.
+    killed = path.with_name(f"{path.name}-journal").exists() and os.access(path, os.W_OK)
+    with _errors_of(path), closing(connected(path, "rw" if killed else "ro")) as database:
+        [[version]] = database.execute("PRAGMA user_version")
+        [[tables]] = database.execute("SELECT count(*) FROM sqlite_master")
+        if version == FORMAT:
+            return Stored(path, database)
+        if version or tables:
+            raise ValueError(
+                f"store must be an audit of format {FORMAT}, got {path}, a database of format {version}: give another "
+                "path"
+            )
+    return None
 
 
-class Database:
-    """The file of a plan. The constructor reads and checks it; only `writing` changes it."""
+class Memory:
+    """The place of an audit that is not stored.
 
-    def __init__(self, store: str | os.PathLike[str], plan: Plan, *, repair: bool = False) -> None:
-        self.path = located(store)
-        self.plan, self._repair = plan, repair
-        self._held = self._read()
+    Attributes:
+        plan: the plan as it is kept there.
+        collected: the shards that are there.
+    """
 
-    def _read(self) -> Stored:
-        held = Stored(self.path)
-        if held.about:
-            if held.about["call"] != self.plan.call:
-                raise self._other(f"stored by dpsub.{held.about['call']}, asked for by dpsub.{self.plan.call}")
-            try:
-                self.plan = self.plan.resumed(held.about["attributes"], held.arrays)
-            except OtherAudit as error:
-                raise self._other(*error.args) from None
-            held.look_for_damage()
-            if not self._repair:
-                held.refuse_damage()
-        return held
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.may_fail)
 
-    def _other(self, *others: str) -> ValueError:
-        differences = "".join(f"\n  {other}" for other in others)
+    def to_compute(self, *, retry: bool) -> list[Shard]:
+        """The shards that are not there, and with `retry` those with runs that failed."""
+        failed = self.collected.failed if retry else {}
+        return [*self.collected.missing, *(shard for shard in self.plan.cut.shards if failed.get(shard.number))]
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        yield
+
+    def write(self, shard: Shard, results: Results, made: Made) -> None:
+        self.collected.add(shard, results, made)
+
+
+class Database(Memory):
+    """The file of a plan. The constructor reads and checks it; only `writing` changes it.
+
+    Its plan has the noise multiplier and the canaries of the machine that began it.
+    """
+
+    def __init__(self, path: Path, plan: Plan, *, repair: bool = False) -> None:
+        super().__init__(plan)
+        self.path, self._repair = path, repair
+        self._read()
+
+    def _read(self) -> Stored | None:
+        there = stored(self.path)
+        if there is None:
+            return None
+        if there.about["call"] != self.plan.call:
+            raise self._other(f"stored by dpsub.{there.about['call']}, asked for by dpsub.{self.plan.call}")
+        try:
+            self.plan = self.plan.resumed(there.about["attributes"], there.arrays)
+        except OtherAudit as error:
+            raise self._other(*error.args) from None
+        if not self._repair:
+            there.refuse_damage()
+        self.collected = there
+        return there
+
+    def _other(self, *differences: str) -> ValueError:
+        listed = "".join(f"\n  {difference}" for difference in differences)
         return ValueError(
-            f"store holds another audit, {self.path}:{differences}\ngive another path, or what the stored audit was "
+            f"store holds another audit, {self.path}:{listed}\ngive another path, or what the stored audit was "
             "made with: its parameters, and its code"
         )
 
-    @property
-    def missing(self) -> list[Shard]:
-        return [shard for shard in self.plan.layout.shards if shard.number not in self._held.rows]
-
-    @property
-    def failed(self) -> list[Shard]:
-        return [self.plan.layout.shards[number] for number, row in self._held.rows.items() if row.failed]
-
-    @property
-    def made(self) -> list[Made]:
-        return [row.made for row in self._held.rows.values()]
-
     @contextmanager
-    def writing(self) -> Iterator[Database]:
-        """Lock the file and open it for writing. It is begun if necessary."""
+    def writing(self) -> Iterator[None]:
+        """Lock the file and open it for writing. It is begun if necessary, and read again: others may have written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_writer(self.path), _told_of(self.path):
-            self._held = self._read()
+        with _only_writer(self.path), _errors_of(self.path):
+            there = self._read()
             with closing(connected(self.path, "rwc")) as self._connection:
-                if not self._held.about:
+                if there is None:
                     _begin(self._connection, self.plan)
-                    self._held = Stored(self.path)
+                    there = self._read()
+                assert there is not None
+                self._identity = there.identity
                 self._session, self._began = f"{_now()}, process {os.getpid()}", time.monotonic()
-                yield self
+                yield
 
     def write(self, shard: Shard, results: Results, made: Made) -> None:
         """Write one shard, in one transaction."""
-        about = {
-            **made._asdict(),
-            "seconds": round(made.seconds, 3),
-            "session": self._session,
-            "elapsed": round(time.monotonic() - self._began, 3),
-            "finished": _now(),
-        }
-        told = json.dumps(about), json.dumps({str(run): message for run, message in results.failed.items()})
-        content = b"".join(_bytes(results.arrays[name]) for name in sorted(results.arrays))
-        row = [shard.number, *told, *_zipped(content)]
-        row.append(digest_of(self._held.identity, *row))
-        self._connection.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
-        self._held.rows[shard.number] = _row(*told)
-
-    def dataset(self) -> xr.Dataset:
-        """The whole audit, from the same bytes that were compared with their checksums."""
-        held = Stored(self.path)
-        found = held.dataset() if held.about else None
-        if found is None or len(held.rows) < self.plan.layout.cut.shards:
-            raise ValueError(
-                f"store was changed while it was being written, {self.path}: the same call computes what is missing"
-            )
-        return found
-
-
-def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
-    """Whether an audit was begun."""
-    [[version]] = database.execute("PRAGMA user_version")
-    tables = [name for [name] in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    if version == FORMAT and {"about", "arrays", "shards"} <= {*tables}:
-        return True
-    if tables or version:
-        raise ValueError(
-            f"store must be an audit of format {FORMAT}, got {path}, a database of format {version}: give another path"
+        made = made._replace(
+            seconds=round(made.seconds, 3),
+            session=self._session,
+            elapsed=round(time.monotonic() - self._began, 3),
+            finished=_now(),
         )
-    return False
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes nothing, but that it undoes the transaction of a writer that was killed in it."""
-    killed = path.with_name(f"{path.name}-journal").exists() and os.access(path, os.W_OK)
-    with _told_of(path), closing(connected(path, "rw" if killed else "ro")) as database:
-        yield database
+        content = b"".join(_bytes(results.arrays[name]) for name in sorted(results.arrays))
+        row = [shard.number, json.dumps(made._asdict()), json.dumps(results.failed), *_zipped(content)]
+        row.append(digest_of(self._identity, *row))
+        self._connection.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
+        super().write(shard, results, made)
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
@@ -431,19 +368,19 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _told_of(path: Path) -> Iterator[None]:
-    """SQLite's errors, told of the store."""
+def _errors_of(path: Path) -> Iterator[None]:
+    """Let SQLite's errors name the store: the disk's are an OSError, the others are damage."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_NOTADB:
             raise ValueError(
                 f"store must be an audit's file, got {path}, another file, or a damaged one: give another path"
             ) from None
-        if code not in OF_DISK:
+        if code == sqlite3.SQLITE_ERROR or not isinstance(error, sqlite3.OperationalError):
             raise _damaged(path, str(error)) from None
-        number = OF_DISK[code]
+        number = OF_DISK.get(code, errno.EIO)
         raise OSError(number, f"{os.strerror(number)} ({error}); what was stored before stays", str(path)) from None
 
 
@@ -453,57 +390,48 @@ def _damaged(path: Path, how: str) -> ValueError:
     )
 
 
-def _about(plan: Plan) -> dict[str, str]:
-    """What a store says of an audit: JSON by name."""
-    layout = plan.layout
+def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
+    """Write what does not change while shards are written, in one transaction."""
+    empty = plan.empty()
+    shared = {f"{COORDINATE}{name}": values.values for name, values in empty.coords.items()} | plan.arrays
+    rows = [(name, values.dtype.name, json.dumps(values.shape), _bytes(values)) for name, values in shared.items()]
     about = {
         "call": plan.call,
         "title": plan.title,
         "things": plan.things,
         "attributes": plan.attributes,
         "layout": {
-            "cut": list(layout.cut),
-            "variables": {name: list(variable) for name, variable in layout.variables.items()},
-            "coordinates": {name: dimension for name, (dimension, _) in layout.coordinates.items()},
-            "may_fail": layout.may_fail,
+            "cut": list(plan.cut),
+            "variables": {
+                # The fill value, and whether the first shard fills it: both follow from the rest, which `Stored` reads.
+                name: (
+                    dict(values.sizes),
+                    values.dtype.name,
+                    float(values.values.flat[0]),
+                    values.attrs["long_name"],
+                    row_dimension(empty) not in values.dims,
+                )
+                for name, values in empty.data_vars.items()
+            },
+            "coordinates": {name: values.dims[0] for name, values in empty.coords.items()},
+            "may_fail": plan.may_fail,
         },
+        "arrays": {name: digest_of(name, *row) for name, *row in rows},
     }
-    about["arrays"] = {
-        name: digest_of(name, values.dtype.name, json.dumps(values.shape), _bytes(values))
-        for name, values in _shared(plan).items()
-    }
-    return {name: json.dumps(value) for name, value in about.items()}
-
-
-def _shared(plan: Plan) -> Arrays:
-    """What all shards share: coordinates, and what the plan keeps."""
-    return {COORDINATE + name: values for name, (_, values) in plan.layout.coordinates.items()} | plan.arrays
-
-
-def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
-    """Write what does not change while shards are written, in one transaction."""
-    told = _about(plan)
+    texts = {name: json.dumps(value) for name, value in about.items()}
     connection.execute("BEGIN IMMEDIATE")
     for statement in (*SCHEMA, f"PRAGMA user_version = {FORMAT}"):
         connection.execute(statement)
-    connection.executemany("INSERT INTO about VALUES (?, ?)", [*told.items(), ("sha256", identity_of(told))])
-    for name, values in _shared(plan).items():
-        row = [name, values.dtype.name, json.dumps(values.shape), *_zipped(_bytes(values))]
-        connection.execute("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", row)
+    connection.executemany("INSERT INTO about VALUES (?, ?)", [*texts.items(), ("sha256", identity_of(texts))])
+    connection.executemany(
+        "INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", [(*row, *_zipped(content)) for *row, content in rows]
+    )
     connection.execute("COMMIT")
 
 
-def _row(made: str, failed: str) -> Row:
-    told = json.loads(made)
-    session, elapsed, finished = (told.pop(name) for name in ("session", "elapsed", "finished"))
-    return Row(
-        Made(**told), session, elapsed, finished, {int(run): message for run, message in json.loads(failed).items()}
-    )
-
-
-def identity_of(told: Mapping[str, str]) -> str:
+def identity_of(texts: Mapping[str, str]) -> str:
     """The checksum of what is said of an audit, by name."""
-    return digest_of(*(part for name in sorted(told) for part in (name, told[name])))
+    return digest_of(*chain.from_iterable(sorted(texts.items())))
 
 
 def digest_of(*parts: object) -> str:

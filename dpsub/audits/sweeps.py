@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
-from dpsub._core import DPSGD, CanaryPair, checks
+from dpsub._core import CanaryPair
+from dpsub.accounting import DPSGD
+from dpsub.audits.collected import warn_of_failures
 from dpsub.audits.many_runs import audit
-from dpsub.audits.plans import warn_of_failures
 from dpsub.audits.store import located, read
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
@@ -55,27 +56,20 @@ def sweep(
     for argument, given in (("specs", specs), ("scenarios", scenarios)):
         if not isinstance(given, Mapping) or not given:
             raise ValueError(f"{argument} must be a dictionary with one entry or more, got {given!r}")
-    stores = {} if results is None else _stores(checks.path("results", results), specs, scenarios)
-    found = {}
-    for label, spec in specs.items():
-        for scenario, craft in scenarios.items():
-            store = stores.get((label, scenario))
-            canary = craft(task, model, spec, seed=seed)
-            found[label, scenario] = audit(task, model, canary, spec, seed=seed, **options | {"store": store})
-    return found
-
-
-def _stores(folder: Path, specs: Iterable[str], scenarios: Iterable[str]) -> dict[tuple[str, str], Path]:
-    """Where each audit is stored. All names are checked before the first audit runs."""
-    found: dict[tuple[str, str], Path] = {}
-    for label, scenario in itertools.product(specs, scenarios):
-        path = folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.db"
-        if path in found.values():
-            raise ValueError(
-                f"specs and scenarios must give each audit a file name of its own, got two for {path.name}"
-            )
-        found[label, scenario] = path
-    return found
+    folder = None if results is None else Path(results).expanduser()
+    # All names are checked before the first audit runs.
+    stores = {
+        (label, scenario): folder and folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.db"
+        for label, scenario in product(specs, scenarios)
+    }
+    if folder and len({*stores.values()}) < len(stores):
+        raise ValueError("specs and scenarios must give each audit a file name of its own, got one for two of them")
+    audits = {}
+    for label, scenario in stores:
+        canary = scenarios[scenario](task, model, specs[label], seed=seed)
+        place = {"store": stores[label, scenario]}
+        audits[label, scenario] = audit(task, model, canary, specs[label], seed=seed, **options | place)
+    return audits
 
 
 def load_all(
@@ -97,30 +91,25 @@ def load_all(
     Warns:
         UserWarning: with the store's name, for each audit of a training function in which runs failed.
     """
-    place = checks.path("folder", folder)
-    found: dict[tuple[str, str], xr.Dataset] = {}
-    for path in sorted(place.glob("*.db")):
-        one = read(located(path))
-        warn_of_failures(one, of=f"{path.name}: ", depth=1)
-        key = _label(label, path, one), str(one.attrs.get("scenario", one.attrs.get("name")))
-        if key in found:
+    audits: dict[tuple[str, str], xr.Dataset] = {}
+    for path in sorted(Path(folder).expanduser().glob("*.db")):
+        dataset = read(located(path))
+        warn_of_failures(dataset, of=f"{path.name}: ", depth=1)
+        try:
+            key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"label must be a format string over the attributes of {path.name}, got {label!r}: {error}"
+            ) from None
+        if key in audits:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
-        found[key] = one
-    if not found:
+        audits[key] = dataset
+    if not audits:
         raise FileNotFoundError(
             f"folder must hold audits, *.db, got {Path(folder).absolute()} without any: the book's audits are in "
             "results/ of dpsub's repository, and its notebooks run in notebooks/"
         )
-    return found
-
-
-def _label(label: str, path: Path, one: xr.Dataset) -> str:
-    try:
-        return label.format(**one.attrs)
-    except (LookupError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"label must be a format string over the attributes of {path.name}, got {label!r}: {error}"
-        ) from None
+    return audits
 
 
 def _file_name(argument: str, label: str) -> str:

@@ -1,5 +1,9 @@
 r"""The adversaries' canaries.
 
+A crafter is a function of a task, a model, a spec, a seed and its own options. It returns a `CanaryPair`; `Pairs`, if
+its name ends in `_pairs`; or a `StepCanary`, if its name ends in `_each_step`. `slots` says which private records these
+replace, `reference_model` compares gradients, and `descent` changes a record step by step.
+
 An adversary that may choose a gradient puts it where it is easiest to detect (S2). One that may only choose records
 starts from a target z: the private record of which a model trained without privacy is least sure. It then looks for a
 z′ whose gradient points the opposite way, by changing features (S3) or the label (S4), or among other records (S5).
@@ -20,21 +24,11 @@ Audits of one training take many pairs, each with a slot of its own: gradients o
 
 from dpsub.crafters.adversarial_samples import AdversarialSample, adversarial_sample
 from dpsub.crafters.attribute_canaries import attribute, attribute_pairs
-from dpsub.crafters.gradient_canaries import (
-    fixed_gradient,
-    gradient,
-    gradient_each_step,
-    gradient_pairs,
-)
+from dpsub.crafters.gradient_canaries import fixed_gradient, gradient, gradient_each_step, gradient_pairs
 from dpsub.crafters.plain_records import blank, clipbkd, in_distribution
-from dpsub.crafters.record_canaries import (
-    BY_SCENARIO,
-    crafted_input,
-    mislabeled,
-    mislabeled_pairs,
-    natural,
-)
+from dpsub.crafters.record_canaries import crafted_input, mislabeled, mislabeled_pairs, natural
 from dpsub.crafters.reference_model import pretrained_start, reference
+from dpsub.crafters.scenarios import BY_SCENARIO
 from dpsub.crafters.step_records import record_each_step
 
 __all__ = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,26 +13,34 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dpsub._core import Record, checks
-from dpsub._core.frozen import Frozen, read_only, read_only_mapping
-from dpsub.crafters.reference_model import snapshots
-from dpsub.crafters.sample_losses import BY_NAME, LossesAtRecord, in_deviations, need_spread
+from dpsub._core.frozen import Frozen, read_only
+from dpsub.crafters.descent import descend, moments
+from dpsub.crafters.sample_losses import OBJECTIVES, losses_at, separation, thetas_of
 from dpsub.models import Model
 from dpsub.models.interface import check_model, final_weights, numbers
 from dpsub.trainers.devices import NAMES, matmul_precision
 from dpsub.trainers.devices import device as device_of
 
-MOMENTS = 10
+PATH_POINTS = 10  # steps at which the trace keeps the sample, beside the start
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-MOST = 1e30  # a larger rate or margin overflows float32
-Limits = tuple[NDArray[np.float32], NDArray[np.float32]]
+LARGEST = 1e30  # a larger rate or margin overflows float32
+SETTINGS: Mapping[str, checks.Check] = {
+    "loss": partial(checks.choice, options=tuple(OBJECTIVES)),
+    "margin": partial(checks.real, at_least=0, at_most=LARGEST),
+    "steps": checks.whole,
+    "learning_rate": partial(checks.real, above=0, at_most=LARGEST),
+    "optimizer": partial(checks.choice, options=tuple(OPTIMIZERS)),
+    "device": partial(checks.choice, options=NAMES),
+}
+"""The checks of the options of `adversarial_sample`."""
 
 
 @dataclass(frozen=True, eq=False)
 class AdversarialSample(Frozen):
-    """A record whose loss tells two worlds' final models apart. Its arrays are read-only copies.
+    """A record whose loss tells two worlds' final models apart.
 
     Attributes:
-        x: the features, float32.
+        x: the features, a read-only float32 copy.
         y: the label.
         y_prime: None, or another label: the loss is that of y minus that of y_prime.
         details: how it was crafted: `loss`, `margin`, `steps`, `learning_rate`, `optimizer`, and `runs`, on how many
@@ -43,6 +52,13 @@ class AdversarialSample(Frozen):
         device: where `scores` computes: "auto" for CUDA if there is any, "cpu" or "cuda".
     """
 
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        "x": lambda name, value: read_only(numbers(name, value)),
+        "y": partial(checks.whole, at_least=0),
+        "y_prime": lambda name, value: None if value is None else checks.whole(name, value, at_least=0),
+        "device": SETTINGS["device"],
+    }
+
     x: NDArray[np.float32]
     y: int
     y_prime: int | None = None
@@ -51,43 +67,9 @@ class AdversarialSample(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", read_only(numbers("x", self.x)))
-        y, y_prime = two_labels(self.y, self.y_prime)
-        object.__setattr__(self, "y", y)
-        object.__setattr__(self, "y_prime", y_prime)
-        checks.choice("device", self.device, NAMES)
-        checks.check_fields(self, details=read_only_mapping, trace=read_only_mapping)
-
-    def curves(
-        self, model: Model, weights: ArrayLike | Tensor, bits: ArrayLike
-    ) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
-        """What crafting minimised, and the separation, on any models at the moments that the trace keeps.
-
-        On models other than those it was crafted on, this is what crafting gained.
-
-        Args:
-            model: the architecture.
-            weights: (runs, parameters), final weights.
-            bits: (runs,): 0 if trained with z, 1 if with z′ or with nothing; two models or more of each.
-
-        Returns:
-            `step`, `loss` and `separation`, (moments,) each, as in the trace.
-
-        Raises:
-            ValueError: as in `scores`; if the bits do not fit; or if the sample was not crafted, and so has no trace.
-        """
-        if not {"x", "step"} <= self.trace.keys() or not {"loss", "margin"} <= self.details.keys():
-            raise ValueError("trace must hold the moments of crafting, as adversarial_sample records them, got none")
-        criterion, margin = BY_NAME[str(self.details["loss"])], float(self.details["margin"])
-        moments = [replace(self, x=x) for x in self.trace["x"]]
-        losses = [-torch.tensor(moment.scores(model, weights)) for moment in moments]
-        with_z = torch.tensor(trained_with_z(bits, len(losses[0])))
-        worlds = [(at_moment[with_z], at_moment[~with_z]) for at_moment in losses]
-        return {
-            "step": np.asarray(self.trace["step"]),
-            "loss": np.array([float(criterion(*two, margin)) for two in worlds]),
-            "separation": np.array([in_deviations(*two) for two in worlds]),
-        }
+        super().__post_init__()
+        if self.y_prime == self.y:
+            raise ValueError(f"y_prime must be None or a label other than y, got {self.y}, which is y")
 
     def scores(self, model: Model, weights: ArrayLike | Tensor) -> NDArray[np.float32]:
         """Minus the loss of each model at this sample. A higher score speaks for z.
@@ -103,19 +85,19 @@ class AdversarialSample(Frozen):
             ValueError: if the sample does not fit the model, `weights` has another shape or is not finite, or a model's
                 loss is not finite.
         """
-        check_model(model)
         check_sample(model, self.x, self.y, self.y_prime)
-        where = device_of(self.device)
-        checked = final_weights(model, weights)
-        losses_of_all = LossesAtRecord(model, checked, self.y, self.y_prime, where, keep=False)
+        device = device_of(self.device)
+        model, x = model.prepared(device, 1.0), torch.tensor(self.x, device=device)
         with matmul_precision("highest"), torch.no_grad():
-            losses = losses_of_all(torch.tensor(self.x, device=where))
+            parts = thetas_of(model, final_weights(model, weights), device)
+            losses = torch.cat([losses_at(model, [theta], x, self.y, self.y_prime) for theta in parts])
         if not torch.isfinite(losses).all():
             many = int((~torch.isfinite(losses)).sum())
             raise ValueError(f"weights must give finite losses at the sample, got {many} that are not")
         return np.asarray(-losses.cpu().numpy(), dtype=np.float32)
 
 
+@checks.checked(**SETTINGS)
 def adversarial_sample(
     model: Model,
     weights: ArrayLike | Tensor,
@@ -156,7 +138,7 @@ def adversarial_sample(
         y_prime: None, or another label y′, whose loss is subtracted. Where z′ is z with another label, give that of z′.
         loss: "ude", "ade", "fisher" or "bhattacharyya".
         margin: α ≥ 0 of "ade", in the unit of the loss. The others do not use it.
-        steps: how many; 0 leaves x as it is.
+        steps: how many.
         learning_rate: η > 0.
         optimizer: "adam", with torch's defaults, or "sgd", without momentum.
         bounds: (low, high), to which x is clamped after each step: numbers, or arrays that broadcast to x. None: x is
@@ -183,99 +165,77 @@ def adversarial_sample(
     >>> bool(sample.x[0] > 0), sample.scores(model, weights[:3]).shape
     (True, (3,))
     """
-    check_model(model)
-    margin, steps, learning_rate = check_settings(loss, margin, steps, learning_rate, optimizer)
-    checked = final_weights(model, weights)
-    with_z = trained_with_z(bits, len(checked))
-    first = record("start", start)
-    check_record("start", model, first)
-    _, y_prime = two_labels(first.y, y_prime, classes=model.classes)
-    ends_of_x = limits(bounds, first.x)
+    sample = starting_sample(start, y_prime, bounds, device)
+    check_sample(model, sample.x, sample.y, sample.y_prime)
+    weights = final_weights(model, weights)
     where = device_of(device)
+    with_z = torch.tensor(trained_with_z(bits, len(weights)), device=where)
+    model = model.prepared(where, 1.0)
+    thetas = list(thetas_of(model, weights, where))
+    point = torch.tensor(sample.x, device=where)
+    optimize = OPTIMIZERS[optimizer]([point], lr=learning_rate)
+    ends = None if bounds is None else [torch.tensor(numbers("bounds", end), device=where) for end in bounds]
 
-    criterion = BY_NAME[loss]
-    x = torch.tensor(first.x, device=where, requires_grad=True)
-    descent = OPTIMIZERS[optimizer]([x], lr=learning_rate)
-    own = torch.tensor(with_z, device=where)
-    ends = None if ends_of_x is None else [torch.tensor(end, device=where) for end in ends_of_x]
-    moments = {0} | snapshots(steps, MOMENTS)
-    values, separation, seen = [], [], []
+    def objective(x: Tensor) -> tuple[Tensor, Tensor]:
+        losses = losses_at(model, thetas, x, sample.y, sample.y_prime)
+        return OBJECTIVES[loss](losses[with_z], losses[~with_z], margin), losses
+
+    def move(x: Tensor, slope: Tensor) -> Tensor:
+        point.grad = slope
+        optimize.step()
+        return point if ends is None else point.clamp_(*ends)
+
+    values, separations, seen, path = [], [], moments(steps, PATH_POINTS), []
     with matmul_precision("highest"), torch.enable_grad():
-        losses_of_all = LossesAtRecord(model, checked, first.y, y_prime, where, keep=True)
-        for step in range(steps + 1):
-            losses = losses_of_all(x)
-            found = losses.detach().requires_grad_()
-            value = criterion(found[own], found[~own], margin)
-            if not (torch.isfinite(value) and torch.isfinite(x).all()):
-                raise _not_finite(step, learning_rate)
-            if not step and need_spread(loss) and not found[own].var() + found[~own].var() > 0:
+        for step, x, value, losses in descend(point, objective, steps, learning_rate, move):
+            of_z, of_others = losses[with_z], losses[~with_z]
+            if not step and loss in ("fisher", "bhattacharyya") and not of_z.var() + of_others.var() > 0:
                 raise ValueError(
                     f"start must be a record at which the losses of a world's models differ, for loss {loss!r}, got "
                     "one at which all are equal: start from another record"
                 )
-            values.append(float(value.detach()))
-            separation.append(in_deviations(found[own].detach(), found[~own].detach()))
-            if step in moments:
-                seen.append(x.detach().cpu().numpy().copy())
-            if step < steps:
-                (factors,) = torch.autograd.grad(value, found)
-                x.grad = losses_of_all.gradient(x, losses, factors)
-                if x.grad is None:
-                    raise ValueError(f"model must have outputs that can be differentiated by the record, got {model!r}")
-                descent.step()
-                if ends is not None:
-                    x.data.clamp_(*ends)
-    return AdversarialSample(
-        x=seen[-1],
-        y=first.y,
-        y_prime=y_prime,
-        details={
-            "loss": loss,
-            "margin": margin,
-            "steps": steps,
-            "learning_rate": learning_rate,
-            "optimizer": optimizer,
-            "runs": len(checked),
-        },
+            values.append(value)
+            separations.append(separation(of_z, of_others))
+            if step in seen:
+                path.append(x.cpu().numpy().copy())
+    details: dict[str, float | int | str] = {"loss": loss, "optimizer": optimizer, "runs": len(weights)}
+    details |= {"margin": margin, "steps": steps, "learning_rate": learning_rate}
+    return replace(
+        sample,
+        x=path[-1],
+        details=details,
         trace={
             "loss": np.array(values, dtype=np.float32),
-            "separation": np.array(separation, dtype=np.float32),
-            "x": np.stack(seen),
-            "step": np.array(sorted(moments)),
+            "separation": np.array(separations, dtype=np.float32),
+            "x": np.stack(path),
+            "step": seen,
         },
-        device=device,
     )
 
 
-def _not_finite(step: int, learning_rate: float) -> ValueError:
-    if step:
-        return ValueError(f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}")
-    return ValueError("start must be a record at which all models' losses are finite, got one at which some are not")
+def starting_sample(start: Any, y_prime: int | None, bounds: Any, device: str = "auto") -> AdversarialSample:
+    """The record to start from as a sample, with y_prime and within the bounds, (low, high) or None.
 
-
-def check_settings(loss: Any, margin: Any, steps: Any, learning_rate: Any, optimizer: Any) -> tuple[float, int, float]:
-    """Check how a sample is crafted. Returns the margin, steps and learning rate as Python's numbers."""
-    checks.choice("loss", loss, tuple(BY_NAME))
-    checks.choice("optimizer", optimizer, tuple(OPTIMIZERS))
-    return (
-        checks.real("margin", margin, at_least=0, at_most=MOST),
-        checks.whole("steps", steps, at_least=0),
-        checks.real("learning_rate", learning_rate, above=0, at_most=MOST),
-    )
+    Raises:
+        ValueError: if they do not fit each other.
+    """
+    if not isinstance(start, tuple) or len(start) != 2:
+        raise ValueError(f"start must be a record, the tuple (x, y), got a {type(start).__name__}")
+    sample = AdversarialSample(*start, y_prime, device=device)
+    if bounds is not None:
+        low, high = (numbers("bounds", end) for end in bounds)
+        outside = (sample.x < low) | (sample.x > high)
+        if outside.shape != sample.x.shape or outside.any():
+            raise ValueError(
+                f"bounds must be (low, high), numbers or arrays that broadcast to the start's shape {sample.x.shape}, "
+                f"and hold the start, got {outside.sum()} of its features outside: clip them first, or widen the bounds"
+            )
+    return sample
 
 
 def trained_with_z(bits: object, runs: int) -> NDArray[np.bool_]:
     """(runs,): which models were trained with z."""
-    checks.no_mask("bits", bits)
-    try:
-        array = np.asarray(bits.detach().cpu() if isinstance(bits, Tensor) else bits)
-        if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-            raise TypeError
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"bits must be 0 (trained with z) or 1, got {bits!r}") from None
-    if array.shape != (runs,):
-        raise ValueError(f"bits must have shape ({runs},), one bit for each model, got {array.shape}")
-    with_z = array == 0
+    with_z = checks.array("bits", bits, shape=(runs,), kind=np.int64, at_least=0, at_most=1) == 0
     if min(with_z.sum(), runs - with_z.sum()) < 2:
         raise ValueError(
             f"bits must hold two models or more of each world, got {with_z.sum()} trained with z and "
@@ -284,61 +244,9 @@ def trained_with_z(bits: object, runs: int) -> NDArray[np.bool_]:
     return np.asarray(with_z)
 
 
-def record(name: str, value: object) -> Record:
-    """A record (x, y), read-only."""
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise ValueError(f"{name} must be a record, the tuple (x, y), got a {type(value).__name__}")
-    x = read_only(numbers(f"{name}'s features", value[0]))
-    return Record(x, checks.whole(f"{name}'s label", value[1], at_least=0))
-
-
-def check_record(name: str, model: Model, value: Record) -> None:
-    """Check that a record has a model's shape and one of its labels."""
-    if value.x.shape != model.input_shape:
-        raise ValueError(
-            f"{name} must have features of shape {model.input_shape}, as {model!r} does, got {value.x.shape}"
-        )
-    checks.whole(f"{name}'s label", value.y, at_least=0, at_most=model.classes - 1)
-
-
-def two_labels(y: object, y_prime: object, *, classes: int | None = None) -> tuple[int, int | None]:
-    """A label, and another one or None, as Python's numbers."""
-    most = None if classes is None else classes - 1
-    own = checks.whole("y", y, at_least=0, at_most=most)
-    if y_prime is None:
-        return own, None
-    other = checks.whole("y_prime", y_prime, at_least=0, at_most=most)
-    if other == own:
-        raise ValueError(f"y_prime must be None or a label other than y, got {other}, which is y")
-    return own, other
-
-
 def check_sample(model: Model, x: NDArray[np.float32], y: int, y_prime: int | None) -> None:
     """Check that a model takes a sample's features, and has its labels."""
-    if x.shape != model.input_shape or not 0 <= y < model.classes or not (y_prime or 0) < model.classes:
+    check_model(model)
+    if x.shape != model.input_shape or max(y, y_prime or 0) >= model.classes:
         labels = f"label {y}" if y_prime is None else f"labels {y} and {y_prime}"
         raise ValueError(f"model must take records like the sample, of shape {x.shape} with {labels}, got {model!r}")
-
-
-def limits(bounds: object, start: NDArray[np.float32]) -> Limits | None:
-    """The bounds, each broadcast to the features of the start, which are within them."""
-    if bounds is None:
-        return None
-    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise ValueError(f"bounds must be None or a pair (low, high), got {bounds!r}")
-    ends = [numbers("bounds", end) for end in bounds]
-    try:
-        low, high = (np.broadcast_to(end, start.shape).copy() for end in ends)
-    except ValueError:
-        shapes = " and ".join(str(end.shape) for end in ends)
-        raise ValueError(
-            f"bounds must be numbers or broadcast to the start's shape {start.shape}, got {shapes}"
-        ) from None
-    if not (low <= high).all():
-        raise ValueError("bounds must be (low, high) with low <= high everywhere, got some that are not")
-    if outside := int(((start < low) | (start > high)).sum()):
-        raise ValueError(
-            f"start must be within bounds, got {outside} of {start.size} features outside: clip them first, or widen "
-            "the bounds"
-        )
-    return low, high

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
+from dpsub._core import CanaryPair, Pairs, Record, checks
+from dpsub.accounting import DPSGD
 from dpsub.crafters.reference_model import Geometry, Reference, compare_gradients, reference
-from dpsub.crafters.slots import slots_of, together
+from dpsub.crafters.slots import pairs_of_records, shuffled_slots
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
-
-Values = NDArray[np.float32]
 
 
 @checks.checked("spec", "seed")
@@ -32,8 +31,8 @@ def attribute(
 ) -> CanaryPair:
     r"""S6, the attribute: z = (x, y), and z′ = (x′, y), where x′ is x with another value of one attribute.
 
-    Of all candidate values the one is taken whose gradient, clipped to C, lies farthest from z's clipped gradient. Both
-    gradients are those of a reference model at the end of its training.
+    It takes the candidate value whose gradient, clipped to C, is farthest from z's clipped gradient. Both gradients
+    are those of a reference model at the end of its training.
 
     Args:
         task: the private records, which this adversary knows. Its features must be flat, (n, d).
@@ -68,18 +67,14 @@ def attribute(
     ([0.0, 5.0], [1.0, 5.0])
     """
     check_fits(model, task)
-    if target is not None:
-        target = checks.whole("target", target, at_least=0, at_most=len(task.y_train) - 1)
-    about = attribute_of(task, columns, values, only)
-    for slot in range(len(task.y_train)) if target is None else [target]:
-        if len(about.others(task.x_train[slot])):
-            break
-    else:
-        raise _nothing_else(about, target)
+    sensitive = attribute_of(task, columns, values, only)
     trained = reference(task, model, spec, seed=seed, target=target)
-    if not len(about.others(trained.z.x)):
-        raise _nothing_else(about, trained.slot)
-    return _with_farthest_value(trained, about, task, spec.max_grad_norm, seed)
+    if not len(sensitive.others(trained.z.x)):
+        raise ValueError(
+            "columns, values or only must leave a value that differs from the record's own, got only the one that "
+            f"private record {trained.slot} has already: give another value, or choose another target"
+        )
+    return _with_farthest_value(trained, sensitive, spec.max_grad_norm)
 
 
 @checks.checked("spec", "seed")
@@ -109,46 +104,31 @@ def attribute_pairs(
 
     Source: dpsub's own, after section 3.2.2 of *Beyond Membership*; Keinan et al. (2025), Algorithm 1.
     """
-    pairs, order = slots_of(task, model, pairs, seed)
-    about = attribute_of(task, columns, values, only)
-    able = [slot for slot in order if len(about.others(task.x_train[slot]))][:pairs]
+    pairs, order = shuffled_slots(task, model, pairs, seed)
+    sensitive = attribute_of(task, columns, values, only)
+    able = [slot for slot in order if len(sensitive.others(task.x_train[slot]))][:pairs]
     if len(able) < pairs:
         raise ValueError(
             f"pairs must be at most the number of private records that may take another value, {len(able)}, got {pairs}"
         )
     trained = reference(task, model, spec, seed=seed)
-    made = (
-        _with_farthest_value(trained.with_target(task, slot), about, task, spec.max_grad_norm, seed) for slot in able
-    )
-    return together(made, {"columns": about.name, "seed": seed}, "distance")
+    crafted = [_with_farthest_value(trained.with_target(slot), sensitive, spec.max_grad_norm) for slot in able]
+    return pairs_of_records(crafted, {"columns": sensitive.name, "seed": seed}, "distance")
 
 
-def _with_farthest_value(
-    trained: Reference, about: Attribute, task: Task, max_grad_norm: float, seed: int
-) -> CanaryPair:
-    """The target with two values of an attribute: the other one's clipped gradient lies farthest from the first's."""
-    own = trained.z.x
-    others = about.others(own)
-    value = about.value_of(own) if about.first is None else about.first
-    trained = trained._replace(z=Record(about.with_value(own, value), trained.z.y))
-    changed = np.stack([about.with_value(own, other) for other in others])
-    gradients = compare_gradients(trained, changed, np.full(len(others), trained.z.y))
+def _with_farthest_value(trained: Reference, sensitive: Attribute, max_grad_norm: float) -> CanaryPair:
+    """The target z, and z′ with the candidate value whose clipped gradient is farthest from that of z."""
+    x, y = trained.z
+    value, others = sensitive.value_of(x), sensitive.others(x)
+    trained = trained._replace(z=Record(sensitive.with_value(x, value), y))
+    changed = np.stack([sensitive.with_value(x, other) for other in others])
+    gradients = compare_gradients(trained, changed, np.full(len(others), y))
     distance = clipped_distance(gradients, max_grad_norm) / max_grad_norm
     chosen = int(distance.argmax())
-    return trained.pair(
-        task,
-        "S6",
-        Record(changed[chosen], trained.z.y),
-        seed=seed,
-        details={
-            **gradients.details(chosen),
-            "distance": float(distance[chosen]),
-            "columns": about.name,
-            "value": about.told(value),
-            "other": about.told(others[chosen]),
-        },
-        trace={"value": others, "cosine": gradients.cosine, "distance": distance},
-    )
+    details = {**gradients.details(chosen), "distance": float(distance[chosen]), "columns": sensitive.name}
+    details |= {"value": value.item(), "other": others[chosen].item()}
+    trace = {"value": others, "cosine": gradients.cosine, "distance": distance}
+    return trained.pair("S6", Record(changed[chosen], y), details, trace)
 
 
 def clipped_distance(gradients: Geometry, max_grad_norm: float) -> NDArray[np.float64]:
@@ -159,59 +139,44 @@ def clipped_distance(gradients: Geometry, max_grad_norm: float) -> NDArray[np.fl
     return np.sqrt(np.maximum(squared, 0))  # rounding may leave equal gradients slightly below 0
 
 
-def _nothing_else(about: Attribute, slot: int | None) -> ValueError:
-    whose = "every private record has already" if slot is None else f"private record {slot} has already"
-    return ValueError(
-        f"{about.given} must hold a value that differs from the record's own, got only the one that {whose}: give "
-        "another value, or choose another target"
-    )
-
-
 class Attribute(NamedTuple):
     """One column, whose values are numbers; or a one-hot group, whose values are positions within it.
 
     Attributes:
-        columns: the columns' indices.
-        group: whether they are a one-hot group.
-        candidates: (k,) values for z′, each once.
-        first: the value for z. None: the record's own.
-        given: the argument that names the candidates, for messages.
+        columns: the index of the column, (); or of the columns of a one-hot group, (k,).
+        candidates: values for z′, each once: float32 for a column, int64 for a group.
+        value_in_z: the value for z. None: the record's own.
     """
 
-    columns: tuple[int, ...]
-    group: bool
-    candidates: Values
-    first: np.float32 | None
-    given: str
+    columns: NDArray[np.int64]
+    candidates: NDArray[Any]
+    value_in_z: Any
 
     @property
     def name(self) -> int | str:
         """The columns, as `CanaryPair.details` can hold them."""
-        return " ".join(map(str, self.columns)) if self.group else self.columns[0]
+        return " ".join(map(str, self.columns)) if self.columns.ndim else int(self.columns)
 
-    def value_of(self, x: Values) -> np.float32:
-        """The value of a record with the features x, (d,)."""
-        part: Values = x[list(self.columns)]
-        return np.float32(part.argmax()) if self.group else part[0]
+    def value_of(self, x: NDArray[np.float32]) -> Any:
+        """The value that z has, for a record with the features x, (d,)."""
+        if self.value_in_z is not None:
+            return self.value_in_z
+        return x[self.columns].argmax() if self.columns.ndim else x[self.columns]
 
-    def with_value(self, x: Values, value: np.float32) -> Values:
+    def with_value(self, x: NDArray[np.float32], value: Any) -> NDArray[np.float32]:
         """The features x, (d,), with another value of the attribute: a copy."""
-        changed: Values = x.copy()
-        changed[list(self.columns)] = np.arange(len(self.columns)) == value if self.group else value
+        changed = x.copy()
+        changed[self.columns] = np.arange(self.columns.size) == value if self.columns.ndim else value
         return changed
 
-    def others(self, x: Values) -> Values:
+    def others(self, x: NDArray[np.float32]) -> NDArray[Any]:
         """The candidates that differ from the value that z has, for a record with the features x."""
-        value = self.value_of(x) if self.first is None else self.first
-        others: Values = self.candidates[self.candidates != value]
+        others: NDArray[Any] = self.candidates[self.candidates != self.value_of(x)]
         return others
-
-    def told(self, value: np.float32) -> float | int:
-        return int(value) if self.group else float(value)
 
 
 def attribute_of(task: Task, columns: Any, values: Any, only: Any) -> Attribute:
-    """Check what was given about an attribute, before any training.
+    """The attribute that `columns`, `values` and `only` describe, checked before any training.
 
     Args:
         task: a checked task.
@@ -226,73 +191,39 @@ def attribute_of(task: Task, columns: Any, values: Any, only: Any) -> Attribute:
             f"task must have flat features (n, d) for columns to index, got records of shape {x.shape[1:]}: make a "
             "task of flattened features"
         )
-    indices, group = _columns(columns, x.shape[1])
-    part = x[:, indices]
-    if group:
-        _check_one_hot(indices, part)
+    indices = checks.array("columns", columns, kind=np.int64, at_least=0, at_most=x.shape[1] - 1)
+    check_values, unit = partial(checks.array, kind=np.float32), ""
+    if indices.ndim:
+        _check_one_hot(indices, x[:, indices])
+        check_values = partial(checks.array, kind=np.int64, at_least=0, at_most=len(indices) - 1)
+        unit = " (positions within the one-hot group)"
     if values is not None and only is not None:
         raise ValueError("only and values must not be given together, since only names the values: leave one out")
-    positions = len(indices) if group else None
     if only is not None:
-        single = isinstance(only, numbers.Real)
-        both = [only] if single else checks.several("only must be a value, or a pair of values for z and z′", only)
-        if not single and len(both) != 2:
-            raise ValueError(f"only must be a value, or a pair of values for z and z′, got {len(both)} values")
-        checked = [_value("only", value, positions) for value in both]
-        if not single and checked[0] == checked[1]:
-            raise ValueError(f"only must be two different values, got {both[0]!r} twice")
-        return Attribute(indices, group, np.array(checked[-1:]), None if single else checked[0], "only")
+        first, *second = np.atleast_1d(check_values(f"only{unit}", only))
+        if len(second) > 1 or first in second:
+            raise ValueError(f"only must be a value, or a pair of two different values for z and z′, got {only!r}")
+        return Attribute(indices, np.array(second or [first]), first if second else None)
     if values is not None:
-        listed = checks.several("values must be a sequence of candidate values", values)
-        if not listed:
-            raise ValueError("values must be one candidate value or more, got none")
-        candidates = np.unique(np.array([_value("values", value, positions) for value in listed]))
-        return Attribute(indices, group, candidates, None, "values")
-    if not np.ptp(part, axis=0).any():
+        return Attribute(indices, np.unique(check_values(f"values{unit}", values, shape=("values",))), None)
+    candidates = np.arange(len(indices)) if indices.ndim else np.unique(x[:, indices])
+    if len(candidates) < 2 or not np.ptp(x[:, indices], axis=0).any():
         raise ValueError(
             f"columns must vary among the private records, got {columns!r} with one value throughout: give values"
         )
-    candidates = np.arange(len(indices), dtype=np.float32) if group else np.unique(part)
-    return Attribute(indices, group, candidates, None, "columns")
+    return Attribute(indices, candidates, None)
 
 
-def _columns(columns: Any, count: int) -> tuple[tuple[int, ...], bool]:
-    if isinstance(columns, numbers.Real):
-        return (checks.whole("columns", columns, at_least=0, at_most=count - 1),), False
-    expected = "columns must be the index of a column, or the indices of the columns of a one-hot group"
-    indices = tuple(
-        checks.whole("columns", i, at_least=0, at_most=count - 1) for i in checks.several(expected, columns)
-    )
-    if len(indices) < 2:
-        raise ValueError(f"{expected}, two or more, got {columns!r}: name a single column by its index alone")
-    if len(set(indices)) < len(indices):
-        raise ValueError(f"columns must name each column of a one-hot group once, got {columns!r}")
-    return indices, True
-
-
-def _check_one_hot(indices: tuple[int, ...], part: Values) -> None:
-    top = part == part.max(axis=0)
+def _check_one_hot(indices: NDArray[np.int64], part: NDArray[np.float32]) -> None:
+    if indices.ndim > 1 or len(indices) < 2 or len(np.unique(indices)) < len(indices):
+        raise ValueError(
+            "columns must be the index of a column, or the different indices of the columns of a one-hot group, two or "
+            f"more, got {indices.tolist()}: name a single column by its index alone"
+        )
     bad = ~np.isin(part, (0, 1)).all(axis=1) | (part.sum(axis=1) != 1)
-    if not bad.any():
-        return
-    scaled = ((part == part.min(axis=0)) | top).all() and (top.sum(axis=1) == 1).all()
-    raise ValueError(
-        "columns must be a one-hot group, with one 1 and otherwise 0 in every private record, got "
-        f"{int(bad.sum())} of {len(part)} records with something else in {list(indices)}: "
-        + ("make the task without scaling these columns" if scaled else "name a single column by its index alone")
-    )
-
-
-def _value(name: str, value: Any, positions: int | None) -> np.float32:
-    """A value in float32, as records hold it, −0 as 0."""
-    if positions is not None:
-        try:
-            return np.float32(checks.whole(name, value, at_least=0, at_most=positions - 1))
-        except ValueError as error:
-            raise ValueError(f"{error}; for a one-hot group, {name} must be positions within it") from None
-    number = checks.real(name, value)
-    with np.errstate(over="ignore"):
-        narrow = np.float32(number) + np.float32(0)
-    if not np.isfinite(narrow):
-        raise ValueError(f"{name} must be finite in float32, got {number:g}")
-    return narrow
+    if bad.any():
+        raise ValueError(
+            "columns must be a one-hot group, with one 1 and otherwise 0 in every private record, got "
+            f"{bad.sum()} of {len(part)} records with something else in {indices.tolist()}: make the task without "
+            "scaling these columns, or name a single column by its index alone"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -13,14 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, checks
+from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream
-from dpsub.crafters.reference_model import snapshots, untrained
-from dpsub.crafters.slots import slot_of, slots_of
+from dpsub.accounting import DPSGD
+from dpsub.crafters.descent import moments
+from dpsub.crafters.reference_model import noiseless_training
+from dpsub.crafters.slots import random_slot, shuffled_slots
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import Bank, StepGradients
-from dpsub.trainers.devices import matmul_precision
 
 GRADIENTS = ("dirac", "constant", "random")
 
@@ -52,30 +53,22 @@ def gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
 
     Source: *Beyond Membership*, section 3.2.1, Algorithm 2.
     """
-    slot = slot_of(task, model, seed)
-    travelled, moments, path = noiseless_travel(task, model, spec, seed)
-    parameter = int(travelled.argmin())
-    shown = [parameter, int(travelled.median(dim=0).indices), int(travelled.argmax())]
-
+    slot = random_slot(task, model, seed)
+    seen = moments(spec.steps)
+    travel, path = noiseless_travel(task, model, spec, seed, seen)
+    parameter = int(travel.argmin())
+    shown = [parameter, int(travel.median(dim=0).indices), int(travel.argmax())]
     z = np.zeros(model.parameters, dtype=np.float32)
     z[parameter] = spec.max_grad_norm
+    unmoved = int((travel == 0).sum())
     return CanaryPair(
-        z=z,
-        z_prime=-z,
-        slot=slot,
-        scenario="S2",
+        z,
+        -z,
+        slot,
+        "S2",
         task=task.fingerprint,
-        details={
-            "parameter": parameter,
-            "travel": float(travelled[parameter]),
-            "unmoved": int((travelled == 0).sum()),
-            "seed": seed,
-        },
-        trace={
-            "travel": travelled.numpy(),
-            "path": path[:, shown].numpy(),
-            "step": np.array([0, *sorted(moments)]),
-        },
+        details={"parameter": parameter, "travel": float(travel[parameter]), "unmoved": unmoved, "seed": seed},
+        trace={"travel": travel.numpy(), "path": path[:, shown].numpy(), "step": seen},
     )
 
 
@@ -107,7 +100,7 @@ def gradient_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: i
     >>> len(pairs), float(pairs[3].z.max()), float(pairs[3].z_prime.min())
     (20, 0.5, -0.5)
     """
-    pairs, order = slots_of(task, model, pairs, seed)
+    pairs, order = shuffled_slots(task, model, pairs, seed)
     if pairs > model.parameters:
         raise ValueError(f"pairs must be <= {model.parameters}, the number of parameters, got {pairs}")
     travel = noiseless_travel(task, model, spec, seed)[0].numpy()
@@ -126,30 +119,31 @@ def gradient_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: i
     )
 
 
-def noiseless_travel(task: Task, model: Model, spec: DPSGD, seed: int) -> tuple[Tensor, set[int], Tensor]:
+def noiseless_travel(
+    task: Task, model: Model, spec: DPSGD, seed: int, seen: Container[int] = ()
+) -> tuple[Tensor, Tensor]:
     """How far each parameter of one model travels in training with clipping and without noise.
 
+    Args:
+        task, model, spec, seed: as in `gradient`.
+        seen: numbers of steps.
+
     Returns:
-        The travel (parameters,); moments of the training, as numbers of steps; and the parameters at the start and at
-        these moments, (moments + 1, parameters).
+        The travel (parameters,), and the parameters at the start and after the steps that are `seen`, (…, parameters).
 
     Raises:
         ValueError: if the training diverges.
     """
-    bank = untrained(task, model, spec, seed)
-    travel = torch.zeros_like(bank.theta)
-    before = bank.theta.clone()
-    moments = snapshots(spec.steps)
-    path = [model.flat(before)[0].clone()]
-    with matmul_precision("highest"):
-        for step in bank.train(noise=False):
-            travel += (bank.theta - before).abs()
-            before.copy_(bank.theta)
-            if step in moments:
-                path.append(model.flat(before)[0].clone())
-    if not torch.isfinite(travel).all():
-        raise ValueError(f"spec must be such that training without noise does not diverge, got {spec}")
-    return model.flat(travel)[0], moments, torch.stack(path)
+    training = noiseless_training(task, model, spec, seed)
+    before = model.flat(next(training).theta)[0].clone()
+    travel, path = torch.zeros_like(before), [before]
+    for step, bank in enumerate(training, 1):
+        theta = model.flat(bank.theta)[0].clone()
+        travel += (theta - before).abs()
+        before = theta
+        if step in seen:
+            path.append(theta)
+    return travel, torch.stack(path)
 
 
 @dataclass(frozen=True)
@@ -185,6 +179,7 @@ class GradientEachStep:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
+        # Renaming the class or a field changes the repr, and so the fingerprint of audits that are already stored.
         return sha256(repr(self).encode()).hexdigest()[:16]
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
@@ -202,7 +197,7 @@ class GradientEachStep:
                 f"bank must have models of {self.parameters} parameters, got {bank.model.parameters}: craft for its "
                 'model, and assemble it with coordinates="all"'
             )
-        places, values = _drawn(self.kind, self.parameters, stream(self.seed, "crafter", step))
+        places, values = _unit_gradient(self.kind, self.parameters, stream(self.seed, "crafter", step))
         z = torch.tensor(values * self.max_grad_norm, dtype=torch.float32, device=bank.device)
         support = None if places is None else torch.tensor(places, device=bank.device)
         return StepGradients(z, -z if self.adjacency == "substitute" else None, support)
@@ -243,7 +238,7 @@ def gradient_each_step(task: Task, model: Model, spec: DPSGD, *, kind: str, seed
     >>> canary.scenario, canary.against_nothing(adjacency="add_remove").adjacency
     ('dirac anew', 'add_remove')
     """
-    slot = slot_of(task, model, seed)
+    slot = random_slot(task, model, seed)
     return GradientEachStep(kind, seed, model.parameters, spec.max_grad_norm, slot, task.fingerprint)
 
 
@@ -279,7 +274,7 @@ def fixed_gradient(task: Task, model: Model, spec: DPSGD, *, kind: str, seed: in
     check_fits(model, task)
     rng = stream(seed, "crafter")
     slot = int(rng.integers(len(task.y_train)))
-    places, values = _drawn(kind, model.parameters, rng)
+    places, values = _unit_gradient(kind, model.parameters, rng)
     z = np.zeros(model.parameters, dtype=np.float32)
     z[slice(None) if places is None else places] = values * spec.max_grad_norm
     details: dict[str, float | int | str] = {"kind": kind, "seed": seed}
@@ -288,10 +283,10 @@ def fixed_gradient(task: Task, model: Model, spec: DPSGD, *, kind: str, seed: in
     return CanaryPair(z, -z, slot, f"{kind} fixed", task=task.fingerprint, details=details)
 
 
-def _drawn(
+def _unit_gradient(
     kind: str, parameters: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
-    """A gradient of norm 1: the indices of the parameters where it is not 0, or None for all, and its values there."""
+    """A gradient of norm 1: the indices of its nonzero coordinates, or None for all, and its values there."""
     if kind == "dirac":
         return rng.integers(parameters, size=1), np.ones(1, dtype=np.float32)
     if kind == "constant":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks
+from dpsub._core import CanaryPair, Record, checks
 from dpsub._core.random_streams import stream
+from dpsub.accounting import DPSGD
 from dpsub.crafters.reference_model import reference
-from dpsub.crafters.slots import check_not_private, slot_of
+from dpsub.crafters.slots import check_not_private, random_slot
 from dpsub.data import Task
 from dpsub.models import Model
 
@@ -37,9 +38,9 @@ def blank(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | None
     >>> pair.z.x.tolist(), pair.z.y, pair.z_prime.y
     ([0.0, 0.0], 1, 0)
     """
-    slot = slot_of(task, model, seed)
-    y = _label(task, label, task.num_classes - 1)
-    return _pair(task, Record(np.zeros_like(task.x_train[0]), y), slot, "blank", seed)
+    slot = random_slot(task, model, seed)
+    y = task.num_classes - 1 if label is None else _checked_label(task, label)
+    return _pair_with_next_label(task, Record(np.zeros_like(task.x_train[0]), y), slot, "blank", seed)
 
 
 @checks.checked("spec", "seed")
@@ -66,7 +67,7 @@ def in_distribution(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Cana
     >>> pair.z.y != pair.z_prime.y
     True
     """
-    slot = slot_of(task, model, seed)
+    slot = random_slot(task, model, seed)
     if len(set(task.y_aux.tolist())) < 2:
         raise ValueError("task must have auxiliary records of two classes or more: give x_aux and y_aux")
     check_not_private(task, "aux")
@@ -91,7 +92,7 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
         task: the private records, as they are: the paper does not centre them. Published code takes the last principal
             component instead, and so centres them.
         model, spec: the model and training to be audited. The label depends on them by default.
-        seed: chooses the canary's slot, its direction and its sign; of the reference model.
+        seed: for the slot, the direction, the sign, and the training of the reference model.
         label: y. By default the label to which a model trained without privacy gives z the least probability, of those
             with a gradient, so that z's gradient is long.
 
@@ -111,8 +112,8 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     >>> abs(pair.z.x).tolist(), pair.z.y
     ([0.0, 4.0], 1)
     """
-    slot = slot_of(task, model, seed)
-    y = None if label is None else _label(task, label, 0)
+    slot = random_slot(task, model, seed)
+    y = None if label is None else _checked_label(task, label)
     flat = task.x_train.reshape(len(task.x_train), -1).astype(np.float64)
     norm = np.linalg.norm(flat, axis=1).mean()
     if not norm > 0:
@@ -127,18 +128,17 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     if y is None:
         trained = reference(task, model, spec, seed=seed)
         with torch.no_grad():
-            labels = trained.module(trained.inputs(x[None]))[0].argsort(stable=True).tolist()
-        y = next((one for one in labels if trained._replace(z=Record(x, one)).has_gradient), labels[0])
+            logits = model.logits(trained.theta, trained.inputs(x[None]))[0, :, 0]
+        labels = logits.argsort(stable=True).tolist()
+        y = next((label for label in labels if trained._replace(z=Record(x, label)).has_gradient), labels[0])
     details = {"singular_value": float(np.sqrt(max(squared[0], 0) / squared[-1])), "directions": least.shape[1]}
-    return _pair(task, Record(x, y), slot, "ClipBKD", seed, **details)
+    return _pair_with_next_label(task, Record(x, y), slot, "ClipBKD", seed, **details)
 
 
-def _label(task: Task, label: int | None, otherwise: int) -> int:
-    if label is None:
-        return otherwise
+def _checked_label(task: Task, label: int) -> int:
     return checks.whole("label", label, at_least=0, at_most=task.num_classes - 1)
 
 
-def _pair(task: Task, z: Record, slot: int, scenario: str, seed: int, **details: float) -> CanaryPair:
+def _pair_with_next_label(task: Task, z: Record, slot: int, scenario: str, seed: int, **details: float) -> CanaryPair:
     other = Record(z.x, (z.y + 1) % task.num_classes)
     return CanaryPair(z, other, slot, scenario, task=task.fingerprint, details={**details, "seed": seed})

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
-from dpsub._core import DPSGD, CanaryPair, Pairs, Record, checks
-from dpsub.crafters.gradient_canaries import gradient
-from dpsub.crafters.reference_model import (
-    Reference,
-    compare_gradients,
-    differentiable_by_records,
-    gradient_of,
-    reference,
-    snapshots,
-)
-from dpsub.crafters.slots import check_auxiliary, slots_of, together
+from dpsub._core import CanaryPair, Pairs, Record, checks
+from dpsub.accounting import DPSGD
+from dpsub.crafters.descent import descend, moments
+from dpsub.crafters.reference_model import Reference, compare_gradients, gradient_of, reference
+from dpsub.crafters.slots import check_auxiliary, pairs_of_records, shuffled_slots
 from dpsub.data import Task
 from dpsub.models import Model, losses_of
 
@@ -67,55 +61,33 @@ def crafted_input(
     Source: *Beyond Membership*, section 3.2.2, Algorithm 3.
     """
     trained = reference(task, model, spec, seed=seed, target=target)
-    module = trained.module
-    wanted = trained.gradient()
+    module, wanted, label = trained.module, trained.gradient(), torch.tensor([trained.z.y])
     norm = wanted.norm()
-    direction = wanted / norm
-    x = torch.zeros(trained.z.x.shape, dtype=wanted.dtype, requires_grad=True)
-    seen = snapshots(steps)
-    losses, moments = [], []
-    for step in range(steps + 1):
-        got = gradient_of(module, x, trained.z.y, losses_of(model))
-        length = got.norm()
-        cosine = direction @ (got / length)
-        mse = functional.mse_loss(got, wanted)
-        losses.append(torch.stack([cosine, mse, length / norm]).detach())
-        if step == 0 or step in seen:
-            moments.append(x.detach().float())
-            if not (torch.isfinite(losses[-1]).all() and torch.isfinite(moments[-1]).all()):
-                raise ValueError(
-                    f"learning_rate must be small enough that crafting does not diverge, got {learning_rate:g}"
-                )
-        if step < steps:
-            with differentiable_by_records():
-                (slope,) = torch.autograd.grad(cosine + mse, x)
-            x = (x.detach() - learning_rate * slope).requires_grad_()
-    curves = torch.stack(losses).numpy()
-    if curves[-1, 0] > SAME_DIRECTION:
+
+    def similarity(x: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = gradient_of(module, losses_of(model), x[None], label)
+        length = gradient.norm()
+        cosine = wanted / norm @ (gradient / length)
+        mse = functional.mse_loss(gradient, wanted)
+        return cosine + mse, torch.stack([cosine, mse, length / norm])
+
+    start = torch.zeros(trained.z.x.shape, dtype=wanted.dtype)
+    seen = moments(steps)
+    curves, path = [], []
+    for step, x, _, curve in descend(start, similarity, steps, learning_rate):
+        curves.append(curve.numpy())
+        if step in seen:
+            path.append(x.float().numpy())
+    cosine, mse, norm_ratio = np.stack(curves, axis=1)
+    if cosine[-1] > SAME_DIRECTION:
         raise ValueError(
             f"steps must be enough for the descent to turn the gradient, got {steps} with a final cosine of "
-            f"{curves[-1, 0]:.9f}: take more, or another target if its features are all 0, where the descent starts"
+            f"{cosine[-1]:.9f}: take more, or another target if its features are all 0, where the descent starts"
         )
-    return trained.pair(
-        task,
-        "S3",
-        Record(moments[-1].numpy(), trained.z.y),
-        seed=seed,
-        details={
-            "norm": float(norm),
-            "norm_ratio": float(curves[-1, 2]),
-            "cosine": float(curves[-1, 0]),
-            "crafting_steps": steps,
-            "crafting_rate": learning_rate,
-        },
-        trace={
-            "cosine": curves[:, 0],
-            "mse": curves[:, 1],
-            "norm_ratio": curves[:, 2],
-            "x": torch.stack(moments).numpy(),
-            "step": np.array([0, *sorted(seen)]),
-        },
-    )
+    details = {"norm": float(norm), "norm_ratio": float(norm_ratio[-1]), "cosine": float(cosine[-1])}
+    details |= {"crafting_steps": steps, "crafting_rate": learning_rate}
+    trace = {"cosine": cosine, "mse": mse, "norm_ratio": norm_ratio, "x": np.stack(path), "step": seen}
+    return trained.pair("S3", Record(path[-1], trained.z.y), details, trace)
 
 
 @checks.checked("spec", "seed")
@@ -136,7 +108,7 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 4.
     """
-    return _with_farthest_label(reference(task, model, spec, seed=seed, target=target), task, seed)
+    return _with_farthest_label(reference(task, model, spec, seed=seed, target=target))
 
 
 @checks.checked("spec", "seed")
@@ -163,20 +135,19 @@ def mislabeled_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed:
     >>> bool((pairs.z == pairs.z_prime).all()), bool((pairs.y == pairs.y_prime).any())
     (True, False)
     """
-    pairs, order = slots_of(task, model, pairs, seed)
+    pairs, order = shuffled_slots(task, model, pairs, seed)
     trained = reference(task, model, spec, seed=seed)
-    made = (_with_farthest_label(trained.with_target(task, slot), task, seed) for slot in order[:pairs])
-    return together(made, {"seed": seed}, "cosine")
+    crafted = [_with_farthest_label(trained.with_target(slot)) for slot in order[:pairs]]
+    return pairs_of_records(crafted, {"seed": seed}, "cosine")
 
 
-def _with_farthest_label(trained: Reference, task: Task, seed: int) -> CanaryPair:
+def _with_farthest_label(trained: Reference) -> CanaryPair:
     """The target, and the same record with the label whose gradient points farthest from the target's."""
-    labels = np.arange(task.num_classes)
-    repeated = np.broadcast_to(trained.z.x, (len(labels), *trained.z.x.shape)).copy()
-    gradients = compare_gradients(trained, repeated, labels)
-    chosen = int(np.where(labels == trained.z.y, np.inf, gradients.cosine).argmin())
-    details, trace = gradients.details(chosen), {"cosine": gradients.cosine}
-    return trained.pair(task, "S4", Record(trained.z.x, chosen), seed=seed, details=details, trace=trace)
+    x, y = trained.z
+    labels = np.arange(trained.task.num_classes)
+    gradients = compare_gradients(trained, np.repeat(x[None], len(labels), axis=0), labels)
+    chosen = int(np.where(labels == y, np.inf, gradients.cosine).argmin())
+    return trained.pair("S4", Record(x, chosen), gradients.details(chosen), {"cosine": gradients.cosine})
 
 
 @checks.checked("spec", "seed")
@@ -198,18 +169,9 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     Source: *Beyond Membership*, section 3.2.2, Algorithm 5.
     """
     check_auxiliary(task)
-    all_free = np.ones(len(task.y_aux), dtype=bool)
-    return with_farthest_auxiliary(reference(task, model, spec, seed=seed, target=target), task, seed, all_free)
-
-
-def with_farthest_auxiliary(trained: Reference, task: Task, seed: int, free: NDArray[np.bool_]) -> CanaryPair:
-    """The target, and the auxiliary record, among those that are free, whose gradient points farthest from its own."""
+    trained = reference(task, model, spec, seed=seed, target=target)
     gradients = compare_gradients(trained, task.x_aux, task.y_aux)
-    chosen = int(np.where(free, gradients.cosine, np.inf).argmin())
+    chosen = int(gradients.cosine.argmin())
     z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
     details = {"auxiliary": chosen, **gradients.details(chosen)}
-    return trained.pair(task, "S5", z_prime, seed=seed, details=details, trace={"cosine": gradients.cosine})
-
-
-BY_SCENARIO = {"S2": gradient, "S3": crafted_input, "S4": mislabeled, "S5": natural}
-"""The crafters of the scenarios S2 to S5, as sweeps call them. S6 needs an attribute and is not there."""
+    return trained.pair("S5", z_prime, details, {"cosine": gradients.cosine})

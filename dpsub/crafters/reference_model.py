@@ -1,13 +1,14 @@
 """Models that adversaries train for themselves, without privacy.
 
-The reference model shows which record is least sure and where gradients point. A pretrained start makes the gradients
-of ordinary records short.
+The reference model shows which record has the least confidence and where gradients point. A pretrained start makes the
+gradients of ordinary records short.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
 
-from dpsub._core import DPSGD, CanaryPair, Record, checks
+from dpsub._core import CanaryPair, Record, checks
 from dpsub._core.random_streams import torch_seed
+from dpsub.accounting import DPSGD
+from dpsub.crafters.descent import moments
 from dpsub.crafters.slots import check_auxiliary
 from dpsub.data import Task
 from dpsub.models import Model, check_fits, losses_of
@@ -26,30 +28,36 @@ from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import Losses
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision, side_by_side
+from dpsub.trainers.slot import loss_products
 
-SNAPSHOTS = 100
-AT_ONCE = 4096  # records
+RECORDS_AT_ONCE = 4096
 LEAST_NORM = 1e-30  # a shorter gradient has no reliable direction
+Details = Mapping[str, float | int | str]
+Trace = Mapping[str, NDArray[Any]]
 
 
 class Reference(NamedTuple):
-    """A model trained without privacy, and the target z: by default the private record it was least sure of.
+    """A model trained without privacy, and the target z: by default the private record with the least confidence.
 
     Attributes:
+        task: the private records.
         model: the architecture.
-        theta: the parameters of the one model, in float64: the gradient of a well-learned record is a difference of
-            nearly equal numbers. In float32 where the module or its loss holds float32 numbers that it cannot mix with
-            others. Crafters compute in this precision.
+        theta: the parameters of the one model. Crafters compute in its precision: float64, since the gradient of a
+            well-learned record is a difference of nearly equal numbers; float32 where the module or its loss cannot
+            compute in float64.
         z: the target.
         slot: the target's index among the private records.
         confidence: (n,) the probability that the model gave to each private record's label, averaged over training.
+        seed: of the training.
     """
 
+    task: Task
     model: Model
     theta: Tensor
     z: Record
     slot: int
     confidence: NDArray[np.float64]
+    seed: int
 
     @property
     def module(self) -> nn.Module:
@@ -57,19 +65,25 @@ class Reference(NamedTuple):
             return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
 
     def inputs(self, x: ArrayLike) -> Tensor:
-        """Records in the precision of theta."""
-        return torch.tensor(x, dtype=self.theta.dtype)
+        """Records in the precision of theta, as the model takes them."""
+        return self.model.inputs(torch.tensor(x, dtype=self.theta.dtype))
 
     @property
     def has_gradient(self) -> bool:
         """Whether the target's gradient has a direction. Losses may ignore a label."""
-        return bool(self._gradient().norm() > LEAST_NORM)
+        return bool(self.model.gradient_norms(self.theta, *self._target) > LEAST_NORM)
 
-    def _gradient(self) -> Tensor:
-        return gradient_of(self.module, self.inputs(self.z.x), self.z.y, losses_of(self.model))
+    @property
+    def direction(self) -> Tensor:
+        """The target's gradient, shaped like theta. Clipping to an infinite norm leaves it as it is."""
+        return self.model.clipped_sum(self.theta, *self._target, None, math.inf)
+
+    @property
+    def _target(self) -> tuple[Tensor, Tensor]:
+        return self.inputs(self.z.x[None]), torch.tensor([self.z.y])
 
     def gradient(self) -> Tensor:
-        """(parameters,): the gradient of the target, in the precision of theta.
+        """(parameters,): the gradient of the target, in the order of `module` and the precision of theta.
 
         Raises:
             ValueError: if it is too short to have a direction.
@@ -80,48 +94,38 @@ class Reference(NamedTuple):
                 "is 0 or nearly so: train for fewer steps, or choose another target, of a label that the loss does not "
                 "ignore"
             )
-        return self._gradient()
+        x, y = torch.tensor(self.z.x[None], dtype=self.theta.dtype), torch.tensor([self.z.y])
+        return gradient_of(self.module, losses_of(self.model), x, y)
 
-    def pair(
-        self,
-        task: Task,
-        scenario: str,
-        z_prime: Record,
-        *,
-        seed: int,
-        details: Mapping[str, float | int | str],
-        trace: Mapping[str, NDArray[Any]],
-    ) -> CanaryPair:
+    def pair(self, scenario: str, z_prime: Record, details: Details, trace: Trace) -> CanaryPair:
         """The canary of the target and another record, with what the reference says of the target."""
+        details = {"confidence": float(self.confidence[self.slot]), **details, "seed": self.seed}
+        trace = {"confidence": self.confidence, **trace}
         return CanaryPair(
-            z=self.z,
-            z_prime=z_prime,
-            slot=self.slot,
-            scenario=scenario,
-            task=task.fingerprint,
-            details={"confidence": float(self.confidence[self.slot]), **details, "seed": seed},
-            trace={"confidence": self.confidence, **trace},
+            self.z, z_prime, self.slot, scenario, details=details, task=self.task.fingerprint, trace=trace
         )
 
-    def with_target(self, task: Task, slot: int) -> Reference:
+    def with_target(self, slot: int) -> Reference:
         """The same model, with another private record as its target."""
-        return self._replace(z=Record(task.x_train[slot], int(task.y_train[slot])), slot=int(slot))
+        return self._replace(z=Record(self.task.x_train[slot], int(self.task.y_train[slot])), slot=int(slot))
 
 
-def snapshots(steps: int, most: int = SNAPSHOTS) -> set[int]:
-    """100 evenly spaced steps up to `steps`, the last one included; all steps if there are fewer than 100."""
-    return set(np.linspace(0, steps, min(steps, most) + 1)[1:].round().astype(int).tolist())
-
-
-def untrained(task: Task, model: Model, spec: DPSGD, seed: int) -> Bank:
-    """A bank of one model before its first step, on all private records as they are.
+def noiseless_training(task: Task, model: Model, spec: DPSGD, seed: int, *, clip: bool = True) -> Iterator[Bank]:
+    """One model in training on all private records without noise: its bank before the first step and after each.
 
     Raises:
-        ValueError: if model and task do not fit.
+        ValueError: if model and task do not fit, or the training diverges.
     """
     check_fits(model, task)
     generator = torch.Generator().manual_seed(torch_seed(seed, "crafter"))
-    return assemble(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
+    bank = assemble(model, task, spec, bits=np.zeros(1, dtype=np.int8), generator=generator)
+    with matmul_precision("highest"):
+        yield bank
+        for _ in bank.train(noise=False, clip=clip):
+            yield bank
+        if not torch.isfinite(bank.model.logits(bank.theta, bank.inputs)).all():
+            without = "noise" if clip else "clipping and noise"
+            raise ValueError(f"spec must be such that training without {without} does not diverge, got {spec}")
 
 
 @checks.checked("spec", "seed")
@@ -154,50 +158,33 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
     >>> found.slot, found.confidence.shape, tuple(found.gradient().shape)
     (0, (3,), (6,))
     """
-    bank = untrained(task, model, spec, seed)
-    last = len(task.y_train) - 1
+    training = noiseless_training(task, model, spec, seed, clip=False)
+    bank = next(training)
     if target is not None:
-        target = checks.whole("target", target, at_least=0, at_most=last)
+        target = checks.whole("target", target, at_least=0, at_most=len(task.y_train) - 1)
+    seen = moments(spec.steps)
     confidence = torch.zeros(len(task.y_train), dtype=torch.float64)
-    moments = snapshots(spec.steps)
-    with matmul_precision("highest"):
-        for step in bank.train(noise=False, clip=False):
-            if step in moments:
-                logits = bank.model.logits(bank.theta, bank.inputs)[..., 0]
-                confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
-    if not torch.isfinite(bank.theta).all() or not torch.isfinite(confidence).all():
-        raise ValueError(f"spec must be such that training without clipping and noise does not diverge, got {spec}")
+    for step, _ in enumerate(training, 1):
+        if step in seen:
+            logits = bank.model.logits(bank.theta, bank.inputs)[..., 0]
+            confidence += torch.softmax(logits, dim=1).gather(1, bank.labels[:, None])[:, 0]
     slots = confidence.argsort(stable=True).tolist() if target is None else [target]
-    z = Record(task.x_train[slots[0]], int(task.y_train[slots[0]]))
-    for theta in (bank.theta.double(), bank.theta):  # modules may hold float32 numbers, and have trained with these
-        trained = Reference(model, theta, z, slots[0], confidence.numpy() / len(moments))
+    first = Record(task.x_train[slots[0]], int(task.y_train[slots[0]]))
+    for theta in (bank.theta.double(), bank.theta):  # float32, in which it has trained, if float64 fails
+        trained = Reference(task, model, theta, first, slots[0], confidence.numpy() / (len(seen) - 1), seed)
         with suppress(Exception):
-            return next((one for slot in slots if (one := trained.with_target(task, slot)).has_gradient), trained)
+            targets = map(trained.with_target, slots)
+            return next((candidate for candidate in targets if candidate.has_gradient), trained)
     return trained
 
 
-def gradient_of(module: nn.Module, x: Tensor, y: int, losses: Losses) -> Tensor:
-    """(parameters,): the gradient of one record's loss. It is differentiable by x if x requires a gradient."""
+def gradient_of(module: nn.Module, losses: Losses, x: Tensor, y: Tensor) -> Tensor:
+    """(parameters,): the gradient of the sum of the records' losses. It is differentiable by x if x requires that."""
     with Instead(ATTENTION):
-        loss = losses(module(x[None]), torch.tensor([y], device=x.device))[0]
-    trained = [value for value in module.parameters() if value.requires_grad]
+        loss = losses(module(x), y).sum()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     parts = torch.autograd.grad(loss, trained, create_graph=x.requires_grad, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
-
-
-@contextmanager
-def differentiable_by_records() -> Iterator[None]:
-    """Torch's refusals to differentiate a module by its records, or its gradient by them, in a sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        why = f"of which torch says: {str(error).partition(chr(10))[0]}"
-        if "not have been used in the graph" in why or "does not require grad" in why:
-            why = "whose outputs have no derivative by them, as where records are token ids"
-        raise ValueError(
-            f"model must be differentiable by its records' features, got one {why}\n"
-            "Canaries such as mislabeled need no such derivative"
-        ) from error
 
 
 class Geometry(NamedTuple):
@@ -215,46 +202,21 @@ class Geometry(NamedTuple):
 
     def details(self, chosen: int) -> Mapping[str, float]:
         """The entries for `CanaryPair.details`, for the candidate that was chosen."""
-        return {
-            "norm": self.norm,
-            "norm_ratio": float(self.ratio[chosen]),
-            "cosine": float(self.cosine[chosen]),
-        }
+        return {"norm": self.norm, "norm_ratio": float(self.ratio[chosen]), "cosine": float(self.cosine[chosen])}
 
 
-def compare_gradients(reference: Reference, x: ArrayLike, y: ArrayLike) -> Geometry:
-    """Compare the gradients of k records (x, y) with the gradient of the target.
-
-    A record's inner product with the target's gradient is the derivative of its loss in that direction. Where torch has
-    that derivative, no record's gradient is formed.
-    """
-    model, module = reference.model, reference.module
-    target = reference.gradient()
-    norm = float(target.norm())
-    parameters = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
-    pieces = torch.split(target, [value.numel() for value in parameters.values()])
-    towards = {name: piece.view_as(parameters[name]) for name, piece in zip(parameters, pieces, strict=True)}
+def compare_gradients(trained: Reference, x: NDArray[np.float32], y: NDArray[np.int64]) -> Geometry:
+    """Compare the gradients of k records (x, y) with the gradient of the target."""
+    model, theta = trained.model, trained.theta
+    norm = float(trained.gradient().norm())
     products, norms = [], []
-    for records, labels in zip(
-        torch.split(torch.tensor(x), AT_ONCE), torch.split(torch.tensor(y), AT_ONCE), strict=True
-    ):
-        inputs = records.to(reference.theta.dtype)
-
-        def losses(parameters: dict[str, Tensor], inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
-            return losses_of(model)(functional_call(module, parameters, (inputs,)), labels)
-
-        try:
-            with Instead(ATTENTION):
-                products.append(jvp(losses, (parameters,), (towards,))[1])
-        except NotImplementedError:  # an operation that torch cannot differentiate forward
-            own = (
-                gradient_of(module, *record, losses_of(model)) for record in zip(inputs, labels.tolist(), strict=True)
-            )
-            products.append(torch.stack([gradient @ target for gradient in own]))
-        norms.append(model.gradient_norms(reference.theta, model.inputs(inputs), labels)[:, 0])
-    length = torch.cat(norms).double().numpy()
-    cosine = torch.cat(products).double().numpy() / np.maximum(length * norm, np.finfo(float).tiny)
-    return Geometry(cosine=cosine, ratio=length / norm, norm=norm)
+    for start in range(0, len(y), RECORDS_AT_ONCE):
+        records = trained.inputs(x[start : start + RECORDS_AT_ONCE]), torch.tensor(y[start : start + RECORDS_AT_ONCE])
+        products.append(loss_products(model, theta, *records, trained.direction))
+        norms.append(model.gradient_norms(theta, *records))
+    product, lengths = (torch.cat(parts)[:, 0].double().numpy() for parts in (products, norms))
+    cosine = product / np.maximum(lengths * norm, np.finfo(float).tiny)
+    return Geometry(cosine=cosine, ratio=lengths / norm, norm=norm)
 
 
 @checks.checked("seed", "learning_rate", epochs=checks.whole, batch_size=checks.whole)
@@ -302,20 +264,20 @@ def pretrained_start(
     check_fits(model, task)
     check_auxiliary(task, "to train on")
     generator = torch.Generator().manual_seed(torch_seed(seed, "crafter", 2))
-    theta, losses = model.initial_parameters(1, generator).requires_grad_(), losses_of(model)
+    theta, losses = model.initial_parameters(1, generator), losses_of(model)
     x, y = model.inputs(torch.tensor(task.x_aux)), torch.tensor(task.y_aux)
-    optimizer = torch.optim.SGD([theta], lr=learning_rate)
 
-    def train(epochs: int, stop: Event) -> None:
+    def train(theta: Tensor, stop: Event) -> Tensor:
+        optimizer = torch.optim.SGD([theta.requires_grad_()], lr=learning_rate)
         for _ in range(epochs):
             for batch in torch.split(torch.randperm(len(y), generator=generator), batch_size):
                 optimizer.zero_grad()
                 torch.autograd.backward(losses(model.logits(theta, x[batch])[..., 0], y[batch]).mean())
                 optimizer.step()
+        return model.flat(theta.detach())[0]
 
     with matmul_precision("highest"):
-        list(side_by_side(train, [epochs], 1))  # on one thread, so that the start does not depend on their number
-    start = model.flat(theta.detach())[0]
+        [(_, start)] = side_by_side(train, [theta], 1)  # on one thread: the start does not depend on their number
     if not torch.isfinite(start).all():
         raise ValueError(f"learning_rate must be small enough that training does not diverge, got {learning_rate:g}")
     return start.numpy().copy()

@@ -1,94 +1,53 @@
 """The losses of two worlds' final models at one record, their gradient by it, and how far apart they are.
 
-Crafting an adversarial sample minimises a separation: a function of the losses of the models trained with z, those of
-the other models, and a margin. It is lower the more the models trained with z have the lower losses.
+Crafting an adversarial sample minimises one of the `OBJECTIVES`, functions of the losses of the models trained with z,
+those of the other models, and a margin. The `separation` of the two groups is reported instead: it rises where an
+objective falls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from dpsub.models import Model, losses_of
 from dpsub.models.interface import theta_of
 
 # About how many parameters are evaluated at once. A constant, since parts of another size round differently.
 PARAMETERS_AT_ONCE = 2**23
-# Losses of models that agree vary by rounding alone. Without a floor a world that is told apart perfectly divides by 0.
+# A floor for variances: where all models of a world have the same loss, only rounding is left to divide by.
 LEAST_VARIANCE = 1e-12
-Separation = Callable[[Tensor, Tensor, float], Tensor]
+Objective = Callable[[Tensor, Tensor, float], Tensor]
 
 
-class LossesAtRecord:
-    """The losses of R models at records (x, y) with a fixed label. They are computed in parts, to bound the memory.
+def thetas_of(model: Model, weights: ArrayLike, device: torch.device) -> Iterator[Tensor]:
+    """Models (runs, parameters) in parts that bound the memory, in the layout in which they compute."""
+    for part in torch.split(torch.as_tensor(weights), max(1, PARAMETERS_AT_ONCE // model.parameters)):
+        yield theta_of(model, part.to(device))
 
-    Args:
-        model: the architecture.
-        weights: (runs, parameters), checked.
-        y: the label.
-        y_prime: another label, whose loss is subtracted.
-        device: where to compute.
-        keep: whether to hold the models in the layout in which they compute, for more than one call.
+
+def losses_at(model: Model, thetas: Sequence[Tensor], x: Tensor, y: int, y_prime: int | None) -> Tensor:
+    """(runs,): the losses of R models at one record with the label y, or that less the loss with the label y_prime.
+
+    They are differentiable by x. Where models are in several parts, the gradient computes each part once more, so that
+    one part at a time is in memory.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        weights: NDArray[np.float32],
-        y: int,
-        y_prime: int | None,
-        device: torch.device,
-        *,
-        keep: bool,
-    ):
-        self.model, self.device = model.prepared(device, 1.0), device
-        self.y, self.y_prime = y, y_prime
-        at_once = max(1, PARAMETERS_AT_ONCE // model.parameters)
-        self.parts = [weights[first : first + at_once] for first in range(0, len(weights), at_once)]
-        self.kept = list(self._thetas()) if keep else None
+    def losses(theta: Tensor, x: Tensor) -> Tensor:
+        logits = model.logits(theta, model.inputs(x[None]))[0].T
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(runs,). Only where one part holds all models is it differentiable by x; `gradient` is so in any case."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and len(self.parts) == 1):
-            return torch.cat([self._losses(theta, len(part), x) for theta, part in self._both()])
+        def of_label(label: int) -> Tensor:
+            return losses_of(model)(logits, torch.full((len(logits),), label, device=x.device))
 
-    def gradient(self, x: Tensor, losses: Tensor, factors: Tensor) -> Tensor | None:
-        """The gradient by x of the sum of the losses, each times its factor. None if they cannot be differentiated.
+        return of_label(y) if y_prime is None else of_label(y) - of_label(y_prime)
 
-        Args:
-            x: requires a gradient.
-            losses: (runs,), what the call with this x returned.
-            factors: (runs,).
-        """
-        total = torch.zeros_like(x)
-        of_parts = torch.split(factors, [len(part) for part in self.parts])
-        for (theta, part), own in zip(self._both(), of_parts, strict=True):
-            by_x = losses if losses.requires_grad else self._losses(theta, len(part), x)
-            if not by_x.requires_grad:
-                return None
-            (slope,) = torch.autograd.grad(by_x, x, own, allow_unused=True)
-            if slope is None:
-                return None
-            total += slope
-        return total
-
-    def _losses(self, theta: Tensor, runs: int, x: Tensor) -> Tensor:
-        logits = self.model.logits(theta, self.model.inputs(x[None]))[0].T
-        of_label = losses_of(self.model)
-        losses = of_label(logits, torch.full((runs,), self.y, device=self.device))
-        if self.y_prime is None:
-            return losses
-        return losses - of_label(logits, torch.full((runs,), self.y_prime, device=self.device))
-
-    def _thetas(self) -> Iterator[Tensor]:
-        return (theta_of(self.model, torch.tensor(part, device=self.device)) for part in self.parts)
-
-    def _both(self) -> Iterator[tuple[Tensor, NDArray[np.float32]]]:
-        return zip(self.kept if self.kept is not None else self._thetas(), self.parts, strict=True)
+    if len(thetas) == 1:
+        return losses(thetas[0], x)
+    return torch.cat([checkpoint(losses, theta, x, use_reentrant=False) for theta in thetas])
 
 
 def difference_of_means(with_z: Tensor, others: Tensor, margin: float) -> Tensor:
@@ -126,7 +85,7 @@ def _sign(with_z: Tensor, others: Tensor) -> float:
     return 1.0 if others.mean() >= with_z.mean() else -1.0
 
 
-BY_NAME: dict[str, Separation] = {
+OBJECTIVES: dict[str, Objective] = {
     "ude": difference_of_means,
     "ade": hinge,
     "fisher": fisher,
@@ -134,12 +93,7 @@ BY_NAME: dict[str, Separation] = {
 }
 
 
-def need_spread(name: str) -> bool:
-    """Whether a separation has no gradient at a record at which all models of a world have the same loss."""
-    return name in ("fisher", "bhattacharyya")
-
-
-def in_deviations(with_z: Tensor, others: Tensor) -> float:
+def separation(with_z: Tensor, others: Tensor) -> float:
     """The difference of the mean losses in pooled standard deviations; positive if models trained with z have less.
 
     It is 0 if all losses are equal, and infinite if they only differ between the worlds.

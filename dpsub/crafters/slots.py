@@ -1,8 +1,9 @@
-"""The private records whose slots canaries take, and the records that adversaries may choose from, which are not."""
+"""Which private records canaries replace, and checks that the records to choose from are not private."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,14 @@ from dpsub.data.tasks import Task, check_task, features_of
 from dpsub.models import Model, check_fits
 
 
-def slot_of(task: Task, model: Model, seed: int) -> int:
-    """The private record whose place one canary takes, after checking that model and task fit."""
+def random_slot(task: Task, model: Model, seed: int) -> int:
+    """The index of a random private record, which one canary replaces. Model and task must fit."""
     check_fits(model, task)
     return int(stream(seed, "crafter").integers(len(task.y_train)))
 
 
-def slots_of(task: Task, model: Model, pairs: int, seed: int) -> tuple[int, NDArray[np.int64]]:
-    """How many pairs there are, and (n,) the private records in random order: the first are those that pairs replace.
+def shuffled_slots(task: Task, model: Model, pairs: int, seed: int) -> tuple[int, NDArray[np.int64]]:
+    """The checked number of pairs, and (n,) the private records' indices in random order. Pairs replace the first ones.
 
     Raises:
         ValueError: if model and task do not fit, or there are too many pairs.
@@ -31,21 +32,10 @@ def slots_of(task: Task, model: Model, pairs: int, seed: int) -> tuple[int, NDAr
     return checks.whole("pairs", pairs, at_most=n - 1), order
 
 
-def together(made: Iterable[CanaryPair], details: dict[str, int | str], *measured: str) -> Pairs:
-    """Pairs of records as one object, whose trace has what is measured of each pair: names among their details."""
-    several = [(pair.slot, pair.z, pair.z_prime, pair.details, pair.scenario, pair.task) for pair in made]
-    slots, z, z_prime, own, scenarios, tasks = zip(*several, strict=True)
-    return Pairs(
-        np.array(slots),
-        np.stack([record.x for record in z]),
-        np.stack([record.x for record in z_prime]),
-        np.array([record.y for record in z]),
-        np.array([record.y for record in z_prime]),
-        scenario=scenarios[0],
-        details=details,
-        task=tasks[0],
-        trace={name: np.array([of_pair[name] for of_pair in own]) for name in measured},
-    )
+def pairs_of_records(crafted: Sequence[CanaryPair], details: Mapping[str, int | str], *measured: str) -> Pairs:
+    """Join pairs of records. The details named by `measured` become arrays (pairs,) in the trace."""
+    trace = {name: np.array([pair.details[name] for pair in crafted]) for name in measured}
+    return replace(Pairs.of(crafted), details=details, trace=trace)
 
 
 def check_auxiliary(task: Task, purpose: str = "to choose from") -> None:
@@ -68,9 +58,9 @@ def check_not_private(task: Task, part: str) -> None:
     """
     private = set(features_of(task.x_train))
     others = getattr(task, f"x_{part}")
-    if known := sum(record in private for record in features_of(others)):
+    if private_ones := sum(record in private for record in features_of(others)):
         name = "auxiliary" if part == "aux" else "test"
         raise ValueError(
-            f"task must have {name} records that are not private ones, got {known} of {len(others)} with the "
+            f"task must have {name} records that are not private ones, got {private_ones} of {len(others)} with the "
             f"features of a private record: leave those out of x_{part} and y_{part}"
         )

@@ -5,6 +5,7 @@ A record is changed to raise its loss, or to turn its gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpsub._core import DPSGD, checks
+from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
-from dpsub.crafters.reference_model import differentiable_by_records, gradient_of
-from dpsub.crafters.slots import check_not_private, slot_of
+from dpsub.accounting import DPSGD
+from dpsub.crafters.descent import descend, feature_gradient
+from dpsub.crafters.reference_model import gradient_of
+from dpsub.crafters.slots import check_not_private, random_slot
 from dpsub.data import Task
 from dpsub.models import Model, losses_of
 from dpsub.models.interface import Losses
@@ -27,20 +30,15 @@ from dpsub.trainers import Bank, StepGradients
 from dpsub.trainers.step_canaries import clipped_gradients
 
 Records = tuple[NDArray[np.float32], NDArray[np.int64]]
-KINDS = ("mislabeled", "blank", "adversarial", "crafted")
-OPTIONS = {
-    "steps": ("adversarial", "crafted"),
-    "learning_rate": ("adversarial", "crafted"),
-    "radius": ("adversarial",),
-    "ball": ("adversarial",),
-    "target": ("mislabeled", "adversarial", "crafted"),
+OPTIONS = {  # of record_each_step, by kind
+    "mislabeled": {"target"},
+    "blank": set(),
+    "adversarial": {"steps", "learning_rate", "radius", "ball", "target"},
+    "crafted": {"steps", "learning_rate", "target"},
 }
-STEPS = {"adversarial": 10, "crafted": 20}
 RADII = {"linf": 8 / 255, "l2": 128 / 255}  # as is usual for pixels from 0 to 1
-CRAFTING_RATE = 10.0
-BALLS = ("linf", "l2")
 AT_ONCE = 512  # records in one backward pass
-LEAST = 1e-30  # the product of two norms counts as at least this
+TINY = 1e-30  # the floor of norms and their products in divisors
 
 
 @checks.checked(
@@ -48,9 +46,9 @@ LEAST = 1e-30  # the product of two norms counts as at least this
     "seed",
     "steps",
     "learning_rate",
-    kind=partial(checks.choice, options=KINDS),
+    kind=partial(checks.choice, options=tuple(OPTIONS)),
     radius=partial(checks.real, above=0),
-    ball=partial(checks.choice, options=BALLS),
+    ball=partial(checks.choice, options=tuple(RADII)),
 )
 def record_each_step(
     task: Task,
@@ -109,54 +107,38 @@ def record_each_step(
     >>> canary.details["crafting_steps"], canary.details["crafting_rate"]
     (20, 10.0)
     """
-    slot = slot_of(task, model, seed)
+    slot = random_slot(task, model, seed)
+    given = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "ball": ball, "target": target}
+    for name, value in given.items():
+        if value is not None and name not in OPTIONS[kind]:
+            raise ValueError(f"{name} must be left out for kind {kind!r}, got {value!r}")
     x, y = np.zeros((1, *task.x_train.shape[1:]), dtype=np.float32), np.zeros(1, dtype=np.int64)
     if kind != "blank":
-        x, y = _not_private(task)
-    options = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "ball": ball, "target": target}
-    for name, value in options.items():
-        if value is not None and kind not in OPTIONS[name]:
-            raise ValueError(f"{name} must be left out for kind {kind!r}, got {value!r}")
+        x, y = _starting_records(task)
     if target is not None:
         target = checks.whole("target", target, at_least=0, at_most=len(y) - 1)
-    change = _change(kind, float(np.ptp(x)), steps, learning_rate, radius, ball)
-    if change is not None:
-        _check_differentiable(model, x, y, change)
+    change: Ascent | Turning | None = None
+    if kind == "crafted":
+        change = Turning(steps or 20, learning_rate or 10.0)
+    elif kind == "adversarial":
+        ball = ball or "linf"
+        radius = radius or RADII[ball] * float(np.ptp(x))
+        if not radius:
+            raise ValueError("radius must be given where all features of all records are equal, got None")
+        change = Ascent(steps or 10, learning_rate or radius / 4, radius, ball)
     return RecordEachStep(kind, x, y, task.num_classes, change, target, seed, slot, task.fingerprint)
 
 
-def _not_private(task: Task) -> Records:
-    """The records that an adversary starts from."""
+def _starting_records(task: Task) -> Records:
+    """The features and labels of the auxiliary records, or of the test records if there are none."""
     part = "aux" if len(task.y_aux) else "test"
-    if not len(task.y_test) and part == "test":
+    if not len(task.y_aux) and not len(task.y_test):
         raise ValueError(
             "task must have auxiliary or test records to start from, got neither: give x_aux and y_aux, or craft with "
             "kind='blank'"
         )
     check_not_private(task, part)
     return (task.x_aux, task.y_aux) if part == "aux" else (task.x_test, task.y_test)
-
-
-def _change(
-    kind: str, span: float, steps: int | None, learning_rate: float | None, radius: float | None, ball: str | None
-) -> Ascent | Turning | None:
-    if kind not in STEPS:
-        return None
-    steps = STEPS[kind] if steps is None else steps
-    if kind == "crafted":
-        return Turning(steps, CRAFTING_RATE if learning_rate is None else learning_rate)
-    ball = "linf" if ball is None else ball
-    if radius is None and not span > 0:
-        raise ValueError("radius must be given where all features of all records are equal, got None")
-    radius = RADII[ball] * span if radius is None else radius
-    return Ascent(steps, radius / 4 if learning_rate is None else learning_rate, radius, ball)
-
-
-def _check_differentiable(model: Model, x: NDArray[np.float32], y: NDArray[np.int64], change: Ascent | Turning) -> None:
-    with torch.random.fork_rng(devices=[]):  # a new module may draw random weights
-        module = model.module()
-    with differentiable_by_records():
-        replace(change, steps=1)(module, losses_of(model), torch.tensor(x[0]), int(y[0]), (x[:1], y[:1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +186,7 @@ class RecordEachStep(Frozen):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
+        # Renaming a class or a field changes the repr, and so the fingerprint of audits that are already stored.
         digest = sha256(repr((self, self.x.shape)).encode())
         digest.update(self.x.astype("<f4").tobytes())
         digest.update(self.y.astype("<i8").tobytes())
@@ -224,19 +207,19 @@ class RecordEachStep(Frozen):
                 f"bank must have models of records {self.x.shape[1:]}, got {bank.model.input_shape}: craft for its "
                 'model, and assemble it with coordinates="all"'
             )
-        rng = stream(self.seed, "crafter", step)
-        drawn, other = int(rng.integers(len(self.y))), int(rng.integers(1, self.classes))
+        rng = stream(self.seed, "crafter", step)  # Every kind draws both numbers, so that all start alike.
+        drawn, label_shift = int(rng.integers(len(self.y))), int(rng.integers(1, self.classes))
         start = drawn if self.target is None else self.target
         x, y = torch.tensor(self.x[start], device=bank.device), int(self.y[start])
         if self.kind == "mislabeled":
-            y = (y + other) % self.classes
+            y = (y + label_shift) % self.classes
         elif self.kind == "blank":
             y = int(rng.integers(self.classes))
         if self.change is None:
             return x[None], y
         modules = (bank.model.module(parameters).to(bank.device) for parameters in bank.model.flat(bank.theta))
-        losses, others = losses_of(bank.model), (self.x, self.y)
-        return torch.stack([self.change(module, losses, x, y, others) for module in modules]), y
+        losses, label, others = losses_of(bank.model), torch.tensor([y]).to(x.device), (self.x, self.y)
+        return torch.stack([self.change(module, losses, x, label, others) for module in modules]), y
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
         """The clipped gradients of z and z′ at the current models, as training on these records would add them.
@@ -270,7 +253,7 @@ class Ascent:
     """Projected gradient ascent on the loss, within a ball around the record.
 
     Attributes:
-        steps: how many.
+        steps: the number of steps.
         rate: how far x moves in one step, in the ball's norm.
         radius: of the ball.
         ball: "linf", whose steps are signs of the gradient, or "l2", whose steps point along the gradient.
@@ -287,17 +270,17 @@ class Ascent:
     def details(self) -> dict[str, float | int | str]:
         return {"crafting_steps": self.steps, "crafting_rate": self.rate, "ball": self.ball, "radius": self.radius}
 
-    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
-        """The changed x, whatever the other records are. Where the gradient is 0 it does not move."""
-        label, away = torch.tensor([y], device=x.device), torch.zeros_like(x)
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: Tensor, others: Records) -> Tensor:
+        """The changed x. The other records are not used. Where the gradient is 0, x does not move."""
+        away = torch.zeros_like(x)
         for _ in range(self.steps):
             moved = (x + away).requires_grad_()
-            (slope,) = torch.autograd.grad(losses(module(moved[None]), label)[0], moved)
+            slope = feature_gradient(losses(module(moved[None]), y)[0], moved)
             if self.ball == "linf":
                 away = (away + self.rate * slope.sign()).clamp(-self.radius, self.radius)
             else:
-                away = away + self.rate * slope / slope.norm().clamp(min=LEAST)
-                away = away * (self.radius / away.norm().clamp(min=LEAST)).clamp(max=1)
+                away = away + self.rate * slope / slope.norm().clamp(min=TINY)
+                away = away * (self.radius / away.norm().clamp(min=TINY)).clamp(max=1)
         return x + away
 
 
@@ -306,7 +289,7 @@ class Turning:
     """Gradient descent on |cos| of the record's gradient with the mean gradient of other records.
 
     Attributes:
-        steps: how many.
+        steps: the number of steps.
         rate: η.
 
     Source: *Tight Auditing*, Algorithm 3.
@@ -319,49 +302,30 @@ class Turning:
     def details(self) -> dict[str, float | int | str]:
         return {"crafting_steps": self.steps, "crafting_rate": self.rate}
 
-    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: int, others: Records) -> Tensor:
-        """The x that `turned` finds, away from the mean gradient of the other records."""
-        records, labels = (torch.tensor(part, device=x.device) for part in others)
-        return self.turned(module, losses, x, y, mean_gradient(module, losses, records, labels))
+    def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: Tensor, others: Records) -> Tensor:
+        """The x with the smallest |cos| along the descent; x itself if no step lowers it.
 
-    def turned(self, module: nn.Module, losses: Losses, x: Tensor, y: int, away_from: Tensor) -> Tensor:
-        """The x with the least |cos| of all on the way, which is x itself if no step lowers it.
-
-        An x without a gradient is never taken: it would be no canary.
+        An x without a gradient is skipped, since it would be no canary.
 
         Args:
             module: the model.
             losses: its loss.
-            x, y: the record.
-            away_from: (parameters,) the mean gradient.
+            x, y: the record, and its label as (1,).
+            others: features and labels of the records from whose mean gradient to turn away.
 
         Raises:
             ValueError: if x does not stay finite.
         """
-        best, least = x, torch.inf
-        for step in range(self.steps + 1):
-            x = x.detach().requires_grad_()
-            own = gradient_of(module, x, y, losses)
-            norms = own.norm() * away_from.norm()
-            cosine = (own @ away_from).abs() / norms.clamp(min=LEAST)
-            if norms > LEAST and (here := float(cosine.detach())) < least:
-                best, least = x.detach(), here
-            if step < self.steps:
-                (slope,) = torch.autograd.grad(cosine, x)
-                x = x - self.rate * slope
-                if not torch.isfinite(x).all():
-                    raise ValueError(
-                        f"learning_rate must be small enough that crafting does not diverge, got {self.rate:g}"
-                    )
+        parts = zip(*(torch.split(torch.tensor(part, device=x.device), AT_ONCE) for part in others), strict=True)
+        mean_gradient = torch.stack([gradient_of(module, losses, *part) for part in parts]).sum(dim=0) / len(others[1])
+
+        def cosine(x: Tensor) -> tuple[Tensor, Tensor]:
+            own = gradient_of(module, losses, x[None], y)
+            norms = own.norm() * mean_gradient.norm()
+            return (own @ mean_gradient).abs() / norms.clamp(min=TINY), norms
+
+        best, least = x, math.inf
+        for _, here, value, norms in descend(x, cosine, self.steps, self.rate):
+            if norms > TINY and value < least:
+                best, least = here, value
         return best
-
-
-def mean_gradient(module: nn.Module, losses: Losses, x: Tensor, y: Tensor) -> Tensor:
-    """(parameters,): the mean gradient of records, in the order of the module's parameters."""
-    trained = [value for value in module.parameters() if value.requires_grad]
-    total = [torch.zeros_like(value) for value in trained]
-    for records, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True):
-        loss = losses(module(records), labels).sum() / len(y)
-        for sum_, part in zip(total, torch.autograd.grad(loss, trained, materialize_grads=True), strict=True):
-            sum_ += part
-    return torch.cat([part.flatten() for part in total])

@@ -14,8 +14,6 @@ import pooch
 import requests
 from numpy.typing import NDArray
 
-from dpsub._core import checks
-
 Array = NDArray[np.generic]
 
 
@@ -47,7 +45,7 @@ def cache(kind: str) -> Path:
 
 def local(path: str | os.PathLike[str]) -> Path:
     """The file at this path, or else at this path in the data folder."""
-    given = checks.path("path", path)
+    given = Path(path).expanduser()
     found = given if given.is_file() else folder() / given
     if not found.is_file():
         raise FileNotFoundError(

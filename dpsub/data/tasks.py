@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,11 @@ class Task(Frozen):
         pixels: (height, width) bool, for flat features that are pixels: where they lie in the image. Used by figures.
     """
 
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        "name": checks.text,
+        "num_classes": partial(checks.whole, at_least=2),
+    }
+
     x_train: NDArray[np.float32]
     y_train: NDArray[np.int64]
     x_aux: NDArray[np.float32]
@@ -44,17 +49,13 @@ class Task(Frozen):
     pixels: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        checks.check_fields(self, name=checks.text, num_classes=partial(checks.whole, at_least=2))
+        super().__post_init__()
         shape: tuple[Any, ...] = RECORDS
-        for part in ("train", "aux", "test"):
-            x = checks.array(f"x_{part}", getattr(self, f"x_{part}"), shape=shape, kind=np.float32)
-            shape = ("records", *x.shape[1:])
-            y = checks.array(
-                f"y_{part}", getattr(self, f"y_{part}"), shape=(len(x),), kind=np.int64,
-                at_least=0, at_most=self.num_classes - 1,
-            )  # fmt: skip
-            object.__setattr__(self, f"x_{part}", read_only(x))
-            object.__setattr__(self, f"y_{part}", read_only(y))
+        for x, y in (("x_train", "y_train"), ("x_aux", "y_aux"), ("x_test", "y_test")):
+            self.freeze(x, shape=shape, kind=np.float32)
+            n, *features = getattr(self, x).shape
+            shape = ("records", *features)
+            self.freeze(y, shape=(n,), kind=np.int64, at_least=0, at_most=self.num_classes - 1)
         if len(self.x_train) < 2:
             raise ValueError(f"x_train must hold at least 2 records, got {len(self.x_train)}")
         if self.pixels is not None:

@@ -10,7 +10,6 @@ and the false-negative rate is P(score ≤ threshold | z).
 from dpsub.estimators.audit_bounds import OverRepeats, bound, over_repeats, step_to_training
 from dpsub.estimators.lower_bounds import (
     CLAIMS,
-    EXACT,
     LowerBound,
     epsilon_lower_bound,
     max_certifiable_epsilon,
@@ -23,7 +22,6 @@ from dpsub.estimators.wealth import wealth_of_bets
 
 __all__ = [
     "CLAIMS",
-    "EXACT",
     "Guesses",
     "LowerBound",
     "OverRepeats",

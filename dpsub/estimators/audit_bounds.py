@@ -12,7 +12,7 @@ from scipy.special import bdtrik
 
 from dpsub._core import checks
 from dpsub.estimators.claims import GDP, Claim
-from dpsub.estimators.dpsgd_claim import LEAST_NOISE, MechanismDP, Sampling
+from dpsub.estimators.dpsgd_claim import LEAST_NOISE, Known, MechanismDP
 from dpsub.estimators.lower_bounds import (
     OF_GUESSES,
     ClaimLike,
@@ -35,7 +35,7 @@ OF_PROXY = 0.1  # the share of alpha for more mistakes of a proxy than are allow
 NOT_GDP = "a step with a canary rate below 1 is not of GDP: give claim 'pld'"
 
 
-@checks.checked("delta")
+@checks.checked("delta", "alpha")
 def bound(
     result: Any,
     *,
@@ -95,9 +95,8 @@ def bound(
         raise ValueError(f"result must be the dataset of an audit, with score and bit, got a {type(result).__name__}")
     of_one_audit(result)
     names = result.score.dims
-    given = {"claim": claim, "rule": rule}
-    asked: dict[str, Any] = {"delta": delta, "alpha": alpha}
-    asked |= {name: value for name, value in given.items() if value is not None}
+    given = {"delta": delta, "alpha": alpha, "claim": claim, "rule": rule}
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "repeat" in names:
         return [bound(result.isel(repeat=i), **asked) for i in range(result.sizes["repeat"])]
     if "pair" in names:
@@ -136,13 +135,13 @@ def known_sampling(result: Any, claim: Any) -> dict[str, Any]:
 def _needed(claim: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     """The options of claim "pld" among what is known of a training; none for other claims."""
     named = isinstance(claim, str) and claim == MechanismDP.name
-    return {name: about[name] for name in Sampling.__annotations__ if name in about} if named else {}
+    return {name: about[name] for name in Known.__annotations__ if name in about} if named else {}
 
 
 def _of_steps(result: Any, *, delta: float, alpha: float, claim: Any = None, **rule: Any) -> LowerBound:
     about = result.attrs
     rate = checks.real("result's canary rate", about.get("q_c", about.get("canary_rate", 1.0)), above=0, at_most=1)
-    adjacency = checks.adjacency(about.get("adjacency"))
+    adjacency = checks.choice("adjacency", about.get("adjacency"), checks.ADJACENCIES)
     claim = (GDP.name if rate == 1 else MechanismDP.name) if claim is None else claim
     law = _needed(claim, {"sample_rate": rate, "steps": 1, "adjacency": adjacency})
     step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, alpha=alpha, **rule, **law)
@@ -181,13 +180,13 @@ def _of_pairs(result: Any, *, delta: float, alpha: float, claim: ClaimLike = GDP
     centre = 0.0 if around_0 else "median"
     guessed = one_run_guesses(scores, bits, guesses=asked, centre=centre)
     if "proxy" in result.attrs:
-        found = _beside_proxy(guessed, result.attrs, tested, alpha)
+        bound = _beside_proxy(guessed, result.attrs, tested, alpha)
     else:
-        found = one_run_epsilon_lower_bound(*guessed, delta=delta, claim=tested, alpha=alpha)
+        bound = one_run_epsilon_lower_bound(*guessed, delta=delta, claim=tested, alpha=alpha)
     scored = "step score" if stepwise else "final model's score"
     if result.attrs.get("reference"):
         scored += " less a reference's"
-    return _detailed(found, centre=centre, scored=scored)
+    return _detailed(bound, centre=centre, scored=scored)
 
 
 def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], claim: Claim, alpha: float) -> LowerBound:
@@ -199,15 +198,15 @@ def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], claim: Claim, alph
         allowed = math.ceil(max(about["drawn"] * turned, bdtrik(1 - tail, about["drawn"], turned)))
     counted = np.maximum(right - allowed, 0)
     asked: dict[str, Any] = {"delta": claim.delta, "claim": claim, "alpha": alpha - tail}
-    found = one_run_epsilon_lower_bound(counted, made, guessed.pairs, **asked)
-    correct = int(right[list(made).index(found.details["guesses"])])
-    told = {"correct": correct, "proxy": about["proxy"], "tolerance": about.get("tolerance"), "allowed": allowed}
-    found = _detailed(replace(found, alpha=alpha, assumes="proxy"), **told)
+    bound = one_run_epsilon_lower_bound(counted, made, guessed.pairs, **asked)
+    correct = int(right[list(made).index(bound.details["guesses"])])
+    details = {"correct": correct, "proxy": about["proxy"], "tolerance": about.get("tolerance"), "allowed": allowed}
+    bound = _detailed(replace(bound, alpha=alpha, assumes="proxy"), **details)
     if turned is None:
-        return _noted(replace(found, valid=False), NO_TOLERANCE)
-    if allowed and not found.epsilon:
-        return replace(found, note=f"{correct} right guesses, less the {allowed} that a proxy may cause")
-    return found
+        return _noted(replace(bound, valid=False), NO_TOLERANCE)
+    if allowed and not bound.epsilon:
+        return replace(bound, note=f"{correct} right guesses, less the {allowed} that a proxy may cause")
+    return bound
 
 
 def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta: float, adjacency: str) -> LowerBound:

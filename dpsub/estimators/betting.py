@@ -183,6 +183,7 @@ def portfolio(past: Past, slopes: Array, deltas: Array, manner: Manner = CAUTIOU
     on_z, on_z_prime = np.stack((high.win, high.lose), axis=2), np.stack((low.lose, low.win), axis=2)
     payoff = np.concatenate((on_z + on_z_prime, on_z, on_z_prime), axis=1)
     delta = np.concatenate((high.delta + low.delta, high.delta, low.delta), axis=1)
+    # The largest λ that leaves 1 + λX positive whatever happens: X is at least the worst payoff less what δ costs.
     scale = STAKE / (delta - payoff.min(axis=(2, 3)))
     growth = 1 + scale[:, :, None, None] * (payoff - delta[:, :, None, None])
     staked = _weights(growth, past.counts, manner) * scale
@@ -218,6 +219,8 @@ def _weights(growth: Array, counts: Array, manner: Manner) -> Array:
     weights = np.full((claims, assets), SINGLE / (2 * len(QUANTILES)))
     weights[:, : len(QUANTILES)] = (1 - CASH - SINGLE) / len(QUANTILES)
     cash = np.full((claims, 1), CASH)
+    # w_i ← w_i·(mean over the past of growth_i/wealth): Cover's update, which never lowers the past's mean of
+    # log(wealth). `restraint` counts as so many more observations in which only cash kept its worth.
     for _ in range(manner.rounds):
         per_wealth = rates / (cash + np.matmul(weights[:, None], growth)[:, 0])
         weights = weights * np.matmul(growth, per_wealth[:, :, None])[:, :, 0] ** manner.haste
@@ -238,9 +241,9 @@ def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -
     """The logarithm of the wealth against one claim after each observation that follows the first `FIRST`."""
     paths, wealth = [np.zeros(0)], np.zeros(1)
     for stretch in stretches(scores, in_z):
-        [found] = log_wealth(stretch, portfolio(stretch.past, slopes[None], deltas[None]), deltas[None], wealth)
-        paths.append(found)
-        wealth = found[-1:]
+        [logs] = log_wealth(stretch, portfolio(stretch.past, slopes[None], deltas[None]), deltas[None], wealth)
+        paths.append(logs)
+        wealth = logs[-1:]
     return np.concatenate(paths)
 
 
@@ -248,7 +251,6 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
     """The largest parameter such that it and all smaller ones are refuted, and after how many steps they were.
 
     `scores` and `in_z` are (steps, observations of a step), or (steps,).
-
 
     The claims of a geometric sequence, fixed in advance, have bets of their own. A claim between two of them uses the
     bets against the larger one, which its smaller δ makes no worse. So a bound is wrong only if one given true claim is
@@ -267,12 +269,18 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
     return refuted, latest or None
 
 
+def curve(claim: Claim, parameter: float, steepest: float = math.inf) -> tuple[Array, Array]:
+    """The slopes of bets against a claim, and its δ there."""
+    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), steepest), SLOPES)
+    return slopes, claim.deltas(slopes, parameter)
+
+
 @lru_cache(maxsize=128)
 def _curves(claim: Claim, first: int) -> tuple[list[float], Array, Array]:
     """The next claims of the sequence: their parameters, slopes, and their δ there, both (claims, slopes)."""
     tested = np.minimum(SMALLEST * RATIO ** np.arange(first, first + TOGETHER), claim.most).tolist()
-    slopes = np.stack([np.linspace(0.0, claim.steepest(STEEPEST, parameter), SLOPES) for parameter in tested])
-    return tested, slopes, np.stack([claim.deltas(*each) for each in zip(slopes, tested, strict=True)])
+    slopes, deltas = zip(*(curve(claim, parameter) for parameter in tested), strict=True)
+    return tested, np.stack(slopes), np.stack(deltas)
 
 
 def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: float) -> NDArray[np.int64]:
@@ -284,8 +292,8 @@ def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: fl
             break
         bets = portfolio(stretch.past, slopes[left], deltas[left], manner_of(stretch.cells.shape[1]))
         path = log_wealth(stretch, bets, deltas[left], wealth[left])
-        wealth[left], there = path[:, -1], path >= goal
-        reached[left] = np.where(there.any(axis=1), stretch.start + there.argmax(axis=1) + 1, 0)
+        wealth[left], refuted = path[:, -1], path >= goal
+        reached[left] = np.where(refuted.any(axis=1), stretch.start + refuted.argmax(axis=1) + 1, 0)
     return reached
 
 
@@ -361,7 +369,7 @@ class Bets(ThresholdRule):
         parameter, reached = largest_refuted(scores.reshape(shape), in_z.reshape(shape), claim, alpha)
         return Decision(parameter, {"observations": count, **({"reached": reached} if reached else {})})
 
-    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
+    def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """What bets make of scores without errors, if the coin falls on z, z, z′, z′, and so on."""
         if runs > MOST_OBSERVATIONS:
             raise ValueError(f"runs must be at most {MOST_OBSERVATIONS:g} for rule 'bets', got {runs}: give 'ranks'")

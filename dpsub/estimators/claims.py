@@ -58,6 +58,7 @@ class Claim(ABC):
         exact: whether bounds can hold with probability 1 − alpha.
         monotone: whether fewer errors always refute more.
         costly: whether to compute the ceiling of this claim takes long.
+        most: the largest parameter that can be tested.
         silent: why nothing may be refuted, if that has a reason of its own.
         beyond: what is wrong if even `most` is refuted.
     """
@@ -68,6 +69,7 @@ class Claim(ABC):
     exact: ClassVar[bool] = True
     monotone: ClassVar[bool] = True
     costly: ClassVar[bool] = False
+    most: float = math.inf
     silent: ClassVar[str] = ""
     beyond: ClassVar[str] = "refuted up to the largest claim that can be tested: check the scores"
 
@@ -79,11 +81,6 @@ class Claim(ABC):
                 f"{', '.join(options)} must be given for claim 'pld' only, got claim {cls.name!r}: leave them out"
             )
         return [cls(delta)] * columns  # type: ignore[call-arg]
-
-    @property
-    def most(self) -> float:
-        """The largest parameter that can be tested."""
-        return math.inf
 
     @abstractmethod
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
@@ -195,7 +192,7 @@ class Product(GDP):
         return pairs
 
     def cannot_judge(self, seen: Sequence[Seen]) -> str:
-        pairs, fewest = seen[0].pairs, min(each.guesses for each in seen)
+        pairs, fewest = seen[0].pairs, min(counts.guesses for counts in seen)
         if fewest == pairs:
             return ""
         return (
@@ -221,10 +218,7 @@ class ApproximateDP(Claim):
     delta: float
     name: ClassVar[str] = "dp"
     assumes: ClassVar[Assumption] = "none"
-
-    @property
-    def most(self) -> float:
-        return 700.0  # its exponential is finite
+    most = 700.0  # its exponential is finite
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         steep = 1 - self.delta - np.exp(parameter) * fpr
@@ -236,9 +230,9 @@ class ApproximateDP(Claim):
 
     def parameters(self, fpr: Array, fnr: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            one = np.log(np.maximum(1 - self.delta - fnr, 0.0)) - np.log(fpr)
-            other = np.log(np.maximum(1 - self.delta - fpr, 0.0)) - np.log(fnr)
-        return np.asarray(np.maximum(np.maximum(one, other), 0.0))
+            steep = np.log(np.maximum(1 - self.delta - fnr, 0.0)) - np.log(fpr)
+            flat = np.log(np.maximum(1 - self.delta - fpr, 0.0)) - np.log(fnr)
+        return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
 
     def epsilon(self, parameter: float) -> float:
         return parameter

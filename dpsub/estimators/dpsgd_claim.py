@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
@@ -13,8 +13,11 @@ from scipy.special import ndtr, ndtri
 
 from dpsub import accounting
 from dpsub._core import checks
+from dpsub._core.frozen import Frozen
+from dpsub.accounting import Poisson, Sampling
+from dpsub.accounting.dominating_pairs import MOST_NOISE, distance
 from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
-from dpsub.accounting.phases import LEAST_RATE, MOST_NOISE, MOST_STEPS, StepCounts, distance, epochs, worlds_of
+from dpsub.accounting.phases import MOST_STEPS, StepCounts
 from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.numerics import Array, crossing
 
@@ -28,17 +31,17 @@ PERFECT = np.array([0.0, 1.0]), np.array([1.0, 0.0])  # the curve of perfect pri
 Knots = tuple[Array, Array]
 
 
-class Sampling(TypedDict, total=False):
+class Known(TypedDict, total=False):
     """What claim "pld" must know about the training; `sampling` is "poisson" where it is not given."""
 
     sample_rate: float
     steps: int | StepCounts
     adjacency: str
-    sampling: str
+    sampling: Sampling | str
 
 
 @dataclass(frozen=True)
-class MechanismDP(Claim):
+class MechanismDP(Frozen, Claim):
     r"""The trade-off function of DP-SGD at this sample rate and number of steps, for any noise multiplier.
 
     The parameter is :math:`d\sqrt{T}/\sigma`, where d is the distance of the two worlds: 2 under substitution, 1
@@ -54,7 +57,7 @@ class MechanismDP(Claim):
     sample_rate: float
     steps: int
     adjacency: str
-    sampling: str = "poisson"
+    sampling: Sampling = field(default=Poisson())
     name: ClassVar[str] = "pld"
     assumes: ClassVar[Assumption] = "mechanism"
     costly: ClassVar[bool] = True
@@ -63,9 +66,8 @@ class MechanismDP(Claim):
     )
 
     def __post_init__(self) -> None:
-        rate = partial(checks.real, at_least=LEAST_RATE)
-        checks.check_fields(self, "delta", "steps", "adjacency", "sampling", sample_rate=rate)
-        worlds_of(self.adjacency, self.sampling)
+        super().__post_init__()
+        self.sampling.check_adjacency(self.adjacency)
 
     @classmethod
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
@@ -74,19 +76,15 @@ class MechanismDP(Claim):
                 f"claim 'pld' needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: the "
                 "noise is what it bounds"
             )
-        law = {"sampling": "poisson", **options}
-        steps = checks.array("steps", law.pop("steps"), kind=np.int64, at_least=1, at_most=MOST_STEPS)
-        counts = np.atleast_1d(steps).tolist()
+        counts = np.atleast_1d(checks.array("steps", options["steps"], kind=np.int64, at_least=1, at_most=MOST_STEPS))
         if len(counts) != columns:
             raise ValueError(f"steps must have one entry a column of scores, {columns}, got {len(counts)}")
-        claims = [cls(delta, steps=count, **law) for count in counts]
-        if law["sampling"] != "epochs":
-            return claims
-        full_batches = [epochs([(1.0, claim.sample_rate, claim.steps)])[0][2] for claim in claims]
-        return [cls(delta, 1.0, count, claims[0].adjacency) for count in full_batches]
+        claims = [cls(delta, **{**options, "steps": count}) for count in counts.tolist()]
+        phases = [claim.sampling.phases([(1.0, claim.sample_rate, claim.steps)])[0] for claim in claims]
+        return [replace(claim, sample_rate=q, steps=t) for claim, (_, q, t) in zip(claims, phases, strict=True)]
 
     @property
-    def most(self) -> float:
+    def most(self) -> float:  # type: ignore[override]
         return self._full_batch / LEAST_NOISE
 
     @property
@@ -96,8 +94,7 @@ class MechanismDP(Claim):
     @property
     def training(self) -> dict[str, Any]:
         """What is claimed to be known of it: all but the noise."""
-        names = ("sample_rate", "steps", "adjacency", "sampling")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in Known.__annotations__}
 
     def noise_multiplier(self, parameter: float) -> float:
         return self._full_batch / parameter if parameter else math.inf
@@ -149,8 +146,8 @@ class MechanismDP(Claim):
         sigma = self.noise_multiplier(parameter)
         if sigma > MOST_NOISE:
             return 0.0
-        told = {"noise_multiplier": sigma, "delta": self.delta, **self.training}
-        return float(accounting.epsilon_interval(**told, eps_error=2e-4).lower)
+        mechanism = {"noise_multiplier": sigma, "delta": self.delta, **self.training}
+        return float(accounting.epsilon_interval(**mechanism, eps_error=2e-4).lower)
 
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         if self.sample_rate == 1:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import checks
 from dpsub.estimators.betting import Bets
 from dpsub.estimators.claims import GDP, ApproximateDP, Assumption, Claim, Product
-from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
+from dpsub.estimators.dpsgd_claim import Known, MechanismDP
 from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
@@ -34,9 +34,7 @@ MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
 CLAIMS: dict[str, type[Claim]] = {
     claim.name: claim for claim in (GDP, ApproximateDP, MechanismDP, BayesianGDP, BayesianDP, Katz)
 }
-"""The families of claims by name, as `epsilon_lower_bound` takes them. Each knows its tests."""
-EXACT = tuple(name for name, claim in CLAIMS.items() if claim.exact)
-"""The claims with exact tests. Bounds by the others are not valid, and are kept for comparison."""
+"""The families of claims, as `epsilon_lower_bound` takes them. Bounds by one that is not `exact` are not valid."""
 OF_GUESSES: dict[str, type[Claim]] = {claim.name: claim for claim in (GDP, MechanismDP, ApproximateDP, Product)}
 RULES: dict[str, ThresholdRule] = {rule.name: rule for rule in (ByRanks(), Bets(), Split(), Best(), ByFolds())}
 
@@ -55,18 +53,18 @@ def claims_of(
     if isinstance(claim, str):
         which = known[checks.choice("claim", claim, tuple(known))]
         return list(which.of_columns(delta, options, columns))
-    found = [claim] * columns if isinstance(claim, Claim) else checks.several("claim must be a Claim", claim)
-    if len(found) != columns or not all(isinstance(each, Claim) for each in found):
+    claims = [claim] * columns if isinstance(claim, Claim) else checks.several("claim must be a Claim", claim)
+    if len(claims) != columns or not all(isinstance(tested, Claim) for tested in claims):
         raise ValueError(
             f"claim must be one of {', '.join(map(repr, known))}, a Claim, or one for each of the {columns} columns of "
             f"scores, got {claim!r}"
         )
-    for each in found:
-        if each.delta != delta:
-            raise ValueError(f"claim must be at delta = {delta:g}, got one at {each.delta:g}")
+    for tested in claims:
+        if tested.delta != delta:
+            raise ValueError(f"claim must be at delta = {delta:g}, got one at {tested.delta:g}")
     if options:
         raise ValueError(f"{', '.join(options)} must be left out beside a claim that is an object: it holds them")
-    return found
+    return claims
 
 
 def rule_of(rule: RuleLike) -> ThresholdRule:
@@ -81,14 +79,12 @@ def rule_of(rule: RuleLike) -> ThresholdRule:
     return RULES[rule]
 
 
-def check_goes(rule: ThresholdRule, claims: Sequence[Claim]) -> None:
+def check_goes(rule: ThresholdRule, claim: Claim) -> None:
     """Refuse a rule with a test of its own beside a claim whose test is another."""
-    for claim in claims:
-        if not (rule.one_threshold or claim.exact):
-            raise ValueError(
-                f"rule {rule.name!r} goes with the claims {', '.join(map(repr, EXACT))}, got {claim.name!r}: "
-                "give 'split', 'best' or a number"
-            )
+    if not (rule.one_threshold or claim.exact):
+        raise ValueError(
+            f"rule {rule.name!r} needs an exact claim, got {claim.name!r}: give 'split', 'best' or a number"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,7 @@ def epsilon_lower_bound(
     alpha: float = 0.05,
     simultaneous: bool = False,
     folds: ArrayLike | None = None,
-    **mechanism: Unpack[Sampling],
+    **mechanism: Unpack[Known],
 ) -> LowerBound | list[LowerBound]:
     r"""A lower bound on ε that an audit's scores support with confidence 1 − alpha.
 
@@ -262,17 +258,18 @@ def epsilon_lower_bound(
     columns, in_z, several = scores_and_bits(scores, bits)
     marks = marks_of(scores, bits, folds, len(columns))
     by = _chosen(rule, marks)
-    if folds is not None and not by.takes_folds:
+    if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
     by = by.fitted(marks)
     claims = claims_of(claim, delta, mechanism, columns.shape[1])
-    check_goes(by, claims)
+    for tested in claims:
+        check_goes(by, tested)
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(*each, in_z, by, marks, level) for each in zip(columns.T, claims, strict=True)]
+    bounds = [_bound(column, tested, in_z, by, marks, level) for column, tested in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
-@checks.checked("delta", "alpha", "folds", runs=partial(checks.whole, at_least=4))
+@checks.checked("delta", "alpha", runs=partial(checks.whole, at_least=4))
 def max_certifiable_epsilon(
     runs: int,
     *,
@@ -280,16 +277,14 @@ def max_certifiable_epsilon(
     claim: ClaimLike = "gdp",
     rule: RuleLike = "ranks",
     alpha: float = 0.05,
-    folds: int = 5,
-    **mechanism: Unpack[Sampling],
+    **mechanism: Unpack[Known],
 ) -> float:
     """The ceiling: the largest ε that this many runs, half in each world, can show, however good the attack.
 
     Args:
         runs: ≥ 4; the runs of both worlds together, at most 1e9 for rule "ranks". For "bets", at most
             1e6; then it is what scores without an error show. Bets learn more from scores with a
-            few errors, and can show more. For "folds", in so many `folds` of one size.
-        folds: ≥ 1; the number of folds that are judged, for rule "folds"; at most half of the runs.
+            few errors, and can show more. For "folds", in five folds of one size.
         delta, claim, rule, alpha, mechanism: as in `epsilon_lower_bound`.
 
     >>> round(max_certifiable_epsilon(256, delta=1e-5, rule="best"), 3)  # 128 runs a world
@@ -297,17 +292,15 @@ def max_certifiable_epsilon(
     """
     by = rule_of(rule)
     [of] = claims_of(claim, delta, mechanism)
-    check_goes(by, [of])
-    return of.epsilon(by.ceiling(runs, of, alpha, folds))
+    check_goes(by, of)
+    return of.epsilon(by.ceiling(runs, of, alpha))
 
 
 def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
     """The rule with this name; for "auto" the one for scores with these marks."""
-    if not (isinstance(rule, str) and rule == "auto"):
-        return rule_of(rule)
-    if marks.folds is not None:
-        return rule_of("folds")
-    return rule_of("bets" if marks.of == "step" and not marks.same_world else "ranks")
+    tossed = marks.of == "step" and not marks.same_world
+    own = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
+    return rule_of(own if isinstance(rule, str) and rule == "auto" else rule)
 
 
 @checks.checked(
@@ -325,7 +318,7 @@ def one_run_epsilon_lower_bound(
     claim: ClaimLike = "gdp",
     alpha: float = 0.05,
     candidates: int = 2,
-    **mechanism: Unpack[Sampling],
+    **mechanism: Unpack[Known],
 ) -> LowerBound:
     r"""A lower bound on ε from a single run, with confidence 1 − alpha, from guesses of many pairs' coins.
 
@@ -389,7 +382,7 @@ def one_run_epsilon_lower_bound(
         raise ValueError(f"claim must have an exact test of guesses, got {tested.name!r}")
     if refused := tested.cannot_judge(seen):
         raise ValueError(refused)
-    parameters = [tested.refuted_by_guesses(each, level) for each in seen]
+    parameters = [tested.refuted_by_guesses(counts, level) for counts in seen]
     best = int(np.argmax(parameters))
     decided = seen[best]
     return _stated(
@@ -401,12 +394,7 @@ def one_run_epsilon_lower_bound(
         of="training",
         rule="guesses",
         alpha=alpha,
-        details={
-            "guesses": decided.guesses,
-            "correct": decided.correct,
-            "pairs": pairs,
-            **({"candidates": candidates} if candidates > 2 else {}),
-        },
+        details={name: count for name, count in decided._asdict().items() if name != "candidates" or count > 2},
     )
 
 
@@ -422,11 +410,11 @@ def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[See
 def _bound(
     scores: Array, claim: Claim, in_z: NDArray[np.bool_], rule: ThresholdRule, marks: Marks, alpha: float
 ) -> LowerBound:
-    found = rule.decide(scores, in_z, claim, alpha)
+    decision = rule.decide(scores, in_z, claim, alpha)
     reasons = rule.against(marks)
     return _stated(
         claim,
-        found.parameter,
+        decision.parameter,
         partial(_why_no_scores, scores, in_z, claim, rule, alpha),
         reasons,
         shown=rule.note,
@@ -434,7 +422,7 @@ def _bound(
         of=marks.of or rule.of,
         rule=rule.name,
         alpha=alpha,
-        details=found.details,
+        details=decision.details,
     )
 
 

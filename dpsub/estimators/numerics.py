@@ -50,19 +50,8 @@ def crossing(excess: Callable[[float], float], start: float, most: float) -> flo
 
 def clopper_pearson_upper(counts: Counts, trials: int, alpha: float) -> Array:
     """The upper ends of one-sided exact intervals for a proportion, at confidence 1 − alpha."""
-    if len(counts) > 100:
-        return _of_every_count(trials, alpha)[counts]
     missed = np.maximum(trials - counts, 1)
     return np.where(counts < trials, betainccinv(counts + 1.0, missed, alpha), 1.0)
-
-
-@lru_cache(maxsize=64)
-def _of_every_count(trials: int, alpha: float) -> Array:
-    """The upper ends for every count: one table serves all thresholds and steps of an audit."""
-    counts = np.arange(trials)
-    upper = np.append(betainccinv(counts + 1.0, trials - counts, alpha), 1.0)
-    upper.setflags(write=False)
-    return upper
 
 
 def law_breaks(a: Array, b: Array) -> Array:

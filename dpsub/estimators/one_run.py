@@ -13,7 +13,6 @@ from dpsub._core import checks
 from dpsub.estimators.scores_and_marks import no_row_twice
 
 UNLIKELY = 1e-9  # fair coins fall so rarely
-CENTRES = ("median", "sides")
 TIES = 0x636F696E  # a seed of its own: what breaks ties must say nothing about coins
 
 
@@ -50,7 +49,6 @@ def one_run_guesses(
               `step_score` of `audit_one_run` with `subtract_expected`, and for gradient pairs.
             - "median": the same, with the median of each model's scores. For scores whose centre is not known, such as
               those of final models.
-            - "sides": the r/2 highest scores of all are guessed as z, and the r/2 lowest as z′. r must be even.
 
     Returns:
         How many guesses are correct, how many there are, and how many pairs. Among equal scores a fixed seed draws
@@ -72,28 +70,20 @@ def one_run_guesses(
     numbers = checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=table.size)
     if not isinstance(centre, str):
         table = table - checks.real("centre", centre)
-    elif checks.choice("centre", centre, CENTRES) == "median":
+    elif checks.choice("centre", centre, ("median",)):
         table = table - np.median(table, axis=1, keepdims=True)
-    elif (numbers % 2).any():
-        raise ValueError(f"guesses must be even for centre 'sides', half of them for z, got {guesses}")
     made = np.atleast_1d(numbers).tolist()
-    right = [_right(table.ravel(), worlds.ravel() == 0, number, centre == "sides") for number in made]
+    right = [_right(table.ravel(), worlds.ravel() == 0, number) for number in made]
     if numbers.ndim:
         return Guesses(tuple(right), tuple(made), table.size)
     return Guesses(right[0], made[0], table.size)
 
 
-def _right(scores: NDArray[np.float64], in_z: NDArray[np.bool_], number: int, sides: bool) -> int:
+def _right(scores: NDArray[np.float64], in_z: NDArray[np.bool_], number: int) -> int:
     """How many of the clearest guesses are right."""
     drawn = np.random.default_rng(TIES).permutation(scores.size)
-    if sides:
-        order = np.lexsort((drawn, -scores))
-        chosen = np.concatenate([order[: number // 2], order[scores.size - number // 2 :]])
-        guessed_z = np.arange(number) < number // 2
-    else:
-        chosen = np.lexsort((drawn, -np.abs(scores)))[:number]
-        guessed_z = scores[chosen] >= 0
-    return int((guessed_z == in_z[chosen]).sum())
+    clearest = np.lexsort((drawn, -np.abs(scores)))[:number]
+    return int(((scores[clearest] >= 0) == in_z[clearest]).sum())
 
 
 def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int8]]:

@@ -23,10 +23,7 @@ class Posterior(Claim):
 
     exact: ClassVar[bool] = False
 
-    def refuted_by_errors(self, errors: Errors, alpha: float) -> float:
-        return self._parameter(errors, alpha, 0.0)
-
-    def _parameter(self, errors: Errors, alpha: float, start: float) -> float:
+    def refuted_by_errors(self, errors: Errors, alpha: float, start: float = 0.0) -> float:
         def excess(parameter: float) -> float:
             return float(self._inside(errors, parameter)[0]) - alpha
 
@@ -61,7 +58,7 @@ class Posterior(Claim):
                 first = first[first < len(errors.false_positives)]
                 continue
             chosen = int(first[np.argmin(inside)])
-            best = self._parameter(errors.at(chosen), alpha, best)
+            best = self.refuted_by_errors(errors.at(chosen), alpha, best)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
-from dpsub.estimators.dpsgd_claim import MechanismDP, Sampling
+from dpsub.estimators.dpsgd_claim import Known, MechanismDP
 from dpsub.estimators.lower_bounds import claims_of
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
 from dpsub.estimators.rank_tests import LEAST_RUNS, MOST_RUNS, fixed_ranks
 
-PLANNED = ("gdp", "dp", "pld")
 AUDITS = 1_250  # simulated at each; the share of all that refute has a standard error of at most 0.0025
 SPLITS = 32  # quantiles of the number of runs of z′ under fair coins, instead of every number
 FINENESS = 1.005  # the answer is looked for among numbers of runs that differ by half a percent
@@ -30,7 +29,7 @@ FINENESS = 1.005  # the answer is looked for among numbers of runs that differ b
     epsilon=partial(checks.real, above=0),
     truth=checks.real,
     power=partial(checks.real, at_least=0.01, at_most=0.99),
-    claim=partial(checks.choice, options=PLANNED),
+    claim=partial(checks.choice, options=("gdp", "dp", "pld")),
 )
 def runs_needed(
     epsilon: float,
@@ -40,7 +39,7 @@ def runs_needed(
     power: float = 0.8,
     claim: str = "gdp",
     alpha: float = 0.05,
-    **mechanism: Unpack[Sampling],
+    **mechanism: Unpack[Known],
 ) -> int:
     r"""How many runs, both worlds together, until the bound of the rank test is likely to reach epsilon.
 
@@ -135,13 +134,13 @@ def _simulated(
     parts = rng.gamma(gaps, size=(AUDITS, len(gaps))).cumsum(axis=1)
     fnr = attack.tradeoff(parts[:, :-1] / parts[:, -1:], strength)
     missed, remaining = np.full(AUDITS, positives), np.ones(AUDITS)
-    found = []
+    at_ranks = []
     for rate in fnr.T:
         # Of the runs of z below the last rank's score, those that are below this one's, too.
         below = np.divide(rate, remaining, out=np.zeros(AUDITS), where=remaining > 0)
         missed, remaining = rng.binomial(missed, np.minimum(below, 1.0)), rate
-        found.append(missed)
-    return np.array(found)
+        at_ranks.append(missed)
+    return np.array(at_ranks)
 
 
 def _most_missed(claim: Claim, parameter: float, runs: int, tests: Array, missed: Counts) -> Array:

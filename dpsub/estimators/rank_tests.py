@@ -22,37 +22,6 @@ is a p-value of the claim, too.
 Cross-fitting, where each fold is scored by what was learned from all others, does not allow this: its folds depend on
 each other both ways. Its p-values may only be combined by rules that hold under any dependence, such as K times the
 least of K.
-
-Measured by `python benchmarks/protocols.py --audits 400`: N models in all, N(μ, 1) against N(0, 1) along one direction
-of d dimensions, which is learned as the difference of means. The mean bound on μ of 400 audits; at μ = 0, the share of
-the bounds that are above 0:
-
-===  =====  =  =========  ==============  =============  =========  =====
-  d      N  μ  in sample  held out, 0.25  held out, 0.5  cross-fit  folds
-===  =====  =  =========  ==============  =============  =========  =====
- 50    256  0     100.0%            4.2%           4.0%       3.0%   3.0%
- 50    256  1       1.04            0.20           0.26       0.28   0.31
- 50    256  2       1.83            1.16           1.27       1.28   1.33
- 50    512  0     100.0%            3.5%           4.2%       4.2%   3.8%
- 50    512  1       1.00            0.41           0.48       0.51   0.53
- 50    512  2       1.88            1.46           1.51       1.54   1.57
- 50  2,048  0     100.0%            2.8%           4.2%       3.0%   4.0%
- 50  2,048  1       0.97            0.74           0.78       0.80   0.80
- 50  2,048  2       1.93            1.78           1.79       1.81   1.82
-500    256  0     100.0%            3.0%           2.0%       3.0%   2.8%
-500    256  1       2.50            0.03           0.03       0.03   0.04
-500    256  2       2.86            0.36           0.49       0.57   0.59
-500    512  0     100.0%            4.2%           4.0%       4.0%   5.2%
-500    512  1       1.98            0.07           0.10       0.12   0.13
-500    512  2       2.52            0.67           0.88       0.98   0.96
-500  2,048  0     100.0%            5.0%           5.5%       4.0%   3.5%
-500  2,048  1       1.32            0.34           0.44       0.50   0.49
-500  2,048  2       2.13            1.31           1.49       1.57   1.54
-===  =====  =  =========  ==============  =============  =========  =====
-
-In sample: the best threshold, not valid. Held out: that share is learned from, and the others are judged by the rank
-test. Cross-fit: the largest of three folds' bounds, each at alpha/3. Folds: this test, five folds after a share of
-0.35. The standard errors of the means are at most 0.011.
 """
 
 from __future__ import annotations
@@ -66,7 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpsub._core import checks
 from dpsub.estimators.claims import Claim
 from dpsub.estimators.numerics import Array, Tested, crossing, false_negatives_law, law_of_sum, probability_above
 from dpsub.estimators.scores_and_marks import Marks
@@ -76,6 +44,7 @@ Ranks = tuple[int, ...]  # one for each fold
 MOST_RUNS = 10**9  # with more, the integral loses digits
 LEAST_P = 1e-16  # below every share of alpha
 LEAST_RUNS = 8  # with z′, so that the ranks differ
+USUAL_FOLDS = 5  # of a ceiling, for scores that are not known
 # Ranks as shares of the negative world's runs, with each rank's share of alpha. If the trade-off curve is like a
 # Gaussian mechanism's, all middle ranks refute about the same, and sharing alpha costs less among two than among eight.
 # The outer ranks are for attacks that are certain of few models, or of nearly all.
@@ -116,11 +85,11 @@ def in_folds(ranks: Mapping[int, float], negatives: Sequence[int]) -> dict[Ranks
         negatives: the number of runs with z′ in each fold, ≥ 1.
     """
     total = sum(negatives)
-    found: dict[Ranks, float] = {}
+    shares: dict[Ranks, float] = {}
     for rank, share in ranks.items():
         places = tuple(min(max(1, round(rank * count / total)), count) for count in negatives)
-        found[places] = found.get(places, 0.0) + share
-    return found
+        shares[places] = shares.get(places, 0.0) + share
+    return shares
 
 
 def ranks_of_folds(claim: Claim, negatives: Sequence[int]) -> dict[Ranks, float]:
@@ -129,18 +98,6 @@ def ranks_of_folds(claim: Claim, negatives: Sequence[int]) -> dict[Ranks, float]
 
 
 def p_value(
-    claim: Tested, parameter: float, *, rank: int, negatives: int, false_negatives: int, positives: int
-) -> float:
-    """An upper bound on the probability of at most this many false negatives if the claim holds."""
-    if false_negatives >= positives:
-        return 1.0
-    # Binomial(n, f) ≤ m as often as Beta(m + 1, n - m) > f.
-    rate = np.array([float(rank)]), np.array([negatives - rank + 1.0])
-    count = np.array([false_negatives + 1.0]), np.array([float(positives - false_negatives)])
-    return float(probability_above(claim, parameter, rate, count)[0])
-
-
-def pooled_p_value(
     claim: Tested,
     parameter: float,
     *,
@@ -152,9 +109,10 @@ def pooled_p_value(
     """An upper bound on the probability of at most this many false negatives in all folds if the claim holds."""
     if false_negatives >= sum(positives):
         return 1.0
-    if len(ranks) == 1:
-        counts = {"rank": ranks[0], "negatives": negatives[0], "positives": positives[0]}
-        return p_value(claim, parameter, false_negatives=false_negatives, **counts)
+    if len(ranks) == 1:  # Binomial(n, f) ≤ m as often as Beta(m + 1, n - m) > f: a single integral, and an exact one.
+        rate = np.array([float(ranks[0])]), np.array([negatives[0] - ranks[0] + 1.0])
+        count = np.array([false_negatives + 1.0]), np.array([float(positives[0] - false_negatives)])
+        return float(probability_above(claim, parameter, rate, count)[0])
     folds = zip(ranks, negatives, positives, strict=True)
     start, law = law_of_sum(false_negatives_law(claim, parameter, *fold) for fold in folds)
     return min(float(law[: max(false_negatives - start + 1, 0)].sum()), 1.0)
@@ -173,9 +131,11 @@ def largest_refuted(
     for ranks, share in shares.items():
         counts = {"ranks": ranks, "negatives": negatives, "positives": positives, "false_negatives": missed[ranks]}
 
+        # p increases with the parameter. A claim is refuted where p < share·alpha: up to the root of this excess. A
+        # rank that does not refute the best parameter so far cannot raise it, and costs one integral.
         @cache
         def excess(parameter: float, counts: dict[str, Any] = counts, level: float = share * alpha) -> float:
-            return _probit(pooled_p_value(claim, parameter, **counts)) - _probit(level)
+            return _probit(p_value(claim, parameter, **counts)) - _probit(level)
 
         if excess(best) < 0:
             best, decided = crossing(excess, best, claim.most), ranks
@@ -229,17 +189,18 @@ class ByRanks(ThresholdRule):
         """For each fold the scores of z and of z′, sorted."""
         return [sorted_worlds(scores, in_z)]
 
-    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
+    def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         if runs > MOST_RUNS:
             raise ValueError(f"runs must be at most {MOST_RUNS:g} for rule 'ranks', got {runs}: give 'split'")
-        return self._ceiling([runs], claim, alpha)
-
-    def _ceiling(self, sizes: Sequence[int], claim: Claim, alpha: float) -> float:
-        negatives, positives = zip(*map(halves, sizes), strict=True)
+        negatives, positives = zip(*map(halves, self.sizes(runs)), strict=True)
         if self.too_few(0, sum(negatives)):
             return 0.0
         shares = ranks_of_folds(claim, negatives)
         return largest_refuted(claim, dict.fromkeys(shares, 0), shares, negatives, positives, alpha)[0]
+
+    def sizes(self, runs: int) -> list[int]:
+        """The number of runs in each fold."""
+        return [runs]
 
     def too_few(self, positives: int, negatives: int) -> str:
         return "" if negatives >= LEAST_RUNS else f"the rank test needs {LEAST_RUNS} runs with z_prime, got {negatives}"
@@ -256,7 +217,6 @@ class ByFolds(ByRanks):
     numbers: NDArray[np.int64] | None = None
     name: ClassVar[str] = "folds"
     for_folds: ClassVar[bool] = True
-    takes_folds: ClassVar[bool] = True
 
     def fitted(self, marks: Marks) -> ByFolds:
         if marks.folds is None:
@@ -278,7 +238,6 @@ class ByFolds(ByRanks):
                 )
         return [sorted_worlds(scores[self.numbers == fold], in_z[self.numbers == fold]) for fold in folds]
 
-    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
-        """The largest parameter that as many folds of the same size can refute."""
-        checks.whole("folds", folds, at_most=runs // 2)
-        return self._ceiling([runs // folds + (i < runs % folds) for i in range(folds)], claim, alpha)
+    def sizes(self, runs: int) -> list[int]:
+        numbers = np.arange(runs) % USUAL_FOLDS if self.numbers is None else self.numbers
+        return [int(size) for size in np.unique(numbers, return_counts=True)[1]]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from dpsub._core import checks
 from dpsub.accounting.risks import MEASURES, ppv, without_model
 from dpsub.estimators.claims import ApproximateDP
-from dpsub.estimators.numerics import Array
+from dpsub.estimators.numerics import Array, Tested
 from dpsub.estimators.rank_tests import MIDDLING, ByFolds, ByRanks, at_shares, in_folds, near_ends, refuted_by_folds
 from dpsub.estimators.scores_and_marks import Of, marks_of, no_pairs, scores_and_bits
 
@@ -59,16 +59,10 @@ class RiskBound:
         )
 
 
-class RiskClaim(ABC):
+class RiskClaim(Tested, ABC):
     """A family of claims that a risk is at most so much. Its parameter is 0 if nothing is learnt, and at most 1."""
 
     most = 1.0
-
-    @abstractmethod
-    def tradeoff(self, fpr: Array, parameter: float) -> Array: ...
-
-    @abstractmethod
-    def kinks(self, parameter: float) -> tuple[float, ...]: ...
 
     @abstractmethod
     def ranks(self, negatives: int) -> dict[int, float]:
@@ -109,6 +103,11 @@ class AtOnePoint(RiskClaim):
         a, t = self.point(parameter)
         return a, max(1 - t, 0.0), min(a / t, 1.0)
 
+    def ranks(self, negatives: int) -> dict[int, float]:
+        # Weak attacks show most at the claim's own false-positive rate, strong ones at a smaller one.
+        share, _ = self.point(0.0)
+        return at_shares({share: 0.5, share / 2: 0.5}, negatives)
+
 
 @dataclass(frozen=True)
 class RateAt(AtOnePoint):
@@ -119,13 +118,10 @@ class RateAt(AtOnePoint):
     def point(self, parameter: float) -> tuple[float, float]:
         return self.fpr, self.fpr + (1 - self.fpr) * parameter
 
-    def ranks(self, negatives: int) -> dict[int, float]:
-        return _around(self.fpr, negatives)
-
 
 @dataclass(frozen=True)
 class BeliefAt(AtOnePoint):
-    """The posterior that is exceeded with a probability of at most δ."""
+    """The average belief in z over the event of probability δ in which it is largest."""
 
     prior: float
     delta: float
@@ -133,14 +129,6 @@ class BeliefAt(AtOnePoint):
     def point(self, parameter: float) -> tuple[float, float]:
         level = self.prior + (1 - self.prior) * parameter
         return (1 - level) * self.delta / (1 - self.prior), level * self.delta / self.prior
-
-    def ranks(self, negatives: int) -> dict[int, float]:
-        return _around(self.delta, negatives)
-
-
-def _around(share: float, negatives: int) -> dict[int, float]:
-    """Weak attacks show most at this false-positive rate, strong ones at a smaller one."""
-    return at_shares({share: 0.5, share / 2: 0.5}, negatives)
 
 
 @checks.checked(
@@ -174,7 +162,8 @@ def risk_lower_bound(
     - That the true-positive rate at the false-positive rate a is at most t bounds those at all others: the curve of
       true-positive rates is concave, so that it is at most t before a, and at most t·u/a at u behind it.
     - That the posterior is at most p says this for a = (1 − p)·δ/(1 − π) and t = p·δ/π: an event of probability δ in
-      which the attacker's average belief is p.
+      which the attacker's average belief is p. This average is what the bound is of. `accounting.risk` bounds it from
+      above, and with it the belief that is exceeded with a probability of at most δ, which may be smaller.
 
     Args:
         scores, bits, folds: as in `epsilon_lower_bound`: one row for each model, higher speaks for z, which is bit 0.
@@ -182,7 +171,7 @@ def risk_lower_bound(
         prior: the probability, > 0 and < 1, that the attacker gives to z before seeing the model. It need not be the
             share of the runs with z.
         fpr: 0 < fpr < 1; the false-positive rate of "tpr" and "ppv".
-        delta: 0 < δ < 1; the probability with which "posterior" may be exceeded.
+        delta: 0 < δ < 1; the probability of the cases over which "posterior" is the average of the largest beliefs.
         alpha: 1e-12 < alpha < 0.5; the probability with which the bound may exceed the truth.
 
     Returns:

@@ -43,7 +43,6 @@ class ThresholdRule(ABC):
             does not has an exact test of its own.
         for_past: whether it holds for observations that depend on earlier ones.
         for_folds: whether it holds if each fold has a scorer of its own, learned from earlier folds.
-        takes_folds: whether it takes folds that are given beside the scores.
         costly: whether to compute its ceiling takes long.
         note: what a bound by it rests on.
         of: what a row of scores is if they do not say it.
@@ -54,7 +53,6 @@ class ThresholdRule(ABC):
     one_threshold: ClassVar[bool] = False
     for_past: ClassVar[bool] = False
     for_folds: ClassVar[bool] = False
-    takes_folds: ClassVar[bool] = False
     costly: ClassVar[bool] = False
     note: ClassVar[str] = ""
     of: ClassVar[Of | None] = None
@@ -71,7 +69,7 @@ class ThresholdRule(ABC):
         """
 
     @abstractmethod
-    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
+    def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """The largest parameter that an attack can refute with this many runs, half of them in each world."""
 
     def too_few(self, positives: int, negatives: int) -> str:
@@ -84,13 +82,13 @@ class ThresholdRule(ABC):
 
     def against(self, marks: Marks) -> list[str]:
         """Why no bound by this rule is valid for scores with these marks."""
-        found = [IN_SAMPLE] if marks.in_sample else []
-        found += [SEED_IGNORED] if marks.seed_ignored else []
+        reasons = [IN_SAMPLE] if marks.in_sample else []
+        reasons += [SEED_IGNORED] if marks.seed_ignored else []
         if marks.folds is not None and len(np.unique(marks.folds)) > 1 and not self.for_folds:
-            found.append(OF_FOLDS)
+            reasons.append(OF_FOLDS)
         if marks.of == "step" and not self.for_past:
-            found.append(SAME_WORLD if marks.same_world else DEPENDENT)
-        return found
+            reasons.append(SAME_WORLD if marks.same_world else DEPENDENT)
+        return reasons
 
 
 class OneThreshold(ThresholdRule):
@@ -109,7 +107,7 @@ class OneThreshold(ThresholdRule):
         fpr, fnr = (float(rate[0]) for rate in errors.rates_upper(alpha))
         return Decision(claim.refuted_by_errors(errors, alpha), {"threshold": cut, "fpr_upper": fpr, "fnr_upper": fnr})
 
-    def ceiling(self, runs: int, claim: Claim, alpha: float, folds: int = 1) -> float:
+    def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """The ceiling at the best threshold that could have been chosen: no errors, or errors of one kind only."""
         negatives, positives = halves(runs // self.parts)
         of_either = np.arange(1 if claim.monotone else min(negatives, MOST_ERRORS))

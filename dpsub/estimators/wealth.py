@@ -15,10 +15,9 @@ from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.estimators.betting import (
     FIRST,
-    SLOPES,
-    STEEPEST,
     Manner,
     Past,
+    curve,
     manner_of,
     path,
     portfolio,
@@ -39,6 +38,7 @@ FAULT = 2.0  # who expects bets on this much less noise than is claimed
 LEAST_SPREAD = 1e-12  # of a fitted Gaussian, and relative to the largest score
 MANY = 2.0  # scores of each world, which who expects takes for seen: more of them lead to steeper slopes
 POINTS = ndtri((np.arange(200) + 0.5) / 200)
+_curve = lru_cache(maxsize=128)(curve)
 
 
 @checks.checked(
@@ -80,9 +80,8 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
         raise ValueError(f"scores must have shape (observations,), got {columns.shape}: give one column")
     tested: Claim = GDP(delta) if claim == "gdp" else ApproximateDP(delta)
     parameter = gdp_mu(epsilon, delta) if claim == "gdp" else epsilon
-    slopes = np.linspace(0.0, tested.steepest(STEEPEST, parameter), SLOPES)
     known = min(FIRST, len(columns))
-    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, slopes, tested.deltas(slopes, parameter))))
+    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, *curve(tested, parameter))))
 
 
 class Expected(NamedTuple):
@@ -144,6 +143,7 @@ class Bettor:
         if self._bets[2] is None or (self._past is not None and self._bets[0] is None):
             self._learn(claim, parameter)
         scores, worlds = np.atleast_1d(scores), np.where(np.atleast_1d(in_z), 0, 1)
+        # Each bettor's wealth is multiplied by the mean of the step's bets; W = Σ share·exp(wealth) is all of it.
         for place, bets in enumerate(self._bets):
             if bets is not None:
                 learnt, growth = bets
@@ -155,7 +155,7 @@ class Bettor:
             self.refuted_at = len(self)
 
     def _learn(self, claim: Claim, parameter: float) -> None:
-        slopes, deltas = _curve(claim, parameter)
+        slopes, deltas = _curve(claim, parameter, STEEPEST_SLOPE)
 
         def growth(learnt: Past, manner: Manner) -> tuple[Past, Array]:
             bets = portfolio(learnt, slopes[None], deltas[None], manner._replace(together=self._together))
@@ -176,13 +176,6 @@ class Bettor:
         centred = (past.cuts - means.mean()) / spread
         fitted = Expected(apart / 2, -apart / 2, 1.0)
         return past._replace(counts=fitted.counts(centred, past.counts.shape[1], len(scores) / 2))
-
-
-@lru_cache(maxsize=128)
-def _curve(claim: Claim, parameter: float) -> tuple[Array, Array]:
-    """The slopes of bets against a claim, and its δ there."""
-    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), STEEPEST_SLOPE), SLOPES)
-    return slopes, claim.deltas(slopes, parameter)
 
 
 @lru_cache(maxsize=128)

@@ -163,10 +163,9 @@ def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[st
     for name, values in fnr.items():
         look: dict[str, Any] = {}
         if name not in LOOKS:
-            look["color"], look["linestyle"] = next(own)
-            look["marker"] = ""
+            look["color"], look["linestyle"], look["marker"] = *next(own), ""
         label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, literal(name))
-        rates = checks.rates("fpr", fpr), checks.rates(f"fnr[{name!r}]", values)
+        rates = [checks.array(axis, x, at_least=0, at_most=1) for axis, x in (("fpr", fpr), (f"fnr[{name!r}]", values))]
         (artists[name],) = ax.plot(*rates, **looks(name, label=label, **look))
     ax.set_xlabel("false-positive rate")
     ax.set_ylabel("false-negative rate")

@@ -36,13 +36,13 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
         result: an audit, by `dpsub.audit` or `dpsub.audit_worst_case`, or read from a store.
         delta: the δ at which ε is stated.
         runs: use only the first `runs` runs of each repeat; None uses all.
-        options: of `estimators.epsilon_lower_bound`. Method "pld" takes `sample_rate`, `steps` and `adjacency` from the
+        options: of `estimators.epsilon_lower_bound`. Claim "pld" takes `sample_rate`, `steps` and `adjacency` from the
             audit, unless they are given.
 
     Raises:
         ValueError: if the audit has fewer than `runs` runs, or if a step, a run or a whole repeat is missing.
     """
-    given = _arranged(result)
+    given = _scores_and_bits(result)
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
     options = _sampling(given, options) | options
@@ -55,22 +55,22 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     return by_repeat
 
 
-def _arranged(result: xr.Dataset) -> xr.Dataset:
+def _scores_and_bits(result: xr.Dataset) -> xr.Dataset:
     """The scores (repeat, run, step) and bits (repeat, run) of an audit; what it has no dimension for has size 1.
 
     Steps taken for runs, or bits that are broadcast over repeats, would give bounds of something else.
     """
     checks.instance("result", result, of=xr.Dataset, called="the dataset of an audit")
-    arranged = {}
+    variables = {}
     for name, dims in DIMENSIONS.items():
-        there = result[name].dims
-        if "run" not in there or set(there) - set(dims) or ("repeat" in there) != ("repeat" in result.score.dims):
+        given = result[name].dims
+        if "run" not in given or set(given) - set(dims) or ("repeat" in given) != ("repeat" in result.score.dims):
             raise ValueError(
                 "result must have a score for each run, and step and repeat if there are several, and a bit for each "
-                f"of these runs, got {name} with the dimensions {tuple(map(str, there))}"
+                f"of these runs, got {name} with the dimensions {tuple(map(str, given))}"
             )
-        arranged[name] = result[name].expand_dims([dim for dim in dims if dim not in there]).transpose(*dims)
-    return xr.Dataset(arranged, attrs=result.attrs)
+        variables[name] = result[name].expand_dims([dim for dim in dims if dim not in given]).transpose(*dims)
+    return xr.Dataset(variables, attrs=result.attrs)
 
 
 def _steps(result: xr.Dataset) -> np.ndarray:
@@ -100,14 +100,15 @@ def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
     """The accountants' ε at the observed steps of an audit, (steps,), for "substitute" and "add_remove".
 
     Raises:
-        ValueError: if its batches were not Poisson's, which have no ε under add/remove.
+        ValueError: if its batches have no ε under add/remove.
     """
-    if (sampling := result.attrs.get("sampling", "poisson")) != "poisson":
+    sampling = accounting.Sampling.of(result.attrs.get("sampling", "poisson"))
+    if reason := sampling.without_epsilon.get("add_remove"):
         raise ValueError(
-            f"result must be of Poisson batches, got sampling={sampling!r}, for which there is no add/remove ε: use "
-            "bounds(result, ...), and accounting.epsilon with this sampling"
+            f"result must have an ε under add/remove, got sampling='{sampling}': {reason}. Use bounds(result, ...), "
+            "and accounting.epsilon with this sampling"
         )
-    about = {name: _attribute(result, name) for name in ("noise_multiplier", "sample_rate")}
+    about = {name: _attribute(result, name) for name in ("noise_multiplier", "sample_rate")} | {"sampling": sampling}
     return {
         adjacency: np.asarray(accounting.epsilon(**about, steps=_steps(result), delta=delta, adjacency=adjacency))
         for adjacency in ("substitute", "add_remove")
@@ -126,17 +127,17 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         ValueError: if the audits differ in one of these.
     """
     first = next(iter(audited.values()))
-    steps, sizes = _steps(first), _arranged(first).sizes
+    steps, sizes = _steps(first), _scores_and_bits(first).sizes
     for scenario, other in audited.items():
         for name in ONE_TRAINING:
             mine, its = first.attrs.get(name), other.attrs.get(name)
             rounded = name == "noise_multiplier" and mine and its and isclose(mine, its, rel_tol=1e-6)
             if mine != its and not rounded:  # as between two machines
                 raise ValueError(f"audited must be of one training, got {scenario} with {name} {its!r} beside {mine!r}")
-        if (its_sizes := _arranged(other).sizes) != sizes or not np.array_equal(_steps(other), steps):
+        if (its_sizes := _scores_and_bits(other).sizes) != sizes or not np.array_equal(_steps(other), steps):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
-                f"{_told(its_sizes, _steps(other))} beside {_told(sizes, steps)}"
+                f"{_sizes_and_steps(its_sizes, _steps(other))} beside {_sizes_and_steps(sizes, steps)}"
             )
     by_scenario = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
@@ -149,7 +150,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
     }
 
 
-def _told(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
+def _sizes_and_steps(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
     return f"{ {name: sizes[name] for name in ('run', 'repeat')} } and the steps {steps.tolist()}"
 
 
@@ -173,8 +174,8 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
         options: of `bounds`.
     """
     by_label: dict[str, dict[str, xr.Dataset]] = {}
-    for (label, scenario), one in audited.items():
-        by_label.setdefault(label, {})[scenario] = one
+    for (label, scenario), result in audited.items():
+        by_label.setdefault(label, {})[scenario] = result
     return {
         label: panel({s: of[s] for s in sorted(of, key=str)}, delta=delta, **options) for label, of in by_label.items()
     }
@@ -233,7 +234,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
         raise ValueError(
             "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
         )
-    bits = _arranged(result).bit
+    bits = _scores_and_bits(result).bit
     numbers = bits.number.transpose(..., "run").values.reshape(-1, bits.sizes["run"])[0].tolist()  # as in each repeat
     measured = np.atleast_1d(result.measured.values).tolist()
     if unknown := set(measured) - set(numbers):
@@ -247,7 +248,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
 
 def source(*audited: xr.Dataset) -> str:
     """The tasks of a figure's audits and their number of models, to write below it."""
-    held = [_arranged(result) for result in audited]
+    held = [_scores_and_bits(result) for result in audited]
     if not all((audit.bit >= 0).all() for audit in held):
         raise ValueError("audited must be whole, got bits of -1: a store is not complete")
     tasks = dict.fromkeys(str(result.attrs.get("task", "simulated")) for result in audited)

@@ -1,20 +1,73 @@
-"""Banks whose models are the rows of one tensor, and which compute record by record, in parts."""
+"""What banks share: a start that may be fixed, and theta (runs, parameters) whose gradients are computed in parts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar, Self
+from zlib import crc32
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE
+from dpsub._core.frozen import Frozen, read_only
+from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, flat_parameters
 
 # Below this sample rate each model computes its own batch only. From it on, each computes all records, and those not
 # sampled have weight 0.
 GATHER_BELOW = 0.5
 
 WeightedSum = Callable[[Tensor, Tensor], None]
+
+
+class Startable(Frozen, ABC):
+    """A bank whose models may all start from the same parameters. Banks of one `repr` are equal.
+
+    Attributes:
+        START: what the start is called if it is not fixed.
+        theta_0: (parameters,) the fixed start, read-only, in the order of `flat`; None for the usual one.
+    """
+
+    START: ClassVar[str]
+    theta_0: NDArray[np.float32] | None
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """The number of parameters of one model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.theta_0 is not None:
+            theta_0 = flat_parameters("theta_0", self.theta_0, self.parameters)
+            object.__setattr__(self, "theta_0", read_only(theta_0.numpy()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    @property
+    def initial(self) -> str:
+        """The start, as stored with every audit that has one: "fixed" and a checksum, or what it is called."""
+        return self.START if self.theta_0 is None else f"fixed {crc32(self.theta_0.tobytes()):08x}"
+
+    def starting_from(self, theta_0: ArrayLike | Tensor) -> Self:
+        """The same bank, with the same start for every model.
+
+        Args:
+            theta_0: (parameters,) finite numbers in the order of `flat`, which `module` takes and audits store as
+                "weights". For networks it is `torch.nn.utils.parameters_to_vector(module().parameters())`, for linear
+                heads another one.
+
+        Raises:
+            ValueError: if the shape differs, or a number is not finite.
+        """
+        return replace(self, theta_0=theta_0)  # type: ignore[type-var]
 
 
 class Rows(ABC):
@@ -47,9 +100,9 @@ class Rows(ABC):
             parameters) in place, weighted by `weights` (records, runs).
         """
 
-    @abstractmethod
     def _shared(self, inputs: Tensor) -> Tensor:
         """Records (records, …) that all models see, as `_gradients` takes them."""
+        return inputs
 
     @abstractmethod
     def _own(self, inputs: Tensor, records: Tensor) -> Tensor:

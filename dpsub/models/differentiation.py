@@ -17,6 +17,7 @@ from dpsub.models.interface import Losses, cross_entropy
 Operations = Mapping[Any, Callable[..., Tensor]]
 Parameters = dict[str, Tensor]
 Masks = list[list[Tensor]]
+Outputs = Callable[[Parameters, Tensor, Masks], Tensor]
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 # Of how many dimensions inputs are whose first one torch takes for the channels to drop. Otherwise it is the second.
 CHANNELS_FIRST: dict[type, int] = {nn.Dropout1d: 2, nn.Dropout3d: 4}
@@ -119,12 +120,7 @@ def draw(
 
 
 def record_gradients(
-    outputs: Callable[[Parameters, Tensor, Masks], Tensor],
-    losses: Losses,
-    parameters: Parameters,
-    inputs: Tensor,
-    labels: Tensor,
-    masks: Masks,
+    outputs: Outputs, losses: Losses, parameters: Parameters, inputs: Tensor, labels: Tensor, masks: Masks
 ) -> Parameters:
     """For each parameter the records' gradients, (runs, records, …).
 

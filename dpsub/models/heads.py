@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from zlib import crc32
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
 from dpsub.data.tasks import Task, check_task
+from dpsub.models.bank_base import Startable
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_parameters
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Frozen):
+class Linear(Startable):
     """A bank of linear heads with cross-entropy loss, all starting from 0 unless `starting_from` gives another start.
 
     The parameters of R heads are one tensor (features + 1, classes, runs) with the bias in the last row. In this layout
@@ -30,31 +31,15 @@ class Linear(Frozen):
         theta_0: (parameters,) the start, read-only, in the order of `flat`; None for 0.
     """
 
+    START: ClassVar[str] = "zero"
+    CHECKS: ClassVar = {"features": partial(checks.whole, at_least=0), "classes": checks.whole}  # a span may have 0
     features: int
     classes: int
     theta_0: NDArray[np.float32] | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        for name, least in (("features", 0), ("classes", 1)):  # a span may have the bias alone
-            object.__setattr__(self, name, checks.whole(name, getattr(self, name), at_least=least))
-        if self.theta_0 is not None:
-            given = flat_parameters("theta_0", self.theta_0, self.parameters)
-            object.__setattr__(self, "theta_0", read_only(given.numpy()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Linear) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
     def __repr__(self) -> str:
         start = "" if self.theta_0 is None else f", start={self.initial!r}"
         return f"Linear(features={self.features}, classes={self.classes}{start})"
-
-    @property
-    def initial(self) -> str:
-        """The start, as stored with every audit that has one: "zero", or "fixed" and a checksum."""
-        return "zero" if self.theta_0 is None else f"fixed {crc32(self.theta_0.tobytes()):08x}"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -68,18 +53,6 @@ class Linear(Frozen):
     @property
     def parameters(self) -> int:
         return self.shape[0] * self.shape[1]
-
-    def starting_from(self, theta_0: ArrayLike | Tensor) -> Linear:
-        """The same heads, with the same start for every model of the bank.
-
-        Args:
-            theta_0: (parameters,) finite numbers in the order of `flat`, which `module` takes and audits store as
-                "weights". It is not that of `torch.nn.Linear`'s own parameters.
-
-        Raises:
-            ValueError: if the shape differs, or a number is not finite.
-        """
-        return replace(self, theta_0=flat_parameters("theta_0", theta_0, self.parameters).numpy())
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         if self.theta_0 is None:

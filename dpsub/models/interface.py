@@ -6,7 +6,7 @@ Implement `Model` to train your own architecture. Trainers, crafters and audits 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -51,37 +51,29 @@ class Model(Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one record."""
-        ...
 
     @property
     def classes(self) -> int:
         """The number of classes."""
-        ...
 
     @property
     def parameters(self) -> int:
         """The number of parameters of one model."""
-        ...
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         """theta before the first step, on the generator's device. A random start is drawn from the generator."""
-        ...
 
     def flat(self, theta: Tensor) -> Tensor:
         """(runs, parameters), a view: writing to it changes theta."""
-        ...
 
     def first(self, theta: Tensor, runs: int) -> Tensor:
         """theta of the first `runs` models."""
-        ...
 
     def inputs(self, x: Tensor) -> Tensor:
         """Records (n, *input_shape) in the form that the other methods take as `inputs`."""
-        ...
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """(records, classes, runs)."""
-        ...
 
     def clipped_sum(
         self,
@@ -104,19 +96,15 @@ class Model(Protocol):
             max_grad_norm: C; may be infinite.
             out: memory for the sum, shaped like theta; by default new.
         """
-        ...
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """(records, runs): the norms of the records' gradients before clipping."""
-        ...
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank as a `torch.nn.Module`, with the flat parameters given."""
-        ...
 
     def prepared(self, device: torch.device, sample_rate: float) -> Self:
         """The same model, with its computation arranged for a device and sample rate. It is safe to return `self`."""
-        ...
 
     def working_floats(self, records: tuple[int, ...], runs: int, sample_rate: float) -> int:
         """An upper estimate of the numbers that a step holds beside the parameters, gradient sum and noise.
@@ -126,7 +114,6 @@ class Model(Protocol):
             runs: R.
             sample_rate: q.
         """
-        ...
 
     def within_span(self, inputs: Tensor, vectors: Tensor) -> Span | None:
         """The same training in fewer coordinates, with scores of the same law. It is safe to return None.
@@ -135,7 +122,6 @@ class Model(Protocol):
             inputs: (n, …), as `inputs` returns them.
             vectors: (k, parameters), gradients whose inner products with the parameters must be preserved.
         """
-        ...
 
 
 @runtime_checkable
@@ -144,7 +130,6 @@ class Stochastic(Protocol):
 
     def training(self, generator: torch.Generator) -> Model:
         """The model whose `clipped_sum` trains, with randomness from the generator. Everything else is without."""
-        ...
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -193,53 +178,20 @@ def check_model(model: Model) -> None:
         )
 
 
-def flat_parameters(name: str, values: ArrayLike | Tensor, count: int) -> Tensor:
+def numbers(name: str, values: object, **expected: Any) -> NDArray[np.float32]:
+    """An array or tensor on any device as finite float32, checked as `checks.array` does; no copy if none is needed."""
+    given = values.detach().cpu() if isinstance(values, Tensor) else values
+    return checks.array(name, given, kind=np.float32, **expected)
+
+
+def flat_parameters(name: str, values: object, count: int) -> Tensor:
     """Flat parameters (count,) as float32: a copy, since a module's parameters may become views of it."""
-    try:
-        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if np.iscomplexobj(wide):
-            raise TypeError
-        with np.errstate(over="ignore"):
-            vector = torch.tensor(wide.astype(np.float32))
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ValueError(
-            f"{name} must be a vector of {count} numbers, as torch.nn.utils.parameters_to_vector(module.parameters()) "
-            f"makes one, got a {type(values).__name__}"
-        ) from None
-    if vector.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), got {tuple(vector.shape)}")
-    if not torch.isfinite(vector).all():
-        many = int((~torch.isfinite(vector)).sum())
-        raise ValueError(f"{name} must be finite, got {many} numbers that are not, in float32")
-    return vector
-
-
-def numbers(name: str, values: object) -> NDArray[np.float32]:
-    """Finite real numbers in float32; not a copy where none is needed."""
-    checks.no_mask(name, values)
-    try:
-        wide = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        if wide.dtype.kind not in "iufO":
-            raise TypeError
-        with np.errstate(over="ignore"):
-            array = wide.astype(np.float32, copy=False)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError):
-        raise ValueError(f"{name} must be real numbers, got a {type(values).__name__} of others") from None
-    if not np.isfinite(array).all():
-        many = int((~np.isfinite(array)).sum())
-        raise ValueError(f"{name} must be finite in float32, got {many} numbers that are not")
-    return array
+    return torch.tensor(numbers(name, values, shape=(count,)))
 
 
 def final_weights(model: Model, weights: object) -> NDArray[np.float32]:
     """(runs, parameters), of one model or more."""
-    array = numbers("weights", weights)
-    if array.ndim != 2 or array.shape[1] != model.parameters or not len(array):
-        raise ValueError(
-            f"weights must have shape (runs, {model.parameters}), the final weights of one model or more of {model!r}, "
-            f"got {array.shape}"
-        )
-    return array
+    return numbers("weights", weights, shape=("runs", model.parameters))
 
 
 def theta_of(model: Model, weights: Tensor) -> Tensor:
@@ -249,11 +201,7 @@ def theta_of(model: Model, weights: Tensor) -> Tensor:
         ValueError: as in `outputs_of`.
     """
     check_model(model)
-    weights = _real("weights", weights)
-    if weights.ndim != 2 or weights.shape[1] != model.parameters:
-        raise ValueError(f"weights must have shape (runs, {model.parameters}), got {tuple(weights.shape)}")
-    if not torch.isfinite(weights).all():
-        raise ValueError(f"weights must be finite, got {int((~torch.isfinite(weights)).sum())} numbers that are not")
+    _check_rows("weights", weights, "runs", (model.parameters,))
     begin_computing()
     theta = model.initial_parameters(len(weights), torch.Generator(weights.device)).to(weights.dtype)
     model.flat(theta).copy_(weights)
@@ -272,8 +220,7 @@ def outputs_of(model: Model, weights: Tensor, x: Tensor) -> Tensor:
         (runs, records, classes).
 
     Raises:
-        ValueError: if the weights are no tensor of finite real numbers, or their shape does not fit; if the records are
-            no tensor of real numbers, have another dtype or device than the weights, or do not fit the model.
+        ValueError: if weights or records are no tensors, or do not fit the model.
 
     >>> import torch
     >>> from dpsub import data, models
@@ -283,21 +230,15 @@ def outputs_of(model: Model, weights: Tensor, x: Tensor) -> Tensor:
     >>> models.outputs_of(model, weights, torch.tensor(task.x_train[:2])).shape
     torch.Size([3, 2, 10])
     """
-    theta, x = theta_of(model, weights), _real("x", x)
-    if x.shape[1:] != model.input_shape or not x.ndim:
-        shape = ", ".join(("records", *map(str, model.input_shape)))
-        raise ValueError(f"x must have shape ({shape}), got {tuple(x.shape)}")
-    if (x.dtype, x.device) != (weights.dtype, weights.device):
-        raise ValueError(
-            f"x must have the dtype and device of weights, {weights.dtype} on {weights.device}, got {x.dtype} on "
-            f"{x.device}: use x.to(weights)"
-        )
+    theta = theta_of(model, weights)
+    _check_rows("x", x, "records", model.input_shape)
     model = model.prepared(weights.device, 1.0)
     return model.logits(theta, model.inputs(x)).permute(2, 0, 1)
 
 
-def _real(name: str, value: Tensor) -> Tensor:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = str(value.dtype) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(f"{name} must be a torch.Tensor of real numbers, got {got}: use torch.tensor({name})")
-    return value
+def _check_rows(name: str, value: Tensor, rows: str, shape: tuple[int, ...]) -> None:
+    """Check that a tensor has rows of this shape: another one might be broadcast."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}: use torch.tensor({name})")
+    if value.shape[1:] != shape or not value.ndim:
+        raise ValueError(f"{name} must have shape ({', '.join(map(str, (rows, *shape)))}), got {tuple(value.shape)}")

@@ -1,5 +1,10 @@
 """Layers of networks that train side by side. Each model has its own activations.
 
+Inputs and outputs of R models are (records, runs, *features), or (records, 1, *features) if the models share them. A
+layer has `parameters`, and `floats`, how many numbers a pass holds for one record of one model. `forward` returns the
+outputs and what `backward` needs of the pass, `backward` the gradient with respect to the inputs. A layer may overwrite
+the outputs of the layer before it.
+
 The channels of a pixel lie next to each other in memory. A convolution's gradients are products of its outputs'
 gradients with what its outputs see of the images.
 """
@@ -7,7 +12,6 @@ gradients with what its outputs see of the images.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,28 +21,6 @@ from torch.nn import functional
 from dpsub.models.bank_base import WeightedSum
 
 Kept = tuple[Tensor, ...]
-
-
-class Layer(Protocol):
-    """A layer of R models. Inputs and outputs are (records, runs, *features), or (records, 1, *features) if shared.
-
-    A layer may overwrite the outputs of the layer before it.
-    """
-
-    @property
-    def parameters(self) -> int: ...
-
-    @property
-    def floats(self) -> int:
-        """How many numbers a pass holds for one record of one model. Memory is planned by it."""
-
-    def forward(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Kept]:
-        """The outputs, and what `backward` needs of this pass."""
-
-    def backward(self, theta: Tensor, kept: Kept, gradient: Tensor) -> Tensor:
-        """The gradient with respect to the inputs, from that with respect to the outputs."""
-
-    def module(self) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -172,10 +154,6 @@ class Conv:
         shape = (-1, self.channels_out, self.channels_in, self.kernel, self.kernel)
         return theta[:, : -self.channels_out].view(shape)
 
-    def _kernels(self, theta: Tensor) -> Tensor:
-        """(runs · channels_out, channels_in, kernel, kernel)."""
-        return self._weight(theta).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-
     def _cropped(self, images: Tensor) -> Tensor:
         return images[..., : self.size, : self.size]
 
@@ -197,12 +175,13 @@ class Conv:
 
     def forward(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Kept]:
         bias = theta[:, -self.channels_out :]
-        if _are_patches(inputs):
+        if inputs.ndim == 3:  # patches
             columns = torch.cat((self._weight(theta).flatten(2), bias[..., None]), dim=2).flatten(0, 1)
             pixels = inputs.transpose(1, 2) @ columns.T
             shape = (len(inputs), self.size_out, self.size_out, len(theta), self.channels_out)
             return pixels.view(shape).permute(0, 3, 4, 1, 2), (inputs,)
-        kernels, images = self._kernels(theta), self._cropped(inputs).flatten(1, 2)
+        kernels = self._weight(theta).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        images = self._cropped(inputs).flatten(1, 2)
         outputs = functional.conv2d(images, kernels, bias.flatten(), padding=self.padding, groups=len(theta))
         return outputs.view(len(inputs), *bias.shape, *outputs.shape[2:]), (inputs, kernels)
 
@@ -214,7 +193,7 @@ class Conv:
     def gradients(self, kept: Kept, gradient: Tensor) -> tuple[Tensor, WeightedSum]:
         """As in `Dense`, with each gradient formed: it is a sum over positions, whose norm does not factor."""
         inputs = kept[0]
-        if _are_patches(inputs):
+        if inputs.ndim == 3:  # patches
             return self._gradients_of_patches(inputs, gradient)
         records, runs = gradient.shape[:2]
         pixels = gradient.permute(0, 1, 3, 4, 2).reshape(records * runs, -1, self.channels_out)
@@ -277,8 +256,7 @@ class MaxPool:
         return nn.MaxPool2d(2)
 
 
-def _are_patches(inputs: Tensor) -> bool:
-    return inputs.dim() == 3
+Layer = Dense | Activation | Flatten | Conv | MaxPool
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:

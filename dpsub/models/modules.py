@@ -6,7 +6,8 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from numpy.typing import ArrayLike
@@ -57,37 +58,33 @@ class ModuleBank(Rows):
     gather: bool = False
     generator: torch.Generator | None = None
     named: bool = False
-    _net: nn.Module = field(init=False)
-    _dropouts: list[Masked] = field(init=False)
-    _names: tuple[str, ...] = field(init=False)
-    _shapes: tuple[torch.Size, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
-        net = switch(copy.deepcopy(self.template), self.generator is not None)  # a thread of its own may use it
+    @cached_property
+    def _net(self) -> tuple[nn.Module, list[Masked]]:
+        """The bank's own copy of the module, which a thread of its own may use, and its dropout layers in training."""
+        net = switch(copy.deepcopy(self.template), self.generator is not None)
         dropouts = masked(net) if self.generator is not None else []
-        if dropouts:
+        if dropouts:  # they note the shapes of their masks
+            first = next(value for value in self.template.parameters() if value.requires_grad)
             with torch.no_grad():
-                first = next(iter(trained.values()))
                 net(torch.zeros(1, *self.input_shape, dtype=first.dtype, device=first.device))
-        for name, value in (
-            ("_net", net),
-            ("_dropouts", dropouts),
-            ("_names", tuple(trained)),
-            ("_shapes", tuple(value.shape for value in trained.values())),
-        ):
-            object.__setattr__(self, name, value)
+        return net, dropouts
+
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        """The trained parameters' shapes, by name."""
+        return {name: value.shape for name, value in self.template.named_parameters() if value.requires_grad}
 
     @property
     def parameters(self) -> int:
-        return sum(shape.numel() for shape in self._shapes)
+        return sum(shape.numel() for shape in self._shapes.values())
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.input_shape))
         start = "made" if callable(self.start) else self.start or "own"
         checksum, _ = identity_of(self.template, self.losses, self.start)
-        told = f"{shape} to {self.classes}, {self.parameters} parameters, {start} start"
-        return f"{self.name}({told}, code and values {checksum:08x})"
+        about = f"{shape} to {self.classes}, {self.parameters} parameters, {start} start"
+        return f"{self.name}({about}, code and values {checksum:08x})"
 
     @property
     def untold(self) -> tuple[str, ...]:
@@ -101,14 +98,13 @@ class ModuleBank(Rows):
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         """(runs, parameters): the template's own, or fresh ones that are drawn from the generator's stream."""
         if self.start is None:
-            own = [value.detach().flatten() for value in self._trained_of(self.template)]
-            return torch.cat(own).to(generator.device, torch.get_default_dtype()).repeat(runs, 1)
+            return self._row(self.template).to(generator.device, torch.get_default_dtype()).repeat(runs, 1)
         seeds = torch.randint(2**63 - 1, (runs,), generator=generator, device=generator.device).tolist()
         rows = []
         for seed in seeds:
             with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                rows.append(torch.cat([value.detach().flatten() for value in self._trained_of(self._fresh())]))
+                rows.append(self._row(self._fresh()))
         return torch.stack(rows).to(generator.device, torch.get_default_dtype())
 
     def _fresh(self) -> nn.Module:
@@ -121,7 +117,12 @@ class ModuleBank(Rows):
         return module
 
     def _trained_of(self, module: nn.Module) -> list[nn.Parameter]:
-        return [dict(module.named_parameters())[name] for name in self._names]
+        named = dict(module.named_parameters())
+        return [named[name] for name in self._shapes]
+
+    def _row(self, module: nn.Module) -> Tensor:
+        """(parameters,): what a module trains, flattened."""
+        return torch.cat([value.detach().flatten() for value in self._trained_of(module)])
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
         """One model of the bank: a copy of the module as it is evaluated, with the flat parameters given or its own."""
@@ -139,11 +140,11 @@ class ModuleBank(Rows):
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """(records, classes, runs)."""
         out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device, dtype=theta.dtype)
-        rest = self._untrained(theta)
+        net, rest = self._net[0], self._untrained(theta)
         for runs, records, values in self._shared_parts(inputs, len(theta)):
 
             def outputs(own: Tensor, x: Tensor = values) -> Tensor:
-                return call(self._net, rest | self._named(own), x)
+                return call(net, rest | self._named(own), x)
 
             out[records, :, runs] = vmap(outputs, out_dims=2)(theta[runs])
         return out
@@ -162,9 +163,6 @@ class ModuleBank(Rows):
     @property
     def _floats(self) -> int:
         return self.parameters + math.prod(self.input_shape) + self.activations
-
-    def _shared(self, inputs: Tensor) -> Tensor:
-        return inputs
 
     def _own(self, inputs: Tensor, records: Tensor) -> Tensor:
         return inputs[records.T]
@@ -187,29 +185,31 @@ class ModuleBank(Rows):
             inputs: (records, …), or (runs, records, …) if each run has its own.
             labels: (records,) or (runs, records).
         """
-        rest = self._untrained(theta)
+        (net, dropouts), rest = self._net, self._untrained(theta)
         masks: list[list[Tensor]] = []
         if self.generator is not None:
-            masks = draw(self._dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
+            masks = draw(dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
 
         def outputs(own: dict[str, Tensor], x: Tensor, masks: list[list[Tensor]]) -> Tensor:
-            for layer, of_layer in zip(self._dropouts, masks, strict=True):
+            for layer, of_layer in zip(dropouts, masks, strict=True):
                 layer.masks = iter(of_layer)
-            return call(self._net, rest | own, x[None])[0]
+            return call(net, rest | own, x[None])[0]
 
         gradients = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
         return [part.reshape(*part.shape[:2], -1) for part in gradients.values()]
 
     def _named(self, theta: Tensor) -> dict[str, Tensor]:
-        return dict(zip(self._names, self._pieces(theta), strict=True))
+        return dict(zip(self._shapes, self._pieces(theta), strict=True))
 
     def _pieces(self, theta: Tensor) -> Iterator[Tensor]:
         """The parameters' own tensors, views of (…, parameters)."""
-        parts = torch.split(theta, [shape.numel() for shape in self._shapes], dim=-1)
-        return (part.view((*part.shape[:-1], *shape)) for part, shape in zip(parts, self._shapes, strict=True))
+        shapes = self._shapes.values()
+        parts = torch.split(theta, [shape.numel() for shape in shapes], dim=-1)
+        return (part.view((*part.shape[:-1], *shape)) for part, shape in zip(parts, shapes, strict=True))
 
     def _untrained(self, theta: Tensor) -> dict[str, Tensor]:
         """Frozen parameters and buffers, in the precision of theta."""
-        state = {**dict(self._net.named_parameters()), **dict(self._net.named_buffers())}
-        rest = {name: value.detach() for name, value in state.items() if name not in self._names}
+        net = self._net[0]
+        state = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        rest = {name: value.detach() for name, value in state.items() if name not in self._shapes}
         return {name: value.to(theta.dtype) if value.is_floating_point() else value for name, value in rest.items()}

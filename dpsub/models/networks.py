@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from zlib import crc32
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
 from dpsub.data.tasks import Task, check_task
-from dpsub.models.bank_base import GATHER_BELOW, Rows, WeightedSum
+from dpsub.models.bank_base import GATHER_BELOW, Rows, Startable, WeightedSum
 from dpsub.models.interface import RECORDS_AT_ONCE, flat_parameters
 from dpsub.models.layers import Activation, Conv, Dense, Flatten, Kept, Layer, MaxPool
 
@@ -31,7 +30,7 @@ ROOM = {"cpu": 2**20, "cuda": 2**28}
 
 
 @dataclass(frozen=True, eq=False)
-class Network(Frozen, Rows):
+class Network(Startable, Rows):
     """A bank of networks with cross-entropy loss.
 
     The parameters of R models are one tensor (runs, parameters), in the flattened order of `torch.nn.Sequential`.
@@ -47,6 +46,7 @@ class Network(Frozen, Rows):
         gather: whether each model computes its own batch only. This is faster for small batches.
     """
 
+    START: ClassVar[str] = "random"
     name: str
     input_shape: tuple[int, ...]
     classes: int
@@ -55,21 +55,6 @@ class Network(Frozen, Rows):
     room: int = field(default=RECORDS_AT_ONCE, repr=False)
     gather: bool = field(default=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.theta_0 is not None:
-            object.__setattr__(self, "theta_0", read_only(self.theta_0))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Network) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-    @property
-    def initial(self) -> str:
-        """The start, as stored with every audit: "random", or "fixed" and a checksum."""
-        return "random" if self.theta_0 is None else f"fixed {crc32(self.theta_0.tobytes()):08x}"
-
     @property
     def parameters(self) -> int:
         return sum(layer.parameters for layer in self.layers)
@@ -77,18 +62,6 @@ class Network(Frozen, Rows):
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.input_shape))
         return f"{self.name}({shape} to {self.classes}, {self.parameters} parameters, {self.initial} start)"
-
-    def starting_from(self, theta_0: ArrayLike | Tensor) -> Network:
-        """The same network, with the same start for every model of the bank.
-
-        Args:
-            theta_0: (parameters,) finite numbers, an array or tensor in the order of
-                `torch.nn.utils.parameters_to_vector(module().parameters())`.
-
-        Raises:
-            ValueError: if the shape differs, or a number is not finite.
-        """
-        return replace(self, theta_0=flat_parameters("theta_0", theta_0, self.parameters).numpy())
 
     def initial_parameters(self, runs: int, generator: torch.Generator) -> Tensor:
         """(runs, parameters): the fixed start, or PyTorch's default: weights and biases U(−1/√fan_in, 1/√fan_in)."""
@@ -113,7 +86,7 @@ class Network(Frozen, Rows):
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """(records, classes, runs)."""
-        out = torch.empty(len(inputs), self.classes, len(theta), device=theta.device)
+        out = theta.new_empty(len(inputs), self.classes, len(theta))
         for runs, records, values in self._shared_parts(inputs, len(theta)):
             for layer, part in self._parts_of(theta[runs]):
                 values = layer.forward(part, values)[0]
@@ -187,9 +160,6 @@ def _probabilities(outputs: Tensor) -> Tensor:
     return probabilities.transpose(0, 1)
 
 
-MOST_WIDTH = 2**31
-
-
 def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh") -> Network:
     """A fully connected network. Each model of the bank has its own random start.
 
@@ -214,7 +184,7 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
         raise ValueError(f"{expected}, got none: use linear for none")
     checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
-    widths = [int(np.prod(shape)), *(checks.whole("hidden", width, at_most=MOST_WIDTH) for width in hidden)]
+    widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
     layers: list[Layer] = [Flatten()] if len(shape) > 1 else []
     for inputs, outputs in pairwise(widths):
         layers += [Dense(inputs, outputs), Activation(activation)]

@@ -28,8 +28,12 @@ NO_BRANCHES = (
     "do without if they are given an attention_mask and attn_implementation='eager'; pad sequences instead of packing "
     "them"
 )
-TO_FLOAT = "use module.float().cpu()"
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
+UNDER_VMAP = (
+    "module must be one that torch.func.vmap computes as torch does without it (write what mixes models or records in "
+    "another way), got one whose"
+)
+STARTS = "start must be 'own', 'fresh' if all layers have reset_parameters, or a function that makes a module"
 
 
 def from_module(
@@ -84,44 +88,38 @@ def from_module(
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
     check_task(task)
-    if not (start in ("own", "fresh") if isinstance(start, str) else callable(start)):
-        raise ValueError(f"start must be 'own', 'fresh' or a function that makes a module, got {start!r}")
-    if loss is not None and not callable(loss):
-        raise ValueError(f"loss must be a function of outputs and labels, got {loss!r}")
+    if start not in ("own", "fresh") and not callable(start):
+        raise ValueError(f"{STARTS}, got {start!r}")
     begin_computing()
-    named, name = name is not None, type(module).__name__ if name is None else checks.text("name", name)
-    _check_parameters(module)
     with _refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):
-        module = switch(copy.deepcopy(module), True)
-    _check_by_opacus(module)
-    _check_batch_norm(module)
+        template = switch(copy.deepcopy(module), True)
+    _check_parameters(template)
+    _check_layers(template)
+    known_as = type(module).__name__ if name is None else checks.text("name", name)
     bank = ModuleBank(
-        name=name if loss is None else f"{name} by {getattr(loss, '__qualname__', type(loss).__name__)}",
+        name=known_as if loss is None else f"{known_as} by {getattr(loss, '__qualname__', type(loss).__name__)}",
         input_shape=task.x_train.shape[1:],
         classes=task.num_classes,
-        template=module,
+        template=template,
         losses=cross_entropy if loss is None else loss,
         start=None if start == "own" else start,
-        named=named,
+        named=name is not None,
     )
     records = np.resize(np.arange(len(task.y_train)), RECORDS)
     x, y = torch.tensor(task.x_train[records]), torch.tensor(task.y_train[records])
     _check_start(bank)
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
         _check_outputs(bank, x, y)
-        bank = replace(bank, activations=sum(one.numel() for one in _kept(bank.module(), x[:1])))
+        bank = replace(bank, activations=sum(value.numel() for value in _kept(bank.module(), x[:1])))
         try:
             _check_records_apart(bank, x, y)
         except ValueError as error:
-            module = bank.module()
-            for value in module.parameters():
-                value.requires_grad_(value.is_floating_point())
-            for one in _kept(module, x):
-                if one.is_floating_point() and one.dtype.itemsize < 4:
-                    raise ValueError(
-                        f"module must compute in float32, got one that rounds to {one.dtype}: leave autocast out, and "
-                        "keep what is frozen in float32, too. Rounding passes for records that mix"
-                    ) from error
+            kept = _kept(bank.module().requires_grad_(), x)
+            if any(value.dtype in (torch.float16, torch.bfloat16) for value in kept):
+                raise ValueError(
+                    "module must compute in float32, got one that rounds to fewer bits, which passes for records that "
+                    "mix: leave autocast out, and keep what is frozen in float32, too"
+                ) from error
             raise
     return bank
 
@@ -129,34 +127,26 @@ def from_module(
 def _kept(module: nn.Module, x: Tensor) -> list[Tensor]:
     """What a forward pass keeps for the backward pass, its parameters left out."""
     own, kept = {value.data_ptr() for value in module.parameters()}, list[Tensor]()
-
-    def keep(value: Tensor) -> Tensor:
-        kept.append(value)
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: None):  # type: ignore[arg-type, return-value]
         module(x)
     return [value for value in kept if value.data_ptr() not in own]
 
 
 def _check_parameters(module: nn.Module) -> None:
-    if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
-        raise ValueError(
-            "module must have parameters of known shapes, got a lazy layer: call the module once, with records of the "
-            "task's shape"
-        )
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        raise ValueError("module must have no lazy layer: call it once, with records of the task's shape")
     trained = [value for value in module.parameters() if value.requires_grad]
     if not trained:
         raise ValueError("module must have a parameter that requires a gradient, got none: nothing would be trained")
     for value in trained:
         if value.dtype != torch.float32 or value.device.type != "cpu":
             raise ValueError(
-                f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: "
-                + ("hold real and imaginary parts as parameters of their own" if value.is_complex() else TO_FLOAT)
+                f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: use "
+                "module.float().cpu(), and for complex numbers parameters of their own for both parts"
             )
 
 
-def _check_by_opacus(module: nn.Module) -> None:
+def _check_layers(module: nn.Module) -> None:
     from opacus.validators import ModuleValidator  # its import takes as long as all of dpsub.models
 
     if errors := ModuleValidator.validate(module, strict=False):
@@ -165,56 +155,39 @@ def _check_by_opacus(module: nn.Module) -> None:
             f"module must be one that Opacus can differentiate record by record, got one of which it says:{reasons}\n"
             "opacus.validators.ModuleValidator.fix(module) replaces such layers"
         )
-
-
-def _check_batch_norm(module: nn.Module) -> None:
-    """Check that what Opacus lets pass, since nothing of it is trained, changes no statistics in training."""
-    for path, layer in module.named_modules():
+    for path, layer in module.named_modules():  # Opacus lets it pass if it is not trained, but it mixes records
         if isinstance(layer, _BatchNorm) and layer.training:
-            raise ValueError(
-                f"module must have frozen batch norm in eval mode, got {type(layer).__name__} ({path}) in training "
-                "mode, where it mixes records: call .eval() on it, and it stays so"
-            )
+            raise ValueError(f"module must have frozen batch norm in eval mode: call .eval() on its layer {path}")
 
 
 def _check_start(bank: ModuleBank) -> None:
-    generator = torch.Generator().manual_seed(0)
-    if bank.start == "fresh":
-        for path, layer in bank.template.named_modules():
-            own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
-            if own and not callable(getattr(layer, "reset_parameters", None)):
-                raise ValueError(
-                    f"start must be a function that makes a module where layers have no reset_parameters, got 'fresh' "
-                    f"for a {type(layer).__name__}{f' ({path})' if path else ''}"
-                )
-    elif bank.start is not None:
-        with _refused("start must be a function that makes a module without being given anything"):
-            made = bank.start()  # type: ignore[operator]
-        expected = {name: value.shape for name, value in bank.template.named_parameters()}
-        got = {name: value.shape for name, value in made.named_parameters()} if isinstance(made, nn.Module) else None
-        if got != expected:
-            raise ValueError(f"start must make modules with the parameters of {bank.name}, got {made!r:.200}")
-    if not torch.isfinite(bank.initial_parameters(2, generator)).all():
+    with _refused(STARTS):
+        start = bank.initial_parameters(2, torch.Generator().manual_seed(0))
+        modules = (bank.start() if callable(bank.start) else bank.template, bank.template)
+    made, expected = ({name: value.shape for name, value in module.named_parameters()} for module in modules)
+    if made != expected:
+        raise ValueError(f"start must make modules with the parameters of {bank.name}, got {modules[0]!r:.200}")
+    if not torch.isfinite(start).all():
         raise ValueError("module must start with finite parameters, got some that are not")
 
 
 def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
     for training in (True, False):
         module = _module(bank, None, training)[0]
-        for taken in (x[:2], x[:1], x):
-            with torch.no_grad(), _refused(f"module must take records {tuple(taken.shape)}"):
-                outputs = module(taken)
-            if not isinstance(outputs, Tensor) or outputs.shape != (len(taken), bank.classes):
-                got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-                raise ValueError(
-                    f"module must return outputs ({len(taken)}, {bank.classes}), a number for each record and class of "
-                    f"the task, got {got}{' in training mode' * training}"
-                )
+        for records in (x[:2], x[:1], x):
+            with torch.no_grad(), _refused(f"module must take records {tuple(records.shape)}"):
+                outputs = module(records)
+            mode = "training" if training else "eval"
+            _check_shape(f"module must return outputs in {mode} mode", outputs, (len(records), bank.classes))
     with _refused(f"loss must take outputs (2, {bank.classes}) and labels (2,)"):
         losses = bank.losses(outputs[:2], y[:2])
-    if not isinstance(losses, Tensor) or losses.shape != (2,):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(f"loss must return one number a record, (2,), got {got}: do not reduce it")
+    _check_shape("loss must not be reduced, but return one number a record", losses, (2,))
+
+
+def _check_shape(expected: str, value: object, shape: tuple[int, ...]) -> None:
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if got != shape:
+        raise ValueError(f"{expected}, {shape}, got {got}")
 
 
 def _check_records_apart(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
@@ -225,15 +198,15 @@ def _check_records_apart(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
     theta = bank.initial_parameters(3, torch.Generator().manual_seed(0))
     draws = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0))
     theta = torch.where(theta == 0, 0.01 * draws, theta * (1 + 0.1 * draws.tanh()))  # three models, near the start
-    outputs = torch.stack([bank.module(own)(x).detach() for own in theta])
+    outputs = torch.stack([bank.module(parameters)(x).detach() for parameters in theta])
     _check_loss(bank, outputs.flatten(0, 1), y.repeat(3))
     for training in (True, False):
         _check_alone(bank, theta[0], x, y, training)
     for training, models in ((True, 2), (False, 2), (False, 3)):
         _check_side_by_side(bank, theta[:models], x[:2], y[:2], training)
     with _refused(BY_VMAP):
-        found = bank.logits(theta, x).permute(2, 0, 1)
-    _check_same(found, outputs, "outputs of 3 models")
+        logits = bank.logits(theta, x).permute(2, 0, 1)
+    _check_same(logits, outputs, f"{UNDER_VMAP} outputs of 3 models are off")
     start = bank.initial_parameters(1, torch.Generator().manual_seed(0))
     norms, losses = bank.gradient_norms(start, x, y)[:, 0], bank.losses(bank.logits(start, x)[..., 0], y)
     if bad := int((~torch.isfinite(norms + losses)).sum()):
@@ -250,59 +223,55 @@ def _check_alone(bank: ModuleBank, theta: Tensor, x: Tensor, y: Tensor, training
         again = module(x)
     with _refused(f"module must be one that torch can differentiate in {mode} mode"):
         outputs, gradient = _gradient(module, bank, x, y)
-    if _apart(again, outputs, SAME_CALL):
-        raise ValueError(
-            "module must draw randomness in nn.Dropout layers only, so that each model has its own stream, and keep no "
-            f"state, got one whose outputs change from call to call in {mode} mode"
+    message = (
+        "module must draw randomness in nn.Dropout layers only, so that each model has its own stream, and keep no "
+        f"state, got one whose outputs in {mode} mode change from call to call"
+    )
+    _check_same(again, outputs, message, SAME_CALL)
+    alone = [_gradient(module, bank, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+    expected = torch.cat([output for output, _ in alone]), torch.stack([own for _, own in alone]).sum(dim=0)
+    for what, together, apart in zip(("outputs", "gradients"), (outputs, gradient), expected, strict=True):
+        message = (
+            "module must treat each record by itself, since clipping does not bound what one does to another, got one "
+            f"whose {what} in {mode} mode, with {len(y)} records in one batch, change"
         )
-    each = [_gradient(module, bank, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
-    alone = torch.cat([one for one, _ in each]), torch.stack([one for _, one in each]).sum(dim=0)
-    for what, one, other in zip(("outputs", "gradients"), (outputs, gradient), alone, strict=True):
-        if apart := _apart(one, other):
-            raise ValueError(
-                f"module must treat each record by itself, got one whose {what} in {mode} mode change by "
-                f"{100 * apart:.1f} % when {len(y)} records are in one batch: no clipping of records bounds what one "
-                "does"
-            )
+        _check_same(together, apart, message)
 
 
 def _check_loss(bank: ModuleBank, outputs: Tensor, labels: Tensor) -> None:
     """Check that a record's loss and its slope are the same in a batch."""
 
-    def both(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def losses_and_slopes(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         outputs = outputs.clone().requires_grad_()
         losses = bank.losses(outputs, labels)
         return losses.detach(), torch.autograd.grad(losses.sum(), outputs)[0]
 
     with _refused(f"loss must be differentiable by the outputs of one record or {len(labels)}"):
-        together = both(outputs, labels)
-        alone = [both(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
-    for one, other in zip(together, map(torch.cat, zip(*alone, strict=True)), strict=True):
-        if apart := _apart(one, other):
-            raise ValueError(
-                f"loss must be of each record by itself, got one that changes by {100 * apart:.1f} % when "
-                f"{len(labels)} records are in one batch"
-            )
+        together = losses_and_slopes(outputs, labels)
+        alone = [losses_and_slopes(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
+    message = f"loss must be of each record by itself, got one that, with {len(labels)} records in one batch, changes"
+    for found, expected in zip(together, map(torch.cat, zip(*alone, strict=True)), strict=True):
+        _check_same(found, expected, message)
 
 
 def _check_side_by_side(bank: ModuleBank, theta: Tensor, x: Tensor, y: Tensor, training: bool) -> None:
     """Check that gradients are those of a loop over models and records."""
     mode, lead = "training" if training else "eval", (len(theta), len(y))
-    layouts, found = [(x, y)], []
+    layouts, gradients = [(x, y)], []
     if training:  # each model may have its own batch
         layouts.append((x.expand(*lead, *x.shape[1:]), y.expand(lead)))
     with _refused(BY_VMAP):
         for layout in layouts:
             own = bank.training(torch.Generator().manual_seed(0)) if training else bank
-            found.append(torch.cat(own.by_parameter(theta, *layout), dim=2))
-    masks = draw(own._dropouts, lead, torch.Generator().manual_seed(0), theta)
+            gradients.append(torch.cat(own.by_parameter(theta, *layout), dim=2))
+    masks = draw(own._net[1], lead, torch.Generator().manual_seed(0), theta)
     for i, parameters in enumerate(theta):
         module, dropouts = _module(bank, parameters, training)
         for layer, of_layer in zip(dropouts, masks, strict=True):
             layer.masks = iter([mask[i, j] for j in range(len(y)) for mask in of_layer])
         expected = torch.stack([_gradient(module, bank, x[j : j + 1], y[j : j + 1])[1] for j in range(len(y))])
-        for one in found:
-            _check_same(one[i], expected, f"gradients of {len(theta)} models in {mode} mode")
+        for of_layout in gradients:
+            _check_same(of_layout[i], expected, f"{UNDER_VMAP} gradients of {len(theta)} models in {mode} mode are off")
 
 
 @contextmanager
@@ -311,16 +280,8 @@ def _refused(expected: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = (str(error) or repr(error)).partition("\n")[0]
-        raise ValueError(f"{expected}, got from it: {NO_BRANCHES if OF_DATA in told else told}") from error
-
-
-def _check_same(found: Tensor, expected: Tensor, what: str) -> None:
-    if apart := _apart(found, expected):
-        raise ValueError(
-            "module must be one that torch.func.vmap computes as torch does without it, got one whose "
-            f"{what} are off by {100 * apart:.1f} %: write the operation that mixes models or records with others"
-        )
+        reason = (str(error) or repr(error)).partition("\n")[0]
+        raise ValueError(f"{expected}, got from it: {NO_BRANCHES if OF_DATA in reason else reason}") from error
 
 
 def _module(bank: ModuleBank, theta: Tensor | None, training: bool) -> tuple[nn.Module, list[Masked]]:
@@ -337,9 +298,9 @@ def _gradient(module: nn.Module, bank: ModuleBank, x: Tensor, y: Tensor) -> tupl
     return outputs.detach(), torch.cat([part.to_dense().flatten() for part in parts])
 
 
-def _apart(found: Tensor, expected: Tensor, same: float = SAME) -> float:
-    """By how much they differ, as a part of the largest number; 0 if by no more than rounding."""
+def _check_same(found: Tensor, expected: Tensor, message: str, same: float = SAME) -> None:
+    """Check that two computations agree but for rounding, relative to the largest number."""
     largest = float(torch.stack([found, expected]).nan_to_num(0.0, 0.0, 0.0).abs().max())
-    if torch.allclose(found, expected, rtol=same, atol=same * largest, equal_nan=True):
-        return 0.0
-    return float((found - expected).abs().max()) / (largest or 1.0)
+    if not torch.allclose(found, expected, rtol=same, atol=same * largest, equal_nan=True):
+        change = 100 * float((found - expected).abs().max()) / (largest or 1.0)
+        raise ValueError(f"{message} by {change:.1f} %")

@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from opacus.accountants import PRVAccountant, register_accountant
+from opacus.accountants import IAccountant, PRVAccountant, register_accountant
 from opacus.optimizers import DPOptimizer
 from scipy.stats import binom
 
 from dpsub import accounting
-from dpsub._core import checks
+from dpsub.accounting import Sampling
 
-CERTAIN = 1e-9  # the probability below which Poisson sampling is ruled out
+NEGLIGIBLE = 1e-9  # the probability below which Poisson sampling is ruled out
 
 
 class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
@@ -25,11 +25,14 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     It records steps as Opacus's own PRV accountant does. Its ε is `dpsub.accounting.epsilon` of that history: a
     certified upper bound. It assumes Poisson sampling, as Opacus's accountants do. After
     `make_private(poisson_sampling=False)` say so: `engine.accountant.sampling = "epochs"`, or "without_replacement" if
-    each batch is drawn anew as so many of all records. Opacus does not tell its
-    accountants, but this one refuses an ε for Poisson sampling once the batches that it has seen rule that out: their
-    sizes do not vary as they should, or gradients were accumulated. `make_private_with_epsilon` always calibrates for
-    Poisson sampling; for epochs, take the noise from `dpsub.accounting.noise_multiplier(sampling="epochs")`. Where
-    skipped steps joined several batches, there is no ε.
+    each batch is drawn anew as so many of all records. Opacus does not tell its accountants, but this one refuses an ε
+    for Poisson sampling once the batches that it has seen rule that out: their sizes do not vary as they should, or
+    gradients were accumulated. With ghost clipping it sees no batch sizes, so it cannot refuse.
+    `make_private_with_epsilon` always calibrates for Poisson sampling; for epochs, take the noise from
+    `dpsub.accounting.noise_multiplier(sampling="epochs")`. Where skipped steps joined several batches, there is no ε.
+
+    With adaptive clipping (`AdaClipDPOptimizer`) the true ε can be larger than that of any accountant, this one
+    included: the share of unclipped gradients that Opacus releases shows more of a record than is accounted for.
 
     Args:
         sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`.
@@ -41,7 +44,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
     3.99
     """
 
-    def __init__(self, sampling: str = "poisson") -> None:
+    def __init__(self, sampling: Sampling | str = "poisson") -> None:
         super().__init__()
         self.sampling = sampling
         self._batch_sizes = BatchSizes()
@@ -76,27 +79,25 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         if any(sigma == 0 for sigma, *_ in self.history):
             return math.inf
         self.check_sampling(self.sampling)
-        found = accounting.epsilon(
-            history=self.history, delta=delta, adjacency="substitute", sampling=self.sampling, eps_error=eps_error
-        )
-        return float(found)
+        options: dict[str, Any] = {"adjacency": "substitute", "sampling": self.sampling, "eps_error": eps_error}
+        return float(accounting.epsilon(history=self.history, delta=delta, **options))
 
-    def check_sampling(self, sampling: str) -> None:
-        """Raise ValueError if `sampling` is "poisson" and the batches seen so far rule that out, or if they rule out
+    def check_sampling(self, sampling: Sampling | str) -> None:
+        """Raise ValueError if `sampling` is Poisson's and the batches seen so far rule that out, or if they rule out
         any sampling: if skipped steps joined several batches, so that a step may hold a record more than once.
         """
-        checks.choice("sampling", sampling, checks.SAMPLINGS)
+        assumed = Sampling.of(sampling)
         if reason := self._batch_sizes.against_all:
             raise ValueError(
                 f"accountant.history must be of steps that took one batch each, whole or in parts, got steps in which "
                 f"skipped ones joined several batches, for {reason}: no ε is known for this. Draw batches of the "
                 "whole size, and let BatchMemoryManager split them"
             )
-        if sampling == "poisson" and (reason := self._batch_sizes.against_poisson):
+        if assumed.own_coins and (reason := self._batch_sizes.against_poisson):
             raise ValueError(
-                "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's, got 'poisson', "
-                f"and {reason}: set accountant.sampling = 'epochs' if each record is in one batch an epoch, or "
-                "'without_replacement' if each batch is drawn anew as so many of all records; or train with "
+                "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's, got "
+                f"'{assumed}', and {reason}: set accountant.sampling = 'epochs' if each record is in one batch an "
+                "epoch, or 'without_replacement' if each batch is drawn anew as so many of all records; or train with "
                 "make_private(poisson_sampling=True), whose ε is smaller"
             )
 
@@ -106,7 +107,7 @@ class SubstitutePRVAccountant(PRVAccountant):  # type: ignore[misc]
         It is written into `destination`, a dictionary, if one is given.
         """
         state = super().state_dict(destination)
-        state["sampling"] = self.sampling
+        state["sampling"] = str(self.sampling)
         state["ruled_out"] = [self._batch_sizes.against_poisson, self._batch_sizes.against_all]
         return state
 
@@ -133,15 +134,15 @@ class BatchSizes:
     batch, as `BatchMemoryManager` makes them, from several batches in one step.
 
     Args:
-        poisson_earlier, all_earlier: `against_poisson` and `against_all` of the batches before a checkpoint.
+        loaded_against_poisson, loaded_against_all: `against_poisson` and `against_all` of a loaded checkpoint.
     """
 
-    def __init__(self, poisson_earlier: str = "", all_earlier: str = "") -> None:
-        self._poisson_earlier, self._all_earlier = poisson_earlier, all_earlier
+    def __init__(self, loaded_against_poisson: str = "", loaded_against_all: str = "") -> None:
+        self._loaded_against_poisson, self._loaded_against_all = loaded_against_poisson, loaded_against_all
         self._accumulated = False
         self._split = False
         self._least = self._expected = 0.0  # records in all steps: at least, and on average at most
-        self._earlier: int | None = None  # the first batch of a pair
+        self._first_of_pair: int | None = None  # the size of its batch
         self._pairs = self._equal = 0
         self._chance = 0.0
 
@@ -159,22 +160,22 @@ class BatchSizes:
         self._expected += optimizer.expected_batch_size + 1  # Opacus rounds it down
         if self._split:  # a batch that was split does not show its size, and the others are the small ones
             return
-        if self._earlier is None:
-            self._earlier = size
+        if self._first_of_pair is None:
+            self._first_of_pair = size
             return
         self._pairs += 1
-        self._equal += size == self._earlier
+        self._equal += size == self._first_of_pair
         self._chance = max(self._chance, equal_chance(float(optimizer.expected_batch_size), sample_rate))
-        self._earlier = None
+        self._first_of_pair = None
 
     @property
     def against_poisson(self) -> str:
         """What rules Poisson sampling out, in words; empty if nothing does."""
-        if self._poisson_earlier:
-            return self._poisson_earlier
+        if self._loaded_against_poisson:
+            return self._loaded_against_poisson
         if self._accumulated:
             return "gradients of several batches were accumulated in a step"
-        if not self._split and self._equal and binom.sf(self._equal - 1, self._pairs, self._chance) < CERTAIN:
+        if not self._split and self._equal and binom.sf(self._equal - 1, self._pairs, self._chance) < NEGLIGIBLE:
             return f"{self._equal} of {self._pairs} pairs of successive batches were of equal size"
         return ""
 
@@ -184,11 +185,11 @@ class BatchSizes:
 
         A record may then be in a step several times, and no sample rate describes that.
         """
-        if self._all_earlier or not self._split or self._least <= self._expected:
-            return self._all_earlier
+        if self._loaded_against_all or not self._split or self._least <= self._expected:
+            return self._loaded_against_all
         # Chernoff's bound on the chance of so many records, whatever the sample rates.
         exponent = self._least * math.log(self._least / self._expected) - self._least + self._expected
-        if exponent < -math.log(CERTAIN):
+        if exponent < -math.log(NEGLIGIBLE):
             return ""
         return f"{self._least:.0f} or more records were in batches, where {self._expected:.0f} are expected at most"
 
@@ -198,15 +199,20 @@ def equal_chance(expected_batch_size: float, sample_rate: float) -> float:
     """The probability that two Poisson batches are of equal size. A batch has Bin(n, q) records."""
     n = math.ceil(expected_batch_size / sample_rate)
     spread = math.sqrt(expected_batch_size * (1 - sample_rate))
-    least, most = expected_batch_size - 12 * spread, expected_batch_size + 12 * spread
-    sizes = np.arange(max(0, math.floor(least)), math.ceil(most) + 1)
+    least, most = math.floor(expected_batch_size - 12 * spread), math.ceil(expected_batch_size + 12 * spread)
+    sizes = np.arange(max(0, least), most + 1)
     return float(np.sum(binom.pmf(sizes, n, sample_rate) ** 2))
 
 
-def accounted(optimizer: DPOptimizer) -> Mapping[str, Any]:
-    """What the accountant attached to an optimizer closes over: "self" and "sample_rate", if it is one of Opacus's."""
+def attached_accountant(optimizer: DPOptimizer) -> tuple[IAccountant | None, float | None]:
+    """The accountant attached to an optimizer, and the sample rate of a batch; None if the step hook is not Opacus's.
+
+    Opacus keeps both only as variables that the hook closes over.
+    """
     hook = optimizer.step_hook
-    return inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
+    variables = inspect.getclosurevars(hook).nonlocals if inspect.isfunction(hook) else {}
+    accountant = variables.get("self")
+    return (accountant, variables.get("sample_rate")) if isinstance(accountant, IAccountant) else (None, None)
 
 
 register_accountant(SubstitutePRVAccountant.mechanism(), SubstitutePRVAccountant, force=True)

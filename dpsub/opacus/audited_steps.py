@@ -21,8 +21,8 @@ MARK = "_dpsub_auditor"  # of an optimizer that is audited
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What `audit_optimizer` was asked, checked."""
+class Options:
+    """The arguments of `audit_optimizer`, checked."""
 
     delta: float
     adjacency: str
@@ -35,10 +35,9 @@ class Asked:
     anew: bool
     test_noise: bool
     seed: int
-    callback: Callable[[Any], Any] | None
 
 
-class Entered(NamedTuple):
+class EnteredCanaries(NamedTuple):
     """How the canaries entered a step, whose first batch was just clipped or is about to be.
 
     Attributes:
@@ -55,9 +54,9 @@ class Entered(NamedTuple):
 
     @property
     def pieces(self) -> Iterator[tuple[int, Piece, int]]:
-        """Of all canaries in a row: the parameter's place, the piece, and the canary's sign."""
+        """Of all canaries in a row: the index of the parameter, the piece, and the canary's sign."""
         for pieces, sign in zip(self.canaries, self.signs, strict=True):
-            yield from ((place, piece, sign) for place, piece in pieces.items())
+            yield from ((index, piece, sign) for index, piece in pieces.items())
 
 
 class Observation(NamedTuple):
@@ -66,22 +65,30 @@ class Observation(NamedTuple):
     Attributes:
         products: (canaries, pieces) of the privatised sum, less the records' clipped gradients, with the pieces'
             directions, in units of the canary's clipping bound. With ghost clipping the records are in it.
-        left: the privatised sum less the records and the canaries, as correct clipping leaves them, and the sum of the
-            records' clipped gradients: all parameters in a row, in the same units. None if the noise is not tested.
+        residue_and_records: the privatised sum less the records and the canaries, as correct clipping leaves them, and
+            the sum of the records' clipped gradients: all parameters in a row, in the same units. None if the noise is
+            not tested.
         noise_multiplier: of the optimizer when it added the noise, which is what accountants count.
     """
 
     products: NDArray[np.float64]
-    left: tuple[Tensor, Tensor] | None
+    residue_and_records: tuple[Tensor, Tensor] | None
     noise_multiplier: float
 
 
 class AuditedSteps:
-    r"""Hooks one optimizer, whatever its class, by two places that all have.
+    r"""Puts canaries into the steps of an optimizer, reads what comes out, and takes the canaries out again.
 
-    When `step` is called, the records' gradients are clipped and summed here, too, and the canary enters `grad_sample`
-    of the parameters (with ghost clipping, `grad`). When `original_optimizer` steps, `grad` is read, the records' sum
-    is subtracted from what was read, and the canary is taken out of `grad`.
+    It hooks two places that Opacus's optimizers of all classes have:
+
+    1. `optimizer.step`. Before it runs, the records' gradients are clipped and summed here, too, and the canary's row
+       is added to `grad_sample` of the parameters (with ghost clipping, the clipped canary to `grad`). Then Opacus
+       clips, sums, adds noise and scales: this is what is audited.
+    2. `original_optimizer`. Before it steps, the privatised `grad` is read, and what a correctly clipped canary adds is
+       subtracted from it. So the parameters are updated as without an audit, up to rounding.
+
+    An observation is valid, since it depends on the canary's coin only by way of what Opacus released: the records' sum
+    that is subtracted was computed without the canary.
 
     The canary enters the first physical batch of a logical step. One coin is tossed for each observation: a step that
     fails after its canary has entered is not tossed for again.
@@ -89,8 +96,8 @@ class AuditedSteps:
     Args:
         optimizer: Opacus's.
         kind: of the canary, or gradients, one for each parameter.
-        asked: what the audit is to do.
-        observed: called after each step with what entered and what came out.
+        options: those of the audit.
+        on_step: called after each step with what entered and what came out.
 
     Attributes:
         parameters: that the optimizer trains.
@@ -103,29 +110,29 @@ class AuditedSteps:
         self,
         optimizer: DPOptimizer,
         kind: str | Sequence[Tensor],
-        asked: Asked,
-        observed: Callable[[Entered, Observation], None],
+        options: Options,
+        on_step: Callable[[EnteredCanaries, Observation], None],
     ) -> None:
-        self._optimizer, self._asked, self._observed = optimizer, asked, observed
+        self._optimizer, self._options, self._on_step = optimizer, options, on_step
         self.parameters: list[Tensor] = list(optimizer.params)
         self.ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        self._bounds: list[float] | None = None  # of each parameter, in units of that of all
+        self._bounds: list[float] | None = None  # clipping by layer: of each parameter, in units of C
         if isinstance(optimizer, DPPerLayerOptimizer):
             whole = math.hypot(*optimizer.max_grad_norms)
             self._bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
-        self._canaries = Canaries(kind, asked.canary_norm, self._bounds, asked.seed, asked.anew, asked.canaries)
-        self._coins = stream(asked.seed, "audit")
-        self._entered: Entered | None = None
-        self._extended: list[tuple[Tensor, Tensor, Tensor]] = []  # a parameter, with the canary's row, and without
-        self._room: dict[int, Tensor] = {}
-        self._known: Tensor | None = None  # the records' clipped sum of the earlier batches of this step
-        self._summed: Tensor | None = None  # and with the batch that is about to be clipped
-        self._seen: Observation | None = None
+        self._canaries = Canaries(kind, options.canary_norm, self._bounds, options.seed, options.anew, options.canaries)
+        self._coins = stream(options.seed, "audit")
+        self._entered: EnteredCanaries | None = None
+        self._extended_rows: list[tuple[Tensor, Tensor, Tensor]] = []  # a parameter, with the canary's row, and without
+        self._buffers: dict[int, Tensor] = {}
+        self._earlier_sum: Tensor | None = None  # of the records' clipped gradients in this step's earlier batches
+        self._records_sum: Tensor | None = None  # the same, and those of the batch that is about to be clipped
+        self._observation: Observation | None = None
         self._removed = False
         self.batches, self.accumulated = 0, 1
-        self._before = vars(optimizer).get("step")
-        self._own = self._hooked(optimizer.step)
-        optimizer.step = self._own
+        self._step_before = vars(optimizer).get("step")
+        self._step = self._audited(optimizer.step)
+        optimizer.step = self._step
         setattr(optimizer, MARK, True)
 
     def remove(self) -> None:
@@ -134,81 +141,84 @@ class AuditedSteps:
             return
         self._removed = True
         delattr(self._optimizer, MARK)
-        if vars(self._optimizer).get("step") is self._own:
-            if self._before is None:
+        if vars(self._optimizer).get("step") is self._step:
+            if self._step_before is None:
                 del self._optimizer.step
             else:
-                self._optimizer.step = self._before
+                self._optimizer.step = self._step_before
 
-    def _hooked(self, inner: Callable[..., Any]) -> MethodType:
+    def _audited(self, inner: Callable[..., Any]) -> MethodType:
+        """The optimizer's `step`, with canaries."""
+
         # A method, because torch's schedulers wrap the function of a method.
         @functools.wraps(inner)
         def step(_: DPOptimizer, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
             if self._removed:
                 return inner(closure, *args, **kwargs)
 
-            def entering() -> Any:
+            def closure_and_canaries() -> Any:
                 result = closure() if closure else None
-                self._enter()
+                self._enter_canaries()
                 return result
 
-            self._seen = None
+            self._observation = None
             # Hooked anew at each step: whoever steps the original optimizer besides is not audited.
-            reading = self._optimizer.original_optimizer.register_step_pre_hook(self._read)
+            observing = self._optimizer.original_optimizer.register_step_pre_hook(self._observe_and_restore)
             try:
                 if closure is None:
-                    entering()
-                result = inner(closure and entering, *args, **kwargs)
+                    closure_and_canaries()
+                result = inner(closure and closure_and_canaries, *args, **kwargs)
             finally:
-                reading.remove()
-                self._cut_off()
+                observing.remove()
+                self._remove_rows()
             self._finish()
             return result
 
         return MethodType(step, self._optimizer)
 
     def _finish(self) -> None:
-        entered, seen = self._entered, self._seen
-        if entered is None or seen is None:
+        entered, observation = self._entered, self._observation
+        if entered is None or observation is None:
             if not getattr(self._optimizer, "_is_last_step_skipped", False):
                 raise RuntimeError(
                     "optimizer.step() must let optimizer.original_optimizer step, whose gradients are audited, got one "
                     "that returned without it"
                 )
-            self._known = self._summed  # Only now: a batch whose step fails comes again, and counts once.
+            self._earlier_sum = self._records_sum  # Only now: a batch whose step fails comes again, and counts once.
             return
-        self._entered, self._known, self.batches = None, None, 0
-        self._observed(entered, seen)
+        self._entered, self._earlier_sum, self.batches = None, None, 0
+        self._on_step(entered, observation)
 
-    def _enter(self) -> None:
+    def _enter_canaries(self) -> None:
         """Put the canary into the gradients that await the step, if it is not in this logical step already."""
         with torch.no_grad():
             gradients = self._gradients()
+            self.accumulated = len(gradients[0]) if isinstance(gradients[0], list) else 1
             self.batches += 1
             bound = float(self._optimizer.max_grad_norm)
             if not self.ghost:
                 clipped = clipped_sum(gradients, bound, self._bounds)
-                self._summed = clipped if self._known is None else self._known + clipped
+                self._records_sum = clipped if self._earlier_sum is None else self._earlier_sum + clipped
             if self._entered is not None:
                 return
             if self._canaries.needs_energies:
                 self._canaries.learn([_energy(gradient, self.ghost) for gradient in gradients])
             # For each canary one coin for its world, and one for whether it is in the batch, as a record's is.
-            tosses, draws = self._coins.random((self._asked.canaries, 2)).T
-            bits, present = (tosses < 0.5).astype(int), draws < self._asked.canary_rate
-            of_z_prime = -1 if self._asked.adjacency == "substitute" else 0
+            tosses, draws = self._coins.random((self._options.canaries, 2)).T
+            bits, present = (tosses < 0.5).astype(int), draws < self._options.canary_rate
+            of_z_prime = -1 if self._options.adjacency == "substitute" else 0
             signs = np.where(present, np.where(bits == 1, of_z_prime, 1), 0)
             canaries = self._canaries.draw(self.parameters)
-            self._entered = Entered(bits.tolist(), signs.tolist(), canaries, bound)
+            self._entered = EnteredCanaries(bits.tolist(), signs.tolist(), canaries, bound)
             if self.ghost:  # Gradients are clipped and summed already: so the clipped canary is added to the sum.
-                for place, piece, sign in self._entered.pieces:
+                for index, piece, sign in self._entered.pieces:
                     if sign:
-                        piece.add_to(gradients[place], sign * piece.clipped * bound)
+                        piece.add_to(gradients[index], sign * piece.clipped * bound)
                 return
-            rows = present if self._asked.adjacency == "zero_out" else signs != 0  # z′ may be a row of zeros
+            rows = present if self._options.adjacency == "zero_out" else signs != 0  # z′ may be a row of zeros
             if rows.any():
-                scale = self._asked.canary_norm * bound
-                self._extend([(canaries[row], float(signs[row]) * scale) for row in np.flatnonzero(rows)])
+                scale = self._options.canary_norm * bound
+                self._append_rows([(canaries[row], float(signs[row]) * scale) for row in np.flatnonzero(rows)])
 
     def _gradients(self) -> list[Any]:
         """The gradients that await the step: per-sample ones, or the sums of clipped ones."""
@@ -227,54 +237,53 @@ class AuditedSteps:
                     f"{tuple(parameter.shape)}: the model must be in the mode in which it was wrapped. Call "
                     "model.train(), leave its hooks enabled, and call loss.backward() before each step"
                 )
-        self.accumulated = len(gradients[0]) if isinstance(gradients[0], list) else 1
         return gradients
 
-    def _extend(self, rows: Sequence[tuple[Pieces, float]]) -> None:
+    def _append_rows(self, rows: Sequence[tuple[Pieces, float]]) -> None:
         """One more row of each parameter for each canary, with this norm in all.
 
         The pieces of a canary are written straight into its zeroed row: a Dirac is one number of a million.
         """
-        for place, parameter in enumerate(self.parameters):
+        for index, parameter in enumerate(self.parameters):
             held: Any = parameter.grad_sample  # type: ignore[attr-defined]
             old, *later = held if isinstance(held, list) else [held]
-            new, back = self._longer(place, old, len(rows))
+            new, back = self._with_room(index, old, len(rows))
             new[: len(old)], new[len(old) :] = old, 0
             new.__dict__.update(old.__dict__)  # Opacus marks tensors that it has used
             new.canary_rows = len(rows)  # type: ignore[attr-defined]
             for row, (pieces, norm) in zip(new[len(old) :], rows, strict=True):
-                if place in pieces:
-                    pieces[place].add_to(row, norm * pieces[place].share)
+                if index in pieces:
+                    pieces[index].add_to(row, norm * pieces[index].share)
             parameter.grad_sample = [new, *later] if isinstance(held, list) else new  # type: ignore[attr-defined]
-            self._extended.append((parameter, new, back))
+            self._extended_rows.append((parameter, new, back))
 
-    def _longer(self, place: int, old: Tensor, more: int) -> tuple[Tensor, Tensor]:
-        """Room for so many more rows, and what stays when they go.
+    def _with_room(self, index: int, old: Tensor, extra: int) -> tuple[Tensor, Tensor]:
+        """A tensor with so many extra rows, and the one to put back when these are removed.
 
-        On a CPU new pages of memory cost more than what is copied into them, so the room is kept between steps. On a
+        On a CPU new pages of memory cost more than what is copied into them, so the buffer is kept between steps. On a
         GPU memory is what is scarce: the records' gradients are not kept twice.
         """
-        rows = len(old) + more
+        rows = len(old) + extra
         if old.device.type != "cpu":
             new = old.new_empty((rows, *old.shape[1:]))
             return new, new[: len(old)]
-        room = self._room.get(place)
-        if room is None or len(room) < rows or room.dtype != old.dtype:
-            room = self._room[place] = old.new_empty((rows, *old.shape[1:]))
-        return room[:rows], old
+        buffer = self._buffers.get(index)
+        if buffer is None or len(buffer) < rows or buffer.dtype != old.dtype:
+            buffer = self._buffers[index] = old.new_empty((rows, *old.shape[1:]))
+        return buffer[:rows], old
 
-    def _cut_off(self) -> None:
+    def _remove_rows(self) -> None:
         """Take the canary's rows off the gradients that Opacus has used."""
-        for parameter, extended, back in self._extended:
+        for parameter, extended, back in self._extended_rows:
             held = getattr(parameter, "grad_sample", None)
             back.__dict__.update({name: value for name, value in vars(extended).items() if name != "canary_rows"})
             if held is extended:
                 parameter.grad_sample = back  # type: ignore[attr-defined]
             elif isinstance(held, list) and held and held[0] is extended:
                 held[0] = back
-        self._extended = []
+        self._extended_rows = []
 
-    def _read(self, *_: Any) -> None:
+    def _observe_and_restore(self, *_: Any) -> None:
         r"""Before the underlying optimizer steps: read the privatised gradients that it is about to use.
 
         They are the sum over the records of clip(gᵢ), plus ±clip(g) of each canary, plus noise σC·N(0, 1) in each
@@ -283,33 +292,33 @@ class AuditedSteps:
 
         Then take out of `grad` what canaries add if they are clipped correctly.
         """
-        if self._entered is None or self._seen is not None:
+        if self._entered is None or self._observation is not None:
             return
         bound, scale = self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self.accumulated
         with torch.no_grad():
-            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
             released = _in_a_row(gradients).mul_(scale)
-            known = self._summed
-            if known is not None:
-                released -= known
+            records = self._records_sum
+            if records is not None:
+                released -= records
             released /= bound
             parts = torch.split(released, [parameter.numel() for parameter in self.parameters])
-            read = torch.stack([piece.product(parts[place]).double() for place, piece, _ in self._entered.pieces])
+            read = torch.stack([piece.product(parts[index]).double() for index, piece, _ in self._entered.pieces])
             products = read.cpu().numpy().reshape(len(self._entered.canaries), -1)
             if not np.isfinite(products).all():
                 raise ValueError(
                     f"optimizer must have finite gradients, got {products[~np.isfinite(products)][0]} in a step: look "
                     "for what overflowed, or lower the learning rate"
                 )
-            for place, piece, sign in self._entered.pieces:
+            for index, piece, sign in self._entered.pieces:
                 if sign:
-                    piece.add_to(parts[place].view(self.parameters[place].shape), -sign * piece.clipped)
-                    piece.add_to(gradients[place], -sign * piece.clipped * bound / scale)
-        left = (released, known / bound) if self._asked.test_noise and known is not None else None
+                    piece.add_to(parts[index].view(self.parameters[index].shape), -sign * piece.clipped)
+                    piece.add_to(gradients[index], -sign * piece.clipped * bound / scale)
+        residue_and_records = (released, records / bound) if self._options.test_noise and records is not None else None
         # Schedulers change the noise multiplier between batches: what was added now is what counts.
-        self._seen = Observation(products, left, float(self._optimizer.noise_multiplier))
+        self._observation = Observation(products, residue_and_records, float(self._optimizer.noise_multiplier))
 
 
 def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> Tensor:
@@ -322,29 +331,29 @@ def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) 
         bound: C.
         bounds: of each parameter, in units of C; None for flat clipping.
     """
-    rows = [_precise(torch.cat(one) if isinstance(one, list) else one) for one in gradients]
-    if len(counts := {len(one) for one in rows}) > 1:
+    rows = [_precise(torch.cat(batch) if isinstance(batch, list) else batch) for batch in gradients]
+    if len(counts := {len(records) for records in rows}) > 1:
         raise ValueError(
             f"optimizer must have gradients of the same records for all parameters, got {counts} of them: layers take "
             "each word of packed sequences for a record, so pad sequences instead"
         )
-    norms = torch.stack(
-        [torch.linalg.vector_norm(one.reshape(len(one), math.prod(one.shape[1:])), dim=1) for one in rows]
-    )
+    flat = [records.reshape(len(records), math.prod(records.shape[1:])) for records in rows]
+    norms = torch.stack([torch.linalg.vector_norm(records, dim=1) for records in flat])
     if bounds is None:
         factors = (bound / norms.norm(dim=0)).clamp(max=1).expand(len(rows), -1)
     else:
         factors = (bound * norms.new_tensor(bounds)[:, None] / norms).clamp(max=1)
-    sums = (torch.tensordot(factor.to(one.dtype), one, dims=1) for factor, one in zip(factors, rows, strict=True))
+    clipped = zip(factors, rows, strict=True)
+    sums = (torch.tensordot(factor.to(records.dtype), records, dims=1) for factor, records in clipped)
     return _in_a_row(sums)
 
 
 def _in_a_row(parts: Iterable[Tensor]) -> Tensor:
-    return torch.cat([_precise(one).reshape(-1) for one in parts])
+    return torch.cat([_precise(part).reshape(-1) for part in parts])
 
 
-def _precise(one: Tensor) -> Tensor:
-    return one.to(torch.promote_types(one.dtype, torch.float32))
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _energy(gradients: Any, ghost: bool) -> Tensor:

@@ -21,14 +21,15 @@ from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES, numbered
 from dpsub._core.noise_test import Left, NoiseTest
 from dpsub._core.provenance import versions
-from dpsub.accounting.phases import distance
+from dpsub.accounting.dominating_pairs import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
+from dpsub.estimators.audit_bounds import CHANGED
 from dpsub.estimators.betting import FIRST, Bets, steps_before
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import Bettor, Expected, fewest
-from dpsub.opacus.accountant import SubstitutePRVAccountant, accounted
-from dpsub.opacus.audited_steps import MARK, Asked, AuditedSteps, Entered, Observation
+from dpsub.opacus.accountant import SubstitutePRVAccountant, attached_accountant
+from dpsub.opacus.audited_steps import MARK, AuditedSteps, EnteredCanaries, Observation, Options
 from dpsub.opacus.canary_gradients import KINDS, Tensor, own_gradients
 
 LEAST_VARIANCE = 1e-9  # relative to the largest
@@ -38,8 +39,8 @@ NOT_AUDITED = {
         "was not audited."
     ),
     AdaClipDPOptimizer: (
-        "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not. The "
-        "canaries count among its records, so the clipping bound differs a little from that without an audit."
+        "The noisy sum was audited. What adaptive clipping releases besides, the noisy count, was not, and with it the "
+        "true ε can exceed the claimed one. The canaries are counted, too, which changes the clipping bound a little."
     ),
 }
 NO_RATE = "give audit_optimizer sample_rate, one over the number of batches an epoch"
@@ -56,26 +57,27 @@ class Auditor:
         steps: the number of steps observed.
     """
 
-    def __init__(self, optimizer: DPOptimizer, kind: str | Sequence[Tensor], asked: Asked) -> None:
-        self._optimizer, self._asked = optimizer, asked
+    def __init__(self, optimizer: DPOptimizer, kind: str | Sequence[Tensor], options: Options, callback: Any) -> None:
+        self._optimizer, self._options, self._callback = optimizer, options, callback
         self._kind = kind if isinstance(kind, str) else "own"
-        self._claim: Claim = GDP(asked.delta)
-        if asked.canary_rate < 1:
-            self._claim = MechanismDP(asked.delta, asked.canary_rate, 1, asked.adjacency)
-        self._expected = Expected(1.0, -1.0 if asked.adjacency == "substitute" else 0.0, asked.canary_rate)
+        self._stated_for: dict[str, Any] = {"delta": options.delta, "adjacency": options.adjacency}  # all ε
+        self._claim: Claim = GDP(options.delta)
+        if options.canary_rate < 1:
+            self._claim = MechanismDP(options.delta, options.canary_rate, 1, options.adjacency)
+        self._expected = Expected(1.0, -1.0 if options.adjacency == "substitute" else 0.0, options.canary_rate)
         self._scores: list[float] = []
         self._bits: list[int] = []
         self._sigmas: list[float] = []
         self._rates: list[float | None] = []  # of each step; None if nobody said
-        self._steps = AuditedSteps(optimizer, kind, asked, self._judge)
+        self._steps = AuditedSteps(optimizer, kind, options, self._observe)
         self._sizes = [parameter.numel() for parameter in self._steps.parameters]
         self._weights = PieceWeights(len(self._sizes))
         self._noise: NoiseTest | None = None
-        self._share = asked.alpha  # of the bets
-        if asked.test_noise and not self._steps.ghost:
-            self._share /= 2
-            self._noise = NoiseTest(self._share, self._sizes, asked.seed)
-        self._bettor = Bettor(self._share, self._expected, asked.canaries)
+        self._bets_alpha = options.alpha  # of the bets on canaries; those on the noise have the rest
+        if options.test_noise and not self._steps.ghost:
+            self._bets_alpha /= 2
+            self._noise = NoiseTest(self._bets_alpha, self._sizes, options.seed)
+        self._bettor = Bettor(self._bets_alpha, self._expected, options.canaries)
 
     @property
     def refuted(self) -> bool:
@@ -83,8 +85,8 @@ class Auditor:
 
     @property
     def refuted_at(self) -> int | None:
-        found = (self._bettor.refuted_at, None if self._noise is None else self._noise.found_at)
-        return min((at for at in found if at is not None), default=None)
+        verdicts = (self._bettor.refuted_at, None if self._noise is None else self._noise.found_at)
+        return min((step for step in verdicts if step is not None), default=None)
 
     @property
     def steps(self) -> int:
@@ -94,26 +96,29 @@ class Auditor:
         """End the audit: the optimizer is as it was before. Reports remain."""
         self._steps.remove()
 
-    def _judge(self, entered: Entered, seen: Observation) -> None:
-        sigma = self._asked.noise_multiplier
+    def _observe(self, entered: EnteredCanaries, observation: Observation) -> None:
+        """Score the canaries of a step, and bet on them and on the noise before the step is kept."""
+        sigma = self._options.noise_multiplier
         if sigma is None:
-            sigma = checks.real("optimizer.noise_multiplier", seen.noise_multiplier, above=0)
+            sigma = checks.real("optimizer.noise_multiplier", observation.noise_multiplier, above=0)
         scores = []
-        for products, pieces, sign in zip(seen.products, entered.canaries, entered.signs, strict=True):
+        for products, pieces, sign in zip(observation.products, entered.canaries, entered.signs, strict=True):
             norms = np.array([piece.clipped for piece in pieces.values()])
             scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
-        claimed = distance(self._asked.adjacency) / sigma
-        self._bettor.observe(scores, np.array(entered.bits) == 0, self._claim, claimed)
-        if self._noise is not None and seen.left is not None:
-            self._noise.observe(looked_at(*seen.left, sigma, self._sizes, torch.as_tensor(self._noise.places)))
+        self._bettor.observe(
+            scores, np.array(entered.bits) == 0, self._claim, distance(self._options.adjacency) / sigma
+        )
+        if self._noise is not None and observation.residue_and_records is not None:
+            places = torch.as_tensor(self._noise.places)
+            self._noise.observe(noise_statistics(*observation.residue_and_records, sigma, self._sizes, places))
         self._scores += scores
         self._bits += entered.bits
         self._sigmas.append(sigma)
         # A record is in a step's batches together with at most the sum of their rates.
-        rate = self._asked.sample_rate or accounted(self._optimizer).get("sample_rate")
-        self._rates.append(rate and rate * self._steps.accumulated)
-        if self._asked.callback is not None:
-            self._asked.callback(self)
+        rate = self._options.sample_rate or attached_accountant(self._optimizer)[1]
+        self._rates.append(None if rate is None else rate * self._steps.accumulated)
+        if self._callback is not None:
+            self._callback(self)
 
     def observations(self) -> xr.Dataset:
         """The observations so far: `score` and `bit`, and the noise multiplier that was claimed of each step.
@@ -121,24 +126,24 @@ class Auditor:
         A step has an observation of each of its canaries: `step` is the number of the step. The attributes hold what is
         needed to audit again.
         """
-        steps = np.repeat(np.arange(1, self.steps + 1), self._asked.canaries)
-        sigmas = np.repeat(self._sigmas, self._asked.canaries)
+        steps = np.repeat(np.arange(1, self.steps + 1), self._options.canaries)
+        sigmas = np.repeat(self._sigmas, self._options.canaries)
         data = {
             "score": ("observation", np.array(self._scores, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
             "bit": ("observation", np.array(self._bits, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
             "noise_multiplier": ("observation", sigmas, {"long_name": "claimed noise multiplier"}),
         }
-        asked = {name: value for name, value in vars(self._asked).items() if name != "callback" and value is not None}
-        about = {
+        options = {name: value for name, value in vars(self._options).items() if value is not None}
+        attributes = {
             "observation": "optimizer",
             "canary": self._kind,
-            **{name: int(value) if isinstance(value, bool) else value for name, value in asked.items()},
+            **{name: int(value) if isinstance(value, bool) else value for name, value in options.items()},
             "optimizer": type(self._optimizer).__name__,
             "max_grad_norm": float(self._optimizer.max_grad_norm),
             "steps": self.steps,
             **{f"version_{name}": version for name, version in versions("opacus", "torch").items()},
         }
-        return numbered(xr.Dataset(data, coords={"step": ("observation", steps)}, attrs=about))
+        return numbered(xr.Dataset(data, coords={"step": ("observation", steps)}, attrs=attributes))
 
     def report(self) -> Report:
         """What the observations so far say.
@@ -154,26 +159,25 @@ class Auditor:
                 f"report() must come after a step of the optimizer, got none so far{waiting}: call optimizer.step() "
                 "where it is not skipped"
             )
-        accountant = accounted(self._optimizer).get("self")
-        known = [rate for rate in self._rates if rate is not None]
-        rate = min(known) if len(known) == self.steps else None
-        claimed_step = distance(self._asked.adjacency) / min(self._sigmas)
+        accountant, _ = attached_accountant(self._optimizer)
+        rates = [rate for rate in self._rates if rate is not None]
+        rate = min(rates) if len(rates) == self.steps else None
+        claimed_step = distance(self._options.adjacency) / min(self._sigmas)
         step = self._step_bound(claimed_step)
         return Report(
             observations=self.steps,
-            canaries=self._asked.canaries,
+            canaries=self._options.canaries,
             step=step,
             training=None if rate is None else self._training_bound(step, rate),
-            claimed=None if rate is None else self._claimed(known, accountant),
+            claimed=None if rate is None else self._claimed(rates, accountant),
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
-            delta=self._asked.delta,
-            adjacency=self._asked.adjacency,
-            alpha=self._asked.alpha,
+            **self._stated_for,
+            alpha=self._options.alpha,
             sample_rate=rate,
             noise_multiplier=min(self._sigmas),
-            fewest=fewest(self._claim, claimed_step, self._share, self._expected, self._asked.canaries),
+            fewest=fewest(self._claim, claimed_step, self._bets_alpha, self._expected, self._options.canaries),
             notes=tuple(note for kind, note in NOT_AUDITED.items() if isinstance(self._optimizer, kind)),
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
@@ -181,34 +185,21 @@ class Auditor:
         )
 
     def _claimed(self, rates: list[float], accountant: Any) -> float:
-        """The accountant's ε of the steps so far, with these sample rates."""
-        sampling = "poisson"  # which Opacus's own accountants assume
+        """ε of the steps so far, if each has the claimed noise and these sample rates."""
+        sampling: accounting.Sampling | str = "poisson"  # which Opacus's own accountants assume
         if isinstance(accountant, SubstitutePRVAccountant):
             sampling = accountant.sampling
             accountant.check_sampling(sampling)
-        phases = groupby(zip(self._sigmas, rates, strict=True))
-        history = [(*phase, sum(1 for _ in same)) for phase, same in phases]
-        found = accounting.epsilon(
-            history=history, delta=self._asked.delta, adjacency=self._asked.adjacency, sampling=sampling
-        )
-        return float(found)
+        history = [(*phase, len([*same])) for phase, same in groupby(zip(self._sigmas, rates, strict=True))]
+        return float(accounting.epsilon(history=history, sampling=sampling, **self._stated_for))
 
     def _step_bound(self, claimed_step: float) -> LowerBound:
         if len(set(self._bits)) < 2:
             note = f"all {len(self._bits)} observations are of one world"
             return LowerBound(0.0, "gdp", "gdp", True, note, mu=0.0, details={"observations": len(self._bits)})
-        sampling: dict[str, Any] = {}
-        if self._asked.canary_rate < 1:
-            sampling = {"sample_rate": self._asked.canary_rate, "steps": 1, "adjacency": self._asked.adjacency}
-        bound = epsilon_lower_bound(
-            np.array(self._scores),
-            np.array(self._bits),
-            delta=self._asked.delta,
-            claim="pld" if sampling else "gdp",
-            rule=Bets(self._asked.canaries),
-            alpha=self._asked.alpha,
-            **sampling,
-        )
+        options = self._options
+        test: dict[str, Any] = {"claim": self._claim, "rule": Bets(options.canaries), "alpha": options.alpha}
+        bound = epsilon_lower_bound(np.array(self._scores), np.array(self._bits), delta=options.delta, **test)
         assert isinstance(bound, LowerBound)
         epsilon = self._claim.epsilon(claimed_step)
         if self.refuted or bound.epsilon <= epsilon:
@@ -217,13 +208,8 @@ class Auditor:
         return replace(bound, epsilon=epsilon, note=note, **self._claim.says(claimed_step))
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
-        training = step_to_training(
-            step, sample_rate=rate, steps=self.steps, delta=self._asked.delta, adjacency=self._asked.adjacency
-        )
-        if len(set(self._sigmas)) > 1:
-            note = "the claimed noise changed between the steps, and the bound takes all of them for equal"
-            return replace(training, valid=False, note=note)
-        return training
+        training = step_to_training(step, sample_rate=rate, steps=self.steps, **self._stated_for)
+        return training if len(set(self._sigmas)) == 1 else replace(training, valid=False, note=CHANGED)
 
 
 @checks.checked(
@@ -341,13 +327,29 @@ def audit_optimizer(
     (True, True)
     >>> auditor.remove()
     """
-    _check_optimizer(optimizer, noise_multiplier)
+    if not isinstance(optimizer, DPOptimizer):
+        raise ValueError(
+            "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
+            f"{type(optimizer).__name__}: make it private first"
+        )
+    if hasattr(optimizer, "world_size"):  # Opacus's distributed optimizers have no common base class
+        raise ValueError(
+            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
+            "training in one process"
+        )
+    if hasattr(optimizer, MARK):
+        raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
+    if noise_multiplier is None and not float(optimizer.noise_multiplier) > 0:
+        raise ValueError(
+            f"optimizer.noise_multiplier must be > 0, got {optimizer.noise_multiplier}: its ε is infinite, and there "
+            "is nothing to refute. To test another claim, give noise_multiplier"
+        )
     kind = canary if isinstance(canary, str) and canary in KINDS else own_gradients(canary, list(optimizer.params))
     by_layer = isinstance(optimizer, DPPerLayerOptimizer)
     if canaries > 1 and (kind != "dirac" or by_layer):
         clipped = " with clipping by layer" if by_layer else ""
         raise ValueError(f"canaries must be 1 for any canary but 'dirac' with flat clipping, got {canaries}{clipped}")
-    asked = Asked(
+    options = Options(
         delta=delta,
         adjacency=adjacency,
         alpha=alpha,
@@ -359,34 +361,13 @@ def audit_optimizer(
         anew=anew,
         test_noise=test_noise,
         seed=seed,
-        callback=callback,
     )
-    return Auditor(optimizer, kind, asked)
+    return Auditor(optimizer, kind, options, callback)
 
 
-def _check_optimizer(optimizer: Any, claimed: float | None) -> None:
-    if not isinstance(optimizer, DPOptimizer):
-        raise ValueError(
-            "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
-            f"{type(optimizer).__name__}: make it private first"
-        )
-    if hasattr(optimizer, "world_size"):
-        raise ValueError(
-            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
-            "training in one process"
-        )
-    if hasattr(optimizer, MARK):
-        raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
-    if claimed is None and not float(optimizer.noise_multiplier) > 0:
-        raise ValueError(
-            f"optimizer.noise_multiplier must be > 0, got {optimizer.noise_multiplier}: its ε is infinite, and there "
-            "is nothing to refute. To test another claim, give noise_multiplier"
-        )
-
-
-def looked_at(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
-    """What the test of the noise takes, of tensors in clipping bounds, all parameters in a row."""
-    norms = [torch.linalg.vector_norm(one) for one in torch.split(residue, list(sizes))]
+def noise_statistics(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
+    """What `NoiseTest` takes, of tensors in units of C with all parameters in a row."""
+    norms = [torch.linalg.vector_norm(part) for part in torch.split(residue, list(sizes))]
     numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
     sampled = torch.stack([residue[places], records[places]]).double().cpu().numpy()
     return Left((numbers[:-2] / sigma) ** 2, sampled / sigma, *(numbers[-2:] / sigma**2))
@@ -440,8 +421,8 @@ class Report:
         canaries: of each step.
         step: the bound on the ε of one step with the canary at its rate.
         training: the bound on the ε of the observed steps, as a training at `sample_rate`; None if nobody said which.
-        claimed: the accountant's ε of these steps, for the same adjacency and δ. Opacus's accountants assume Poisson
-            sampling; with dpsub's, its `sampling` counts. None without a sample rate.
+        claimed: the ε of these steps by `dpsub.accounting.epsilon`, if each has the claimed noise. Sampling is
+            Poisson's, as Opacus's accountants assume, or that of dpsub's accountant. None without a sample rate.
         claimed_step: the μ that is claimed of a step that surely holds the record: the distance of its worlds over the
             noise. If the claim changed, the largest one.
         refuted: whether the claim is refuted, at confidence 1 − alpha.
@@ -497,38 +478,38 @@ class Report:
 
     def _paragraphs(self) -> list[str]:
         confidence = f"confidence {100 * (1 - self.alpha):g} %"
-        found = [
+        paragraphs = [
             f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
         if self.unseen:
-            found.append(
+            paragraphs.append(
                 f"Not observed: {self.unseen:,} of the {self.unseen + self.observations:,} steps in the accountant's "
                 "history. No number here is about them."
             )
         if self.fault is not None:
-            found.append(
+            paragraphs.append(
                 f"What is left without the records and the canary is not the noise that is claimed: {self.fault}."
             )
         if self.clipping is not None:
-            found.append(f"Clipping is not what is claimed: {self.clipping}.")
+            paragraphs.append(f"Clipping is not what is claimed: {self.clipping}.")
         first = steps_before(self.canaries)
         if self.observations <= first:
             more = first + 1 - self.observations
-            found.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
+            paragraphs.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
         else:
-            found += self._bounds()
+            paragraphs += self._bound_sentences()
         if not self.refuted:
             shows = (
                 "That it is consistent does not show that it is right: more steps, or another canary, may refute it. "
             )
-            found.append((shows if self.observations > first else "") + self._needed())
-        return [*found, *self.notes]
+            paragraphs.append((shows if self.observations > first else "") + self._steps_needed())
+        return [*paragraphs, *self.notes]
 
-    def _bounds(self) -> list[str]:
-        found, most = [], self._noise_shown()
+    def _bound_sentences(self) -> list[str]:
+        texts, most = [], self._noise_shown()
         if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
-            found.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
+            texts.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
         shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
         training = f"The ε of the training needs a sample rate: {NO_RATE}."
         if self.training is not None:
@@ -536,16 +517,15 @@ class Report:
                 f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}: ε is at least "
                 f"{self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
             )
-        return [*found, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
+        return [*texts, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
 
     def _noise_shown(self) -> float:
         """The largest noise multiplier that the observations of a step leave."""
-        distance = 2.0 if self.adjacency == "substitute" else 1.0
         if self.step.mu is not None:
-            return distance / self.step.mu if self.step.mu else math.inf
+            return distance(self.adjacency) / self.step.mu if self.step.mu else math.inf
         return math.inf if self.step.noise_multiplier is None else self.step.noise_multiplier
 
-    def _needed(self) -> str:
+    def _steps_needed(self) -> str:
         if self.fewest is None:
             return "Even a perfect attack would not refute this claim within 20,000 steps."
         return f"Even a perfect attack would take {self.fewest:,} steps to refute this claim."

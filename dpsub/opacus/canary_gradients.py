@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpsub._core.random_streams import stream
 
 KINDS = ("dirac", "diracs", "constant", "random")
-TRAVELLED_LEAST = 0.01  # a Dirac is drawn from this share of the coordinates
+QUIET_SHARE = 0.01  # a Dirac is drawn from this share of the coordinates
 
 Tensor = torch.Tensor
 
@@ -25,30 +25,30 @@ class Piece(NamedTuple):
     Attributes:
         share: the norm of this part before clipping, if that of the canary is 1.
         clipped: the norm of this part after correct clipping to 1.
-        place: of a Dirac, in the flattened parameter; otherwise None.
+        coordinate: of a Dirac, in the flattened parameter; otherwise None.
         direction: of norm 1 and of the parameter's shape; None for a Dirac.
     """
 
     share: float
     clipped: float
-    place: int | None
+    coordinate: int | None
     direction: Tensor | None
 
     def add_to(self, gradient: Tensor, norm: float) -> None:
         """Add this piece, with the given norm, to a gradient."""
-        if self.place is not None:
-            gradient[np.unravel_index(self.place, gradient.shape)] += norm
+        if self.coordinate is not None:
+            gradient[np.unravel_index(self.coordinate, gradient.shape)] += norm
         elif self.direction is not None:
             gradient.add_(self.direction.to(gradient.dtype), alpha=norm)
 
     def product(self, gradient: Tensor) -> Tensor:
         """The product of a gradient with the direction of this piece."""
         if self.direction is None:
-            return gradient.reshape(-1)[self.place]
+            return gradient.reshape(-1)[self.coordinate]
         return torch.dot(gradient.reshape(-1), self.direction.reshape(-1).to(gradient.dtype))
 
 
-Pieces = dict[int, Piece]  # by the parameter's place in the optimizer
+Pieces = dict[int, Piece]  # by the parameter's index in the optimizer
 
 
 @dataclass
@@ -82,32 +82,37 @@ class Canaries:
         return self.kind in ("dirac", "diracs") and not self._quiet
 
     def learn(self, energies: Sequence[Tensor]) -> None:
-        """See which coordinates the first batch moves least: tensors of the parameters' shapes."""
+        """Find the coordinates that the first batch moves least.
+
+        Args:
+            energies: of each parameter and its shape: how large the records' gradients are in each coordinate.
+        """
         flat = [energy.detach().double().reshape(-1).cpu().numpy() for energy in energies]
         if self.kind == "dirac" and self.bounds is None:
             flat = [np.concatenate(flat)]
         for energy in flat:
             order = np.lexsort((self._rng.random(len(energy)), energy))  # ties in a random order
-            self._quiet.append(order[: max(math.ceil(TRAVELLED_LEAST * len(energy)), self.number)])
+            self._quiet.append(order[: max(math.ceil(QUIET_SHARE * len(energy)), self.number)])
 
     def draw(self, parameters: Sequence[Tensor]) -> list[Pieces]:
         """The canaries of the next step."""
         if self._drawn is None or self.anew:
             if self.kind == "dirac" and self.bounds is None:
-                places = self._rng.choice(self._quiet[0], self.number, replace=self.number == 1)
-                self._drawn = [self._dirac(place, parameters) for place in places]
+                drawn = self._rng.choice(self._quiet[0], self.number, replace=self.number == 1)
+                self._drawn = [self._dirac(coordinate, parameters) for coordinate in drawn]
             elif self.kind in ("dirac", "diracs"):
                 shares = self.bounds or [1 / math.sqrt(len(parameters))] * len(parameters)
-                indices = [int(self._rng.choice(quiet)) for quiet in self._quiet]
-                self._drawn = [{i: self._piece(i, share, indices[i], None) for i, share in enumerate(shares)}]
+                coordinates = [int(self._rng.choice(quiet)) for quiet in self._quiet]
+                self._drawn = [{i: self._piece(i, share, coordinates[i], None) for i, share in enumerate(shares)}]
             else:
                 self._drawn = [self._dense(parameters)]
         return self._drawn
 
-    def _dirac(self, place: int, parameters: Sequence[Tensor]) -> Pieces:
+    def _dirac(self, coordinate: int, parameters: Sequence[Tensor]) -> Pieces:
+        """A Dirac at a coordinate of all parameters in a row."""
         ends = np.cumsum([parameter.numel() for parameter in parameters])
-        which = int(np.searchsorted(ends, place, side="right"))
-        return {which: self._piece(which, 1.0, int(place - ends[which]) + parameters[which].numel(), None)}
+        index = int(np.searchsorted(ends, coordinate, side="right"))
+        return {index: self._piece(index, 1.0, int(coordinate - ends[index]) + parameters[index].numel(), None)}
 
     def _dense(self, parameters: Sequence[Tensor]) -> Pieces:
         if not isinstance(self.kind, str):
@@ -115,42 +120,37 @@ class Canaries:
         elif self.kind == "constant":
             whole = [torch.ones_like(parameter) for parameter in parameters]
         else:
-            draws = [self._rng.standard_normal(tuple(one.shape), dtype=np.float32) for one in parameters]
-            whole = [torch.as_tensor(draw) for draw in draws]
+            whole = [torch.as_tensor(self._rng.standard_normal(p.shape, dtype=np.float32)) for p in parameters]
         norms = [float(part.detach().double().norm()) for part in whole]
         pieces: Pieces = {}
         for i, (part, norm, parameter) in enumerate(zip(whole, norms, parameters, strict=True)):
             if norm > 0:
                 direction = (part.detach().double() / norm).to(parameter.device, parameter.dtype)
-                pieces[i] = self._piece(i, norm / math.sqrt(sum(each**2 for each in norms)), None, direction)
+                pieces[i] = self._piece(i, norm / math.sqrt(sum(part_norm**2 for part_norm in norms)), None, direction)
         return pieces
 
-    def _piece(self, which: int, share: float, place: int | None, direction: Tensor | None) -> Piece:
-        clipped = share * min(self.norm, 1.0)
-        if self.bounds is not None:
-            clipped = min(share * self.norm, self.bounds[which])
-        return Piece(share, clipped, place, direction)
+    def _piece(self, index: int, share: float, coordinate: int | None, direction: Tensor | None) -> Piece:
+        clipped = share * min(self.norm, 1.0) if self.bounds is None else min(share * self.norm, self.bounds[index])
+        return Piece(share, clipped, coordinate, direction)
 
 
 def own_gradients(given: Any, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
     """Gradients that a user gave, checked: one for each parameter, in their order."""
-    expected = f"canary must be one of {', '.join(map(repr, KINDS))}, or a tensor for each of the "
-    expected += f"{len(parameters)} parameters"
+    expected = (
+        f"canary must be one of {', '.join(map(repr, KINDS))}, or a tensor for each of {len(parameters)} parameters"
+    )
     if isinstance(given, Mapping):
         if {*map(id, given)} != {*map(id, parameters)}:
             raise ValueError(f"{expected}, got a mapping that is not of them: its keys must be the parameters")
         given = [given[parameter] for parameter in parameters]
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ValueError(f"{expected}, got {given!r}")
-    if len(given) != len(parameters):
-        raise ValueError(f"{expected}, got {len(given)}")
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parameters):
+        raise ValueError(f"{expected}, got {len(given) if isinstance(given, list | tuple) else repr(given)}")
     gradients = [torch.as_tensor(gradient).detach().clone() for gradient in given]
-    for place, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
+    for index, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
         if gradient.shape != parameter.shape:
             shapes = f"{tuple(parameter.shape)}, got {tuple(gradient.shape)}"
-            raise ValueError(f"canary[{place}] must have the shape of its parameter, {shapes}")
-        if not bool(torch.isfinite(gradient).all()):
-            raise ValueError(f"canary[{place}] must be of finite numbers, got others among them")
-    if not any(bool(gradient.any()) for gradient in gradients):
-        raise ValueError("canary must not be 0 everywhere, got zeros: it would not enter the sum")
+            raise ValueError(f"canary[{index}] must have the shape of its parameter, {shapes}")
+    norm = math.hypot(*(float(gradient.double().norm()) for gradient in gradients))
+    if not 0 < norm < math.inf:
+        raise ValueError(f"canary must be of finite numbers, and not 0 everywhere, got one of norm {norm}")
     return gradients

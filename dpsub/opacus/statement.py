@@ -18,23 +18,18 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.accounting import History
+from dpsub.accounting import Epochs, History, Poisson, Sampling, WithoutReplacement
 from dpsub.opacus.accountant import SubstitutePRVAccountant
 
 Loader = DataLoader[Any]
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 CLOSE = 1e-6  # relative; Opacus computes the sample rates of a history from the loader's
-WHY_ANOTHER = {
+REASONS = {  # why Opacus's accountants report another ε of membership
     "rdp": "a looser bound for the same adjacency, from Rényi divergences",
     "prv": "the same but for numerical errors",
     "gdp": "an approximation that can be too small, and no bound",
 }
-DRAWN = {  # for which batches the numbers of a statement hold
-    "poisson": "Poisson sampling",
-    "epochs": "batches that use each record once an epoch, shuffled or not",
-    "without_replacement": "batches of fixed size that are drawn anew at each step",
-}
-SURE = 1 - 1e-9  # a belief that is as good as certain
+SURE = 1 - 1e-9  # from this probability on the text says that a belief has no limit
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
 
@@ -58,8 +53,7 @@ class PrivacyStatement:
         risk: what an attacker with a prior can learn about a record's contents, under substitute adjacency.
         delta: the δ of all of them.
         history: phases of (noise_multiplier, sample_rate, steps).
-        sampling: "poisson", "epochs" or "without_replacement", as in `dpsub.accounting.epsilon`: what all numbers but
-            `poisson` hold for.
+        sampling: how batches were drawn, a `dpsub.accounting.Sampling`: what all numbers but `poisson` hold for.
         loader_seen: whether the sampling was read from a data loader.
         reported: the name of Opacus's own accountant and the ε that it reports; None for dpsub's, or a history.
     """
@@ -74,7 +68,7 @@ class PrivacyStatement:
     risk: accounting.Risk
     delta: float
     history: tuple[tuple[float, float, int], ...]
-    sampling: str
+    sampling: Sampling
     loader_seen: bool
     reported: tuple[str, float] | None = field(default=None, compare=False)
 
@@ -85,6 +79,7 @@ class PrivacyStatement:
         return "\n\n".join(self._paragraphs())
 
     def _paragraphs(self) -> list[str]:
+        """Of the text, in this order: training and sampling; membership; contents; plain words; what to state."""
         phases = [
             f"{steps:,} steps at noise multiplier {sigma:.4g} and sample rate {q:.4g}"
             for sigma, q, steps in self.history
@@ -106,14 +101,14 @@ class PrivacyStatement:
             by_groups = f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
-            + self._assumed(),
+            + self._assumed_sampling(),
             f"Membership: whether a record was {where} is protected with ε = {_up(self.zero_out)} ({presence} "
-            f"adjacency). {holds}{self._beside_opacus()} At a 1 % false-positive rate, an attack identifies at most "
+            f"adjacency). {holds}{self._opacus_epsilon()} At a 1 % false-positive rate, an attack identifies at most "
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
             "has, and is wrong about 1 % of the records with the second value, identifies at most "
-            f"{_percent(self.found_contents)} of the records with the first." + self._how_drawn(),
+            f"{_percent(self.found_contents)} of the records with the first." + self._effect_of_sampling(),
             self._in_plain_words(),
             f"State the substitute ε to protect a record's contents and the {presence} ε to protect its presence. "
             "Always name the adjacency. The substitute ε is an upper bound computed for this training." + by_groups,
@@ -135,17 +130,17 @@ class PrivacyStatement:
             )
         )
 
-    def _beside_opacus(self) -> str:
+    def _opacus_epsilon(self) -> str:
         """Why Opacus reports another ε for the same steps."""
         if self.reported is None:
             return ""
         name, epsilon = self.reported
-        why = WHY_ANOTHER.get(name, "another method") if self.sampling == "poisson" else "for Poisson batches alone"
+        why = REASONS.get(name, "another method") if self.sampling == Poisson() else "for Poisson batches alone"
         return f" Opacus's accountant {name!r} reports ε = {epsilon:.3g}, {why}."
 
-    def _how_drawn(self) -> str:
+    def _effect_of_sampling(self) -> str:
         """What the sampling does to the ε of a record's contents."""
-        if self.sampling == "poisson":
+        if self.sampling == Poisson():
             return " A replaced record leaves the number of records as it was."
         share = "Most of this ε comes from" if self.poisson < self.substitute / 2 else "This ε depends on"
         return (
@@ -153,25 +148,24 @@ class PrivacyStatement:
             f"be {_up(self.poisson)} (make_private(poisson_sampling=True))."
         )
 
-    def _assumed(self) -> str:
+    def _assumed_sampling(self) -> str:
         """For which sampling the numbers hold, and how it is known."""
-        if self.sampling == "poisson" and not self.loader_seen:
+        if self.sampling == Poisson() and not self.loader_seen:
             return (
                 "The numbers hold only if batches were drawn by Poisson sampling, which was not checked: pass "
                 "data_loader to check it. With shuffled batches the true ε are larger."
             )
-        seen = ", as its data loader shows" if self.loader_seen else ""
-        return f"The numbers hold for {DRAWN[self.sampling]}{seen}."
+        return f"The numbers hold for {self.sampling.words}{', as its data loader shows' if self.loader_seen else ''}."
 
 
-@checks.checked("delta", "sampling", prior=checks.probability)
+@checks.checked("delta", prior=checks.probability)
 def privacy_statement(
     engine_or_history: PrivacyEngine | IAccountant | History,
     *,
     delta: float,
     prior: float = 0.5,
     data_loader: Loader | Sequence[Loader] | None = None,
-    sampling: str | None = None,
+    sampling: Sampling | str | None = None,
 ) -> PrivacyStatement:
     """State what a training with Opacus protects: membership, and the contents of records.
 
@@ -195,6 +189,8 @@ def privacy_statement(
         ValueError: if `delta` is out of range, no step has been taken, a step added no noise, the history does not
             consist of such phases, or the steps contradict the loader or the sampling.
 
+    With adaptive clipping (`AdaClipDPOptimizer`) the true ε can be larger: see `SubstitutePRVAccountant`.
+
     Source: *Beyond Membership*, sections 2.1 and 4.
 
     >>> print(privacy_statement([(1.1, 0.064, 469)], delta=1e-5).substitute > 2)
@@ -203,41 +199,40 @@ def privacy_statement(
     accountant = getattr(engine_or_history, "accountant", engine_or_history)
     recorded = getattr(accountant, "history", accountant)
     history = tuple(checks.history(recorded, "engine_or_history", "a PrivacyEngine, an accountant or "))
+    drawn = None if sampling is None else Sampling.of(sampling)
     if data_loader is not None:
         shown = sampling_of(data_loader, {rate for _, rate, _ in history})
-        if sampling not in (None, shown):
-            raise ValueError(f"sampling must be that of data_loader, {shown!r}, got {sampling!r}: leave it out")
-        sampling = shown
+        if drawn not in (None, shown):
+            raise ValueError(f"sampling must be that of data_loader, '{shown}', got '{drawn}': leave it out")
+        drawn = shown
     if isinstance(accountant, SubstitutePRVAccountant):
-        sampling = sampling or accountant.sampling
-        accountant.check_sampling(sampling)
-    sampling = sampling or "poisson"
+        drawn = drawn or Sampling.of(accountant.sampling)
+        accountant.check_sampling(drawn)
+    drawn = drawn or Poisson()
+    mechanism: dict[str, Any] = {"history": history, "sampling": drawn}
 
-    def found(adjacency: str) -> float:
-        return 1 - float(accounting.tradeoff(FALSE_ALARMS, history=history, adjacency=adjacency, sampling=sampling))
+    def identified(adjacency: str) -> float:
+        return 1 - float(accounting.tradeoff(FALSE_ALARMS, adjacency=adjacency, **mechanism))
 
-    def epsilon(adjacency: str, sampling: str) -> float:
-        return float(accounting.epsilon(history=history, delta=delta, adjacency=adjacency, sampling=sampling))
+    def epsilon(adjacency: str, **other: Sampling) -> float:
+        return float(accounting.epsilon(delta=delta, adjacency=adjacency, **{**mechanism, **other}))
 
-    fixed_size = sampling == "without_replacement"
-    presence = "substitute" if fixed_size else "zero_out"  # a record that is replaced by nothing is replaced
-    zero_out = epsilon(presence, sampling)
+    # A record that is replaced by nothing is replaced.
+    presence = "substitute" if "zero_out" in drawn.without_epsilon else "zero_out"
+    zero_out = epsilon(presence)
     return PrivacyStatement(
-        add_remove=zero_out if sampling == "poisson" else None,
+        # Where a record's coin is its own, it makes no difference to the others whether it is left out or removed.
+        add_remove=zero_out if drawn.own_coins else None,
         zero_out=zero_out,
-        substitute=epsilon("substitute", sampling),
-        poisson=epsilon("substitute", "poisson"),
-        group_privacy=(
-            None if fixed_size else accounting.group_privacy_epsilon(history=history, delta=delta, sampling=sampling)
-        ),
-        found_members=found(presence),
-        found_contents=found("substitute"),
-        risk=accounting.risk(
-            prior=prior, fpr=FALSE_ALARMS, delta=delta, history=history, adjacency="substitute", sampling=sampling
-        ),
+        substitute=epsilon("substitute"),
+        poisson=epsilon("substitute", sampling=Poisson()),
+        group_privacy=accounting.group_privacy_epsilon(delta=delta, **mechanism) if presence == "zero_out" else None,
+        found_members=identified(presence),
+        found_contents=identified("substitute"),
+        risk=accounting.risk(prior=prior, fpr=FALSE_ALARMS, delta=delta, adjacency="substitute", **mechanism),
         delta=delta,
         history=history,
-        sampling=sampling,
+        sampling=drawn,
         loader_seen=data_loader is not None,
         reported=_reported(accountant, delta),
     )
@@ -254,50 +249,49 @@ def _reported(accountant: Any, delta: float) -> tuple[str, float] | None:
         return None
 
 
-def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> str:
-    """How these loaders draw batches, as `accounting.epsilon` names it, if the sample rates of a history are theirs.
+def sampling_of(data_loader: Loader | Sequence[Loader], rates: set[float]) -> Sampling:
+    """How these loaders draw batches, if the sample rates of a history are theirs.
 
     Raises:
         ValueError: if a loader draws in another way, or cannot have led to these sample rates; or if
             there are several and not all are Poisson.
     """
     loaders = [data_loader] if isinstance(data_loader, DataLoader) else data_loader
-    batches = [_batches(loader) for loader in loaders]
-    steps, order = len(batches[0]), getattr(batches[0], "sampler", None)
-    known, sampling = [], "epochs"
-    if all(isinstance(sampler, POISSON) for sampler in batches):
-        known, sampling = [sampler.sample_rate for sampler in batches], "poisson"
+    samplers = [_batch_sampler(loader) for loader in loaders]
+    steps, records = len(samplers[0]), getattr(samplers[0], "sampler", None)
+    sampling: Sampling = Epochs()
+    loader_rates: list[float] = []  # empty for epochs, where batches may be accumulated
+    if all(isinstance(sampler, POISSON) for sampler in samplers):
+        loader_rates, sampling = [sampler.sample_rate for sampler in samplers], Poisson()
     elif len(loaders) > 1:
         raise ValueError(
             "data_loader must be a single one unless all sample by Poisson: a record may be in batches of each. Use an "
             "engine for each, and state what each protects"
         )
-    elif steps == 1 and type(order) is RandomSampler and order.num_samples < len(order.data_source):
-        known, sampling = [order.num_samples / len(order.data_source)], "without_replacement"
-    if known:
-        if strange := sorted(rate for rate in rates if not any(abs(rate - share) <= CLOSE * share for share in known)):
-            raise ValueError(
-                f"data_loader must be what the steps were trained on, with their sample rate {strange[0]:g}, got "
-                f"{', '.join(f'{share:g}' for share in known)}: give all loaders that were used"
-            )
-        return sampling
+    elif steps == 1 and type(records) is RandomSampler and records.num_samples < len(records.data_source):
+        loader_rates, sampling = [records.num_samples / len(records.data_source)], WithoutReplacement()
     for rate in sorted(rates):
-        taken = rate * steps  # batches whose gradients were accumulated in a step
-        if abs(taken - round(taken)) > CLOSE * steps or steps % max(round(taken), 1):
+        if loader_rates and not any(abs(rate - share) <= CLOSE * share for share in loader_rates):
+            raise ValueError(
+                f"data_loader must be what the steps were trained on, with their sample rate {rate:g}, got "
+                f"{', '.join(f'{share:g}' for share in loader_rates)}: give all loaders that were used"
+            )
+        joined = rate * steps  # batches whose gradients a step accumulated
+        if not loader_rates and (abs(joined - round(joined)) > CLOSE * steps or steps % max(round(joined), 1)):
             raise ValueError(
                 f"data_loader must have batches that fill whole steps, with their sample rate {rate:g}, got one with "
-                f"{steps} batches an epoch, {taken:g} to a step: give the loader that was trained on. If gradients "
+                f"{steps} batches an epoch, {joined:g} to a step: give the loader that was trained on. If gradients "
                 "were accumulated across the end of an epoch, a step may use a record twice: this is not covered"
             )
     return sampling
 
 
-def _batches(loader: Loader) -> Any:
+def _batch_sampler(loader: Loader) -> Any:
     """The sampler of the loader's batches, if it is Poisson's or puts each record into one batch an epoch."""
     batches: Any = loader.batch_sampler
     if isinstance(batches, BatchSplittingSampler):
         batches = batches.sampler
-    if isinstance(batches, POISSON) or (type(batches) is BatchSampler and _once(batches.sampler)):
+    if isinstance(batches, POISSON) or (type(batches) is BatchSampler and _no_record_twice(batches.sampler)):
         return batches
     order = batches.sampler if type(batches) is BatchSampler else batches
     raise ValueError(
@@ -306,7 +300,7 @@ def _batches(loader: Loader) -> Any:
     )
 
 
-def _once(order: Any) -> bool:
+def _no_record_twice(order: Any) -> bool:
     """Whether an order of records has none of them twice. Subclasses may do anything."""
     if type(order) is RandomSampler:
         return not order.replacement and order.num_samples <= len(order.data_source)
@@ -318,7 +312,7 @@ def _once(order: Any) -> bool:
 
 
 def _up(epsilon: float) -> str:
-    """Three digits, rounded up so that an upper bound remains one."""
+    """ε with three digits, rounded up so that an upper bound remains one."""
     if not 0 < epsilon < math.inf:
         return f"{epsilon:g}"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)

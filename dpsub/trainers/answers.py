@@ -1,4 +1,4 @@
-"""What a black box says of trained models."""
+"""The outputs of trained models, as a black box gives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpsub._core import checks
 from dpsub.models import Model, outputs_of
-from dpsub.models.interface import check_model, final_weights, numbers
+from dpsub.models.interface import check_model, final_weights
 from dpsub.trainers import devices
 from dpsub.trainers.bank import block_size
 
@@ -24,7 +24,7 @@ NUMBERS_AT_ONCE = 2**22  # outputs in one part
 def answers_of(
     model: Model, weights: ArrayLike | Tensor, x: ArrayLike | Tensor, *, says: str, device: str = "auto"
 ) -> NDArray[Any]:
-    """What a black box says of trained models.
+    """The answers of a black box about given records, for each of many trained models.
 
     Args:
         model: the architecture.
@@ -52,7 +52,7 @@ def answers_of(
     """
     check_model(model)
     trained = final_weights(model, weights)
-    records = checked_records("x", x, model)
+    records = checks.array("x", x, shape=("records", *model.input_shape), kind=np.float32)
     where = devices.device(device)
     n, classes = len(records), model.classes
     shape = (len(trained), n) if says == "labels" else (len(trained), n, classes)
@@ -73,12 +73,3 @@ def answers_of(
                     outputs = outputs.argmax(dim=2)
                 answers[runs, part] = outputs.cpu().numpy()
     return answers
-
-
-def checked_records(name: str, x: ArrayLike | Tensor, model: Model) -> NDArray[np.float32]:
-    """Records as float32 (n, *input_shape), finite, at least one."""
-    records = numbers(name, x)
-    if records.ndim == 0 or records.shape[1:] != model.input_shape or not len(records):
-        shape = ", ".join(map(str, model.input_shape))
-        raise ValueError(f"{name} must have shape (n, {shape}), one record or more, got {records.shape}")
-    return records

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsub._core import DPSGD
 from dpsub._core.canary_pair import Worlds
+from dpsub.accounting import DPSGD
 from dpsub.data import Task
 from dpsub.models import Model
 from dpsub.trainers.bank import Bank, Slot, StepGradients
@@ -48,11 +46,7 @@ def assemble(
         ValueError: if `spec` draws batches of fixed size whose sample rate is not that of whole batches.
     """
     n, batch = len(task.y_train), spec.sample_rate * len(task.y_train)
-    if spec.sampling == "without_replacement" and abs(batch - round(batch)) > 1e-6 * batch:
-        raise ValueError(
-            f"spec.sample_rate must be a whole number of the {n} records with sampling='without_replacement', got "
-            f"{spec.sample_rate:g}, which is {batch:g} of them: give {math.ceil(batch)} / {n}"
-        )
+    spec.sampling.check_rate(spec.sample_rate, n)
     device = generator.device
     model = model.prepared(device, spec.sample_rate)
     left_out = canary.slots if isinstance(canary, Worlds) else [] if canary is None else [canary.slot]
@@ -78,15 +72,7 @@ def assemble(
     elif records is not None:
         slot = RecordSlot(present[: len(records[1]) // len(left_out)], inputs[shared:], labels[shared:])
     else:
-        z, *z_prime = gradients.squeeze(1)
-        slot = GradientSlot(present[: len(gradients)], StepGradients(z, z_prime[0] if z_prime else None, support))
+        slot = GradientSlot(present[: len(gradients)], StepGradients(*gradients.squeeze(1))._replace(support=support))
     return Bank(
-        model,
-        inputs,
-        labels,
-        shared=shared,
-        slot=slot,
-        spec=spec,
-        expected_batch_size=batch,
-        generator=generator,
+        model, inputs, labels, shared=shared, slot=slot, spec=spec, expected_batch_size=batch, generator=generator
     )

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpsub._core import DPSGD, checks
+from dpsub.accounting import DPSGD
 from dpsub.data import Task
 from dpsub.models import Model, Stochastic
 from dpsub.models.mkl_kernels import begin_computing
-
-RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
+from dpsub.trainers.batches import drawing
 
 
 class StepGradients(NamedTuple):
@@ -28,25 +27,29 @@ class StepGradients(NamedTuple):
     """
 
     z: Tensor
-    z_prime: Tensor | None
+    z_prime: Tensor | None = None
     support: Tensor | slice | None = None
+
+    @property
+    def worlds(self) -> list[Tensor]:
+        """z, and z′ if the slot is not empty in that world."""
+        return [self.z] if self.z_prime is None else [self.z, self.z_prime]
 
     @property
     def longest(self) -> Tensor:
         """The largest norm of a gradient, in any model."""
-        norms = [torch.linalg.vector_norm(one, dim=-1).max() for one in (self.z, self.z_prime) if one is not None]
-        return torch.stack(norms).max()
+        return torch.stack([torch.linalg.vector_norm(gradient, dim=-1).max() for gradient in self.worlds]).max()
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """The places of m pairs in the batches of R models. Here m = 0: all records are shared, as for reference models.
+    """The places of m pairs in the batches of R models. This base class has m = 0, as for reference models.
 
     A `RecordSlot` has rows among the bank's inputs; training computes and clips their gradients. A `GradientSlot` adds
     its gradients to the sum of clipped gradients.
 
     Attributes:
-        present: (worlds, m, runs) bool: which models have z, and which have z′, in each place. One world if z′ is
+        present: (worlds, m, runs) bool: which models have z, and which have z′, in each place. Only z if z′ is
             empty.
         support: the parameters that `gradient` belongs to.
     """
@@ -97,8 +100,8 @@ class Slot:
 
     def at_step(self, bank: Bank) -> StepGradients:
         """The clipped gradients of z and z′ at the current models."""
-        z, *z_prime = (self.gradient(bank, world) for world in range(len(self.present)))
-        return StepGradients(z, z_prime[0] if z_prime else None, self.support)
+        worlds = (self.gradient(bank, world) for world in range(len(self.present)))
+        return StepGradients(*worlds)._replace(support=self.support)
 
     def distance(self, bank: Bank) -> Tensor:
         """(runs,): the distance between the clipped gradients of z and z′ at the current models."""
@@ -143,7 +146,7 @@ class Bank:
         generator: torch.Generator,
     ) -> None:
         begin_computing()
-        self._batches = ShuffledEpochs(spec) if spec.sampling == "epochs" else BatchesOfFixedSize(spec)
+        self._draw = drawing(spec.sampling, spec.sample_rate)
         self._training = model.training(generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.generator = slot, spec, generator
@@ -181,20 +184,16 @@ class Bank:
             noise: standard normal, shaped like `theta`; None for a step without noise.
             clip: whether to clip the records' gradients.
         """
-        # θ ← θ − η·(Σ clip(g) + z or z′ + σC·N(0, 1)) / (q·n), for all models by the same few products. The slot's
-        # records are the last rows of the inputs, and masked by world and coin: both worlds share one computation.
+        # θ ← θ − η·(Σᵢ bᵢ·clip(gᵢ) + z or z′ + σC·N(0, 1)) / (q·n), where bᵢ says whether record i is in the batch and
+        # clip(g) = g·min(1, C/(‖g‖ + 10⁻⁶)). One call computes the sums of all models. Records in the slot are the last
+        # rows of the inputs. Their bᵢ also say which world a model is in, so that both worlds share the computation.
+        # The sum, its noisy version and the average are one tensor, changed in place.
         spec = self.spec
         slot_rows = self.slot.rows(slot_sampled)
         if slot_rows is not None:
             sampled = torch.cat([self._everyone if sampled is None else sampled, slot_rows])
-        total = self._training.clipped_sum(
-            self.theta,
-            self.inputs,
-            self.labels,
-            sampled,
-            spec.max_grad_norm if clip else math.inf,
-            out=self._sum,
-        )
+        norm = spec.max_grad_norm if clip else math.inf
+        total = self._training.clipped_sum(self.theta, self.inputs, self.labels, sampled, norm, out=self._sum)
         self.slot.add_to(self.model.flat(total), slot_sampled)
         if noise is not None:
             total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
@@ -220,17 +219,16 @@ class Bank:
         q, shared = self.spec.sample_rate, self.shared
         if q == 1:
             return None, slot_sampled
-        if self.spec.sampling == "poisson":
-            # A bank without pairs draws a coin for a slot as well: its numbers are the same as ever.
-            slots = max(1, self.slot.present.shape[1]) if slot_sampled is None else 0
-            batch = poisson_coins(q, shared + slots, self.runs, self.generator)
-        elif slot_sampled is None:
-            batch = self._batches.draw(round(self.expected_batch_size / q), self.runs, self.generator)
-        else:
+        sampling = self.spec.sampling
+        if slot_sampled is not None and not sampling.own_coins:
             raise ValueError(
-                f"spec must have sampling='poisson' where slots are drawn apart from the batches, got "
-                f"{self.spec.sampling!r}"
+                f"spec must have sampling='poisson' where slots are drawn apart from the batches, got '{sampling}'"
             )
+        rows = round(self.expected_batch_size / q)
+        if sampling.own_coins:
+            # A bank without pairs draws one coin that it does not use. Without it, its random numbers would change.
+            rows = shared + (max(1, self.slot.present.shape[1]) if slot_sampled is None else 0)
+        batch = self._draw(rows, self.runs, self.generator)
         return batch[:shared], batch[shared:] if slot_sampled is None else slot_sampled
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
@@ -271,71 +269,6 @@ class Bank:
         return (logits.argmax(dim=1) == labels[:, None]).float().mean(dim=0)
 
 
-class BatchesOfFixedSize:
-    """So many of all records, anew at each step."""
-
-    def __init__(self, spec: DPSGD) -> None:
-        self._sample_rate = spec.sample_rate
-
-    def draw(self, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-        """(rows, runs) bool: which of the records, the slot among them, are in each model's next batch."""
-        chosen = places(rows, runs, generator) < round(self._sample_rate * rows)
-        return chosen.T.contiguous()
-
-
-class ShuffledEpochs:
-    """Each record in one batch of each epoch, shuffled anew. Batches differ by one record where rows do not divide."""
-
-    def __init__(self, spec: DPSGD) -> None:
-        self._batches = checks.steps_an_epoch(spec.sample_rate)
-        self._taken = 0
-        self._epoch = torch.empty(0)
-
-    def draw(self, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-        """As in `BatchesOfFixedSize`."""
-        batch = self._taken % self._batches
-        if batch == 0:
-            self._epoch = (places(rows, runs, generator) * self._batches // rows).T.contiguous()
-        self._taken += 1
-        return self._epoch == batch
-
-
-def places(rows: int, runs: int, generator: torch.Generator) -> Tensor:
-    """(runs, rows): each row's place in an order of its own for each model, drawn evenly from all orders."""
-    keys = torch.rand(runs, rows, dtype=torch.float64, device=generator.device, generator=generator)
-    return keys.argsort(dim=1).argsort(dim=1)
-
-
-def poisson_coins(q: float, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-    """Independent coins that say who is in a batch, as `Bank.advance` takes them for many slots.
-
-    Args:
-        q: the sample rate, the probability of True. It is exact to 2⁻³², or to 2⁻⁶⁴ if it is small. A float32 draw
-            would resolve 2⁻²⁴ only.
-        rows, runs: numbers of records or slots, and of models.
-        generator: the source of randomness, such as the bank's.
-
-    Returns:
-        (rows, runs) bool.
-
-    >>> poisson_coins(0.5, 3, 4, torch.Generator()).shape
-    torch.Size([3, 4])
-    """
-    if q < RARE:
-        whole = torch.empty(rows, runs, dtype=torch.int64, device=generator.device)
-        return whole.random_(-(2**63), None, generator=generator) < threshold(q, bits=64)
-    words = torch.empty((rows * runs + 1) // 2, dtype=torch.int64, device=generator.device)
-    words.random_(-(2**63), None, generator=generator)
-    halves = words.view(torch.int32)[: rows * runs].view(rows, runs)
-    return halves < threshold(q)
-
-
-def threshold(q: float, bits: int = 32) -> int:
-    """The number below which a uniform signed integer of so many bits lies with probability q."""
-    half = 1 << (bits - 1)
-    return min(round(q * 2 * half) - half, half - 1)
-
-
 def block_size(model: Model) -> int:
     """The number of models in a block: 128, or the largest power of two whose parameters fit half a GiB, at least 1.
 
@@ -353,6 +286,6 @@ def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, run
     of_theta = spare + (6 if spec.optimizer == "adam" else 4)  # θ, θ₀, the sum, the noise; Adam's two averages
     model = model.prepared(device, spec.sample_rate)
     floats = model.working_floats(task.x_train.shape, runs, spec.sample_rate)
-    if spec.sampling != "poisson":
+    if not spec.sampling.own_coins:
         floats += 8 * len(task.x_train) * runs  # keys, two orders and their copy, of 64 bits each
     return 4 * (of_theta * model.parameters * runs + floats)

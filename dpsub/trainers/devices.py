@@ -21,8 +21,9 @@ from dpsub.models.mkl_kernels import begin_computing
 
 S = TypeVar("S")
 T = TypeVar("T")
-_turn = Condition()
-_inside: list[tuple[str, list[object]]] = []
+_precision_freed = Condition()
+# Of each thread inside `matmul_precision`: the precision, and the switches as they were before the first one entered.
+_precisions: list[tuple[str, list[object]]] = []
 NAMES = ("auto", "cpu", "cuda")
 MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -83,22 +84,22 @@ def matmul_precision(precision: str) -> Iterator[None]:
         precision: "highest" for float32; "high" and "medium" allow TF32 or bfloat16, see `PRECISIONS`.
     """
     begin_computing()
-    with _turn:
-        _turn.wait_for(lambda: all(other == precision for other, _ in _inside))
+    with _precision_freed:
+        _precision_freed.wait_for(lambda: all(other == precision for other, _ in _precisions))
         switches = _switches(precision)
-        before = _inside[0][1] if _inside else [getattr(switch, name) for switch, name, _ in switches]
-        _inside.append((precision, before))
+        before = _precisions[0][1] if _precisions else [getattr(switch, name) for switch, name, _ in switches]
+        _precisions.append((precision, before))
         for switch, name, value in switches:
             setattr(switch, name, value)
     try:
         yield
     finally:
-        with _turn:
-            _inside.pop()
-            if not _inside:
+        with _precision_freed:
+            _precisions.pop()
+            if not _precisions:
                 for (switch, name, _), value in zip(switches, before, strict=True):
                     setattr(switch, name, value)
-            _turn.notify_all()
+            _precision_freed.notify_all()
 
 
 def _switches(precision: str) -> list[tuple[Any, str, object]]:

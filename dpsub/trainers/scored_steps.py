@@ -1,4 +1,4 @@
-"""What the steps of a training say of many pairs: products with each step's sum, whitened if that is asked for."""
+"""Scores of many pairs from the steps of one training: products with each step's sum, which may be whitened first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from dpsub.models.interface import RECORDS_AT_ONCE
-from dpsub.trainers.bank import Bank, poisson_coins
+from dpsub.trainers.bank import Bank
+from dpsub.trainers.batches import poisson_coins
 from dpsub.trainers.slot import GradientSlot, RecordSlot, clipping_scale, loss_products
 
 
 class ScoredSteps:
-    """A bank with many pairs that advances step by step, and sums what its privatised sums say of the pairs.
+    """A bank with many pairs that advances step by step, and adds up the scores of the pairs at each step.
 
     Args:
         bank: the models, with the pairs in its slot.
         expected: whether to subtract from each sum what all records contribute on average.
-        whiten: how many iterations of `whitened` each sum takes, where `expected` holds. 0 leaves it as it is.
+        whiten: the iterations of `whitened` for each sum, if `expected`. 0 leaves the sum as it is.
 
     Attributes:
         scores: (runs, m) float64, the sum over the steps so far. Higher speaks for z.
@@ -48,7 +49,7 @@ class ScoredSteps:
             total -= mean
             if self._whiten:
                 total = whitened(bank, before, total, self._whiten)
-        along, own = self._slot.along(bank, before, total)
+        along, own = self._slot.along_differences(bank, before, total)
         if mean is None:
             along = along - spec.sample_rate * own
         self.scores += along.double() / spec.max_grad_norm**2
@@ -58,33 +59,35 @@ class ScoredSteps:
         bank, shared = self.bank, slice(self.bank.shared)
         norm = bank.spec.max_grad_norm
         mean = bank.model.clipped_sum(bank.theta, bank.inputs[shared], bank.labels[shared], None, norm)
-        mean += self._slot.middle(bank)
+        mean += self._slot.sum_of_middles(bank)
         return mean.mul_(bank.spec.sample_rate)
 
 
 def whitened(bank: Bank, theta: Tensor, total: Tensor, iterations: int) -> Tensor:
     """About M⁻¹y, by conjugate gradients from 0. M is the `Spread` of a step's sum, y what the sum is beyond its mean.
 
-    Coins of pairs and of batches enter by y and `theta` alone, which the training shows. So guesses of the coins by
-    such scores use no more than the adversary sees and knows.
+    The coins of pairs and of batches enter through y and `theta` alone, which the adversary sees. Guesses of the coins
+    from such scores therefore use nothing that is hidden from it.
 
     Args:
         bank: the models, with the pairs in its slot.
         theta: the parameters before the step.
         total: y, shaped like theta.
-        iterations: how many. Each takes products with the gradients of all records, and a weighted sum of them.
+        iterations: their number. Each takes products with the gradients of all records, and a weighted sum of them.
     """
+    # Conjugate gradients, each run by itself: residual r = y − M·x, directions p that are orthogonal under M,
+    # step r·r / p·Mp, and the next direction r + p·(r·r of this step / r·r of the last).
     flat, spread = bank.model.flat, Spread(bank, theta)
-    found, rest = torch.zeros_like(total), total.clone()
-    along, length = rest.clone(), _products(flat(rest), flat(rest))
+    solution, residual = torch.zeros_like(total), total.clone()
+    direction, squared = residual.clone(), _products(flat(residual), flat(residual))
     for _ in range(iterations):
-        changed = spread.times(along)
-        far = _ratio(length, _products(flat(along), flat(changed)))
-        flat(found).add_(far * flat(along))
-        flat(rest).sub_(far * flat(changed))
-        before, length = length, _products(flat(rest), flat(rest))
-        flat(along).mul_(_ratio(length, before)).add_(flat(rest))
-    return found
+        image = spread.times(direction)
+        step = _ratio(squared, _products(flat(direction), flat(image)))
+        flat(solution).add_(step * flat(direction))
+        flat(residual).sub_(step * flat(image))
+        before, squared = squared, _products(flat(residual), flat(residual))
+        flat(direction).mul_(_ratio(squared, before)).add_(flat(residual))
+    return solution
 
 
 class Spread:
@@ -110,11 +113,11 @@ class Spread:
         """M·v of each model, for v shaped like theta."""
         bank, theta = self._bank, self._theta
         norm = bank.spec.max_grad_norm
-        found = self._slot.weighted(bank, theta, vector, self._weights)
+        product = self._slot.weighted_sum(bank, theta, vector, self._weights)
         for (x, y), scale in zip(self._parts(), self._scale, strict=True):
             weights = self._of_batches * scale * loss_products(bank.model, theta, x, y, vector)
-            found += bank.model.clipped_sum(theta, x, y, weights, norm)
-        return found.div_((bank.spec.noise_multiplier * norm) ** 2).add_(vector)
+            product += bank.model.clipped_sum(theta, x, y, weights, norm)
+        return product.div_((bank.spec.noise_multiplier * norm) ** 2).add_(vector)
 
     def _weights(self, products: Tensor) -> Tensor:
         """(2m, runs) the weights of the gradients of all z, then all z′, for their products with a vector."""
@@ -138,11 +141,11 @@ def _pairs_in(bank: Bank) -> GradientSlot | RecordSlot:
     return bank.slot
 
 
-def _products(one: Tensor, other: Tensor) -> Tensor:
+def _products(vectors: Tensor, others: Tensor) -> Tensor:
     """(runs, 1): the product of each run's vectors."""
-    return (one * other).sum(dim=1, keepdim=True)
+    return (vectors * others).sum(dim=1, keepdim=True)
 
 
-def _ratio(over: Tensor, under: Tensor) -> Tensor:
-    """The ratio, and 0 where nothing is left to divide."""
-    return torch.where(under > 0, over / under, torch.zeros_like(over))
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The ratio, and 0 where the denominator is 0: the equation is solved."""
+    return torch.where(denominator > 0, numerator / denominator, torch.zeros_like(numerator))

@@ -1,4 +1,4 @@
-"""What fills the slots, pairs of gradients or of records: how they enter a bank's sums, and how they are scored."""
+"""The two kinds of slots, of gradients and of records: what they add to a bank's sums, and how they score models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpsub.models.differentiation import ATTENTION, Instead
 from dpsub.models.interface import OPACUS_EPS
 from dpsub.trainers.bank import Bank, Slot, StepGradients
 
-_FORWARDS = Lock()  # torch counts levels of forward differentiation in the process, not in each thread
+_FORWARD_LOCK = Lock()  # torch counts levels of forward differentiation in the process, not in each thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class GradientSlot(Slot):
         present, own = self.in_batch(sampled), total[:, self.support]
         if present.shape[1] == 1:
             # A product of matrices would round the gradients where TF32 or bfloat16 are allowed. This never does.
-            for in_batch, gradient in zip(present, self._worlds, strict=True):
+            for in_batch, gradient in zip(present, self.gradients.worlds, strict=True):
                 own.addcmul_(in_batch.T.to(total.dtype), gradient)
         else:
-            own += present.flatten(0, 1).T.to(total.dtype) @ self._all
+            own += present.flatten(0, 1).T.to(total.dtype) @ self._stacked
         total[:, self.support] = own
 
     def scores(self, bank: Bank) -> Tensor:
@@ -54,7 +54,7 @@ class GradientSlot(Slot):
         Source: *Beyond Membership*, Algorithm 1, line 23, which is for opposite pairs and prints the opposite sign.
         """
         displacement = bank.model.flat(bank.theta_0 - bank.theta)[:, self.support]
-        return self._products(displacement, self._apart / (len(self.present) * bank.spec.max_grad_norm))
+        return self._products(displacement, self._difference / (len(self.present) * bank.spec.max_grad_norm))
 
     def step_scores(self, bank: Bank, canary_rate: float) -> Tensor:
         r"""(runs,): how much the last step's privatised sum S speaks for z.
@@ -67,7 +67,7 @@ class GradientSlot(Slot):
         Source: *Tight Auditing*, Algorithm 2 and section 5.2.
         """
         z, z_prime, _ = self.gradients
-        total, apart = bank.noisy_average[:, self.support] * bank.expected_batch_size, self._apart
+        total, apart = bank.noisy_average[:, self.support] * bank.expected_batch_size, self._difference
         if z_prime is not None:
             total = total - canary_rate * (z + z_prime) / 2
         length = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
@@ -75,13 +75,13 @@ class GradientSlot(Slot):
         scores: Tensor = (total * direction).sum(dim=1) / bank.spec.max_grad_norm
         return scores
 
-    def middle(self, bank: Bank) -> Tensor:
+    def sum_of_middles(self, bank: Bank) -> Tensor:
         """The sum of (g_z + g_z′)/2 over all pairs, of clipped gradients at the current models, shaped like theta."""
         middle = torch.zeros_like(bank.theta)
-        bank.model.flat(middle)[:, self.support] = self._all.sum(dim=0) / 2
+        bank.model.flat(middle)[:, self.support] = self._stacked.sum(dim=0) / 2
         return middle
 
-    def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    def along_differences(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """(runs, m) each: ⟨S, g_z − g_z′⟩ and ⟨(g_z + g_z′)/2, g_z − g_z′⟩, of clipped gradients at `theta`.
 
         Args:
@@ -89,11 +89,11 @@ class GradientSlot(Slot):
             theta: parameters, shaped like the bank's.
             total: S, shaped like theta.
         """
-        z, z_prime = self._all.square().sum(dim=1).chunk(2)
-        along = self._products(bank.model.flat(total)[:, self.support], self._apart)
+        z, z_prime = self._stacked.square().sum(dim=1).chunk(2)
+        along = self._products(bank.model.flat(total)[:, self.support], self._difference)
         return along, ((z - z_prime) / 2).expand(bank.runs, -1)
 
-    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    def weighted_sum(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
         """The weighted sum of the clipped gradients at `theta` of all z, then all z′, shaped like theta.
 
         Args:
@@ -102,25 +102,21 @@ class GradientSlot(Slot):
             direction: shaped like theta.
             weigh: gives the weights, (2m, runs), for the gradients' products with the direction, (2m, runs).
         """
-        products = self._all @ bank.model.flat(direction)[:, self.support].T
+        products = self._stacked @ bank.model.flat(direction)[:, self.support].T
         weighted = torch.zeros_like(theta)
-        bank.model.flat(weighted)[:, self.support] = weigh(products).T @ self._all
+        bank.model.flat(weighted)[:, self.support] = weigh(products).T @ self._stacked
         return weighted
 
     def _gradient(self, bank: Bank, world: int) -> Tensor:
-        return self._worlds[world].clone()
-
-    @property
-    def _worlds(self) -> list[Tensor]:
-        return [gradient for gradient in self.gradients[:2] if gradient is not None]
+        return self.gradients.worlds[world].clone()
 
     @cached_property
-    def _all(self) -> Tensor:
+    def _stacked(self) -> Tensor:
         """(worlds · m, k): all z, then all z′."""
-        return torch.cat(self._worlds).view(math.prod(self.present.shape[:2]), -1)
+        return torch.cat(self.gradients.worlds).view(math.prod(self.present.shape[:2]), -1)
 
     @cached_property
-    def _apart(self) -> Tensor:
+    def _difference(self) -> Tensor:
         """Shaped like z: z − z′, or z beside an empty slot."""
         z, z_prime, _ = self.gradients
         return z if z_prime is None else z - z_prime
@@ -151,16 +147,16 @@ class RecordSlot(Slot):
         z, *z_prime = logits.chunk(len(self.present))
         return (z - z_prime[0] if z_prime else z).T
 
-    def middle(self, bank: Bank) -> Tensor:
+    def sum_of_middles(self, bank: Bank) -> Tensor:
         norm = bank.spec.max_grad_norm
         return bank.model.clipped_sum(bank.theta, self.inputs, self.labels, None, norm).div_(2)
 
-    def along(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    def along_differences(self, bank: Bank, theta: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         products, norms = self._clipped(bank, theta, total)
         (z, z_prime), (length, length_prime) = products.chunk(2), norms.chunk(2)
         return (z - z_prime).T, (length.square() - length_prime.square()).T / 2
 
-    def weighted(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    def weighted_sum(self, bank: Bank, theta: Tensor, direction: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
         weights = weigh(self._clipped(bank, theta, direction)[0])
         return bank.model.clipped_sum(theta, self.inputs, self.labels, weights, bank.spec.max_grad_norm)
 
@@ -188,7 +184,7 @@ def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def clipping_scale(norms: Tensor, max_grad_norm: float) -> Tensor:
-    """What clipping multiplies gradients of these norms by."""
+    """The factor min(1, C/(‖g‖ + 10⁻⁶)) of clipping, for gradients of these norms."""
     return (max_grad_norm / (norms + OPACUS_EPS)).clamp_(max=1.0)
 
 
@@ -205,15 +201,15 @@ def loss_products(model: Model, theta: Tensor, inputs: Tensor, labels: Tensor, d
         labels: (records,).
         direction: shaped like theta.
     """
-    forwards: Any = forward_ad
+    forward: Any = forward_ad
     try:
-        with _FORWARDS, torch.no_grad(), forwards.dual_level(), Instead(ATTENTION):
-            logits, tangents = forwards.unpack_dual(model.logits(forwards.make_dual(theta, direction), inputs))
+        with _FORWARD_LOCK, torch.no_grad(), forward.dual_level(), Instead(ATTENTION):
+            logits, tangents = forward.unpack_dual(model.logits(forward.make_dual(theta, direction), inputs))
             logits, along = logits.clone(), torch.zeros_like(logits) if tangents is None else tangents.clone()
     except (NotImplementedError, AssertionError):  # an operation that torch cannot differentiate forward
         records = zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True)
         gradients = (model.clipped_sum(theta, *record, None, math.inf) for record in records)
-        return torch.stack([model.flat(one * direction).sum(dim=1) for one in gradients])
+        return torch.stack([model.flat(gradient * direction).sum(dim=1) for gradient in gradients])
     runs = logits.shape[2]
     with torch.enable_grad():
         flat = logits.detach().permute(2, 0, 1).flatten(0, 1).requires_grad_()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only, told
+from dpsub._core.frozen import Frozen, digest, read_only
 from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.crafters.adversarial_samples import check_sample, trained_with_z
 from dpsub.models import Model
 from dpsub.models.interface import check_model, numbers
 from dpsub.trainers import answers_of
-from dpsub.trainers.devices import NAMES
-from studies.final_models.distillation import RECIPE, Surrogates, distilled
+from studies.final_models.distillation import Surrogates, distilled
 
 LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
@@ -41,9 +38,6 @@ class BlackBox(Frozen):
         surrogate: the surrogates' architecture. None for that of the models, which the adversary then knows.
         seed: of the surrogates' starts and batches.
         device: where it computes; not part of the `repr`.
-
-    Raises:
-        ValueError: if a value is out of range.
 
     Source: *Adversarial Sample-Based Approach*, section 5.3.
 
@@ -68,22 +62,10 @@ class BlackBox(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        records = numbers("records", self.records)
-        if records.ndim < 2 or not len(records):
-            raise ValueError(f"records must have shape (n, …), one record or more, got {records.shape}")
-        if not isinstance(self.craft, Distinguisher) or isinstance(self.craft, type):
-            raise ValueError(
-                "craft must be a distinguisher, an object with a method learn(model, weights, bits) such as "
-                f"AdversarialSamples(…), got a {type(self.craft).__name__}"
-            )
-        checks.check_fields(self, "learning_rate", "seed", **RECIPE, device=partial(checks.choice, options=NAMES))
-        if self.surrogate is not None and (isinstance(self.surrogate, type) or not isinstance(self.surrogate, Model)):
-            kind = type(self.surrogate).__name__
-            raise ValueError(f"surrogate must be None or one of dpsub.models, such as mlp(task), got a {kind}")
-        object.__setattr__(self, "records", read_only(records))
+        object.__setattr__(self, "records", read_only(numbers("records", self.records)))
 
     def __repr__(self) -> str:
-        named = {"records": told(self.records)}
+        named = {"records": digest(self.records)}
         for name in ("says", "epochs", "batch_size", "learning_rate", "temperature", "surrogate", "seed", "craft"):
             named[name] = repr(getattr(self, name))
         return f"BlackBox({', '.join(f'{name}={value}' for name, value in named.items())})"
@@ -95,17 +77,8 @@ class BlackBox(Frozen):
             model: the architecture.
             weights: (runs, parameters), final weights: what is in the box.
             bits: (runs,): 0 if trained with z, 1 if with z′ or with nothing.
-
-        Raises:
-            ValueError: if the models, records and surrogates do not fit each other, the surrogates' training diverges,
-                or `craft` learns no sample.
         """
-        check_model(model)
         other = model if self.surrogate is None else self.surrogate
-        if (other.input_shape, other.classes) != (model.input_shape, model.classes):
-            raise ValueError(f"surrogate must take the records of {model!r} and have its classes, got {other!r}")
-        if (shape := np.shape(self.records)[1:]) != model.input_shape:
-            raise ValueError(f"records must be of shape {model.input_shape}, as {model!r} takes them, got {shape}")
         said = answers_of(model, weights, self.records, says=self.says, device=self.device)
         trained_with_z(bits, len(said))
         found = distilled(
@@ -121,11 +94,6 @@ class BlackBox(Frozen):
             device=self.device,
         )
         sample = self.craft.learn(other, found.weights, np.asarray(bits))
-        if not hasattr(sample, "x") or not hasattr(sample, "y"):
-            raise ValueError(
-                "craft must learn a sample, with attributes x and y, as AdversarialSamples does, got a "
-                f"{type(sample).__name__} from {self.craft!r}"
-            )
         y_prime = getattr(sample, "y_prime", None)
         return SampleForBoxes(np.asarray(sample.x), int(sample.y), y_prime, self.says, found, sample, self.device)
 

@@ -1,15 +1,12 @@
 """Pairs of records for one training, beside those that crafters make."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from dpsub import DPSGD, CanaryPair, Pairs
-from dpsub._core import checks
+from dpsub import DPSGD, Pairs
+from dpsub._core import Record, checks
 from dpsub._core.random_streams import stream
-from dpsub.crafters.record_canaries import with_farthest_auxiliary
-from dpsub.crafters.reference_model import reference
-from dpsub.crafters.slots import check_auxiliary, slots_of, together
+from dpsub.crafters.reference_model import compare_gradients, reference
+from dpsub.crafters.slots import check_auxiliary, pairs_of_records, shuffled_slots
 from dpsub.data import Task
 from dpsub.models import Model
 
@@ -34,20 +31,21 @@ def natural_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed: in
 
     Source: *Beyond Membership*, Algorithm 5; Keinan et al. (2025), Algorithm 1.
     """
-    pairs, order = slots_of(task, model, pairs, seed)
+    pairs, order = shuffled_slots(task, model, pairs, seed)
     check_auxiliary(task)
     if pairs > len(task.y_aux):
         raise ValueError(f"pairs must be <= {len(task.y_aux)}, the number of auxiliary records, got {pairs}")
     trained = reference(task, model, spec, seed=seed)
     free = np.ones(len(task.y_aux), dtype=bool)
-
-    def made() -> Iterator[CanaryPair]:
-        for slot in order[:pairs]:
-            pair = with_farthest_auxiliary(trained.with_target(task, slot), task, seed, free)
-            free[int(pair.details["auxiliary"])] = False
-            yield pair
-
-    return together(made(), {"seed": seed}, "cosine", "auxiliary")
+    crafted = []
+    for slot in order[:pairs]:
+        target = trained.with_target(slot)
+        cosine = compare_gradients(target, task.x_aux, task.y_aux).cosine
+        chosen = int(np.where(free, cosine, np.inf).argmin())
+        free[chosen] = False
+        z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
+        crafted.append(target.pair("S5", z_prime, {"auxiliary": chosen, "cosine": float(cosine[chosen])}, {}))
+    return pairs_of_records(crafted, {"seed": seed}, "cosine", "auxiliary")
 
 
 @checks.checked("spec", "seed", value=checks.real)
@@ -82,7 +80,7 @@ def unused_feature_pairs(
     >>> sorted(pairs.z.tolist()), bool((pairs.y != pairs.y_prime).all())
     ([[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]], True)
     """
-    pairs, order = slots_of(task, model, pairs, seed)
+    pairs, order = shuffled_slots(task, model, pairs, seed)
     if task.x_train.ndim != 2:
         raise ValueError(
             f"task must have flat features (n, d), got records of shape {task.x_train.shape[1:]}: make a task of "

@@ -1,8 +1,6 @@
 import math
-import re
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,47 +10,36 @@ from dpsub._core import checks
 
 
 @pytest.mark.parametrize(
-    ("value", "bounds", "message"),
+    ("check", "value", "bounds", "message"),
     [
-        (-1.0, {"above": 0}, "σ must be > 0, got -1.0"),
-        (0, {"above": 0}, "σ must be > 0, got 0"),
-        (1.5, {"above": 0, "at_most": 1}, "σ must be > 0 and <= 1, got 1.5"),
-        (-0.1, {"at_least": 0}, "σ must be >= 0, got -0.1"),
-        (1, {"below": 1}, "σ must be < 1, got 1"),
-        (math.inf, {"above": 0}, "σ must be finite and > 0, got inf"),
-        (math.nan, {"above": 0}, "σ must be finite and > 0, got nan"),
-        (-math.inf, {}, "σ must be finite, got -inf"),
-        (True, {"above": 0}, "σ must be a number > 0, got True"),
-        ("1", {}, "σ must be a finite number, got '1'"),
-        (np.timedelta64(1), {}, "σ must be a finite number, got np.timedelta64"),
-        (np.array(1.0), {"above": 0}, r"σ must be a number > 0, got array\(1.\): give its .item\(\)"),
-        (np.ma.masked, {"above": 0}, "σ must be a number > 0, got masked$"),
+        (checks.real, -1.0, {"above": 0}, "x must be > 0, got -1.0"),
+        (checks.real, 1.5, {"above": 0, "at_most": 1}, "x must be > 0 and <= 1, got 1.5"),
+        (checks.real, -0.1, {"at_least": 0}, "x must be >= 0, got -0.1"),
+        (checks.real, 1, {"below": 1}, "x must be < 1, got 1"),
+        (checks.real, math.nan, {"above": 0}, "x must be a finite number > 0, got nan"),
+        (checks.real, -math.inf, {}, "x must be a finite number, got -inf"),
+        (checks.real, True, {}, "x must be a finite number, got True"),
+        (checks.real, "1", {}, "x must be a finite number, got '1'"),
+        (checks.real, np.timedelta64(1), {}, "x must be a finite number, got np.timedelta64"),
+        (
+            checks.real,
+            np.array(1.0),
+            {},
+            r"x must be a finite number, got array\(1.\): give its .item\(\)",
+        ),
+        (checks.whole, 0, {}, "x must be >= 1, got 0"),
+        (checks.whole, 11, {"at_most": 10}, "x must be >= 1 and <= 10, got 11"),
+        (checks.whole, 2.5, {}, "x must be a whole number >= 1, got 2.5"),
+        (checks.whole, math.inf, {}, "x must be a whole number >= 1, got inf"),
+        (checks.whole, Fraction(1, 2), {}, "x must be a whole number >= 1, got Fraction"),
+        (checks.whole, np.array([5]), {}, r"x must be a whole number >= 1, got array\(\[5\]\)$"),
+        (checks.flag, 1, {}, "x must be True or False, got 1"),
+        (checks.text, " ", {}, "x must be a text that is not empty, got ' '"),
     ],
 )
-def test_what_is_not_the_number_asked_for_is_named(value, bounds, message):
+def test_what_is_not_what_was_asked_for_is_named(check, value, bounds, message):
     with pytest.raises(ValueError, match=message):
-        checks.real("σ", value, **bounds)
-
-
-@pytest.mark.parametrize(
-    ("value", "bounds", "message"),
-    [
-        (0, {}, "steps must be >= 1, got 0"),
-        (-1, {"at_least": 0}, "steps must be >= 0, got -1"),
-        (11, {"at_most": 10}, "steps must be >= 1 and <= 10, got 11"),
-        (2.5, {}, "steps must be a whole number >= 1, got 2.5"),
-        (math.inf, {}, "steps must be a whole number >= 1, got inf"),
-        (math.nan, {}, "steps must be a whole number >= 1, got nan"),
-        (np.timedelta64(1), {}, "steps must be a whole number >= 1, got np.timedelta64"),
-        (Fraction(1, 2), {}, "steps must be a whole number >= 1, got Fraction"),
-        (True, {}, "steps must be a whole number >= 1, got True"),
-        (np.array(5), {}, r"steps must be a whole number >= 1, got array\(5\): give its .item\(\)"),
-        (np.array([5]), {}, r"steps must be a whole number >= 1, got array\(\[5\]\)$"),
-    ],
-)
-def test_what_is_not_the_whole_number_asked_for_is_named(value, bounds, message):
-    with pytest.raises(ValueError, match=message):
-        checks.whole("steps", value, **bounds)
+        check("x", value, **bounds)
 
 
 def test_numbers_at_their_bounds_pass_as_what_they_are():
@@ -60,42 +47,13 @@ def test_numbers_at_their_bounds_pass_as_what_they_are():
     assert type(checks.real("σ", np.float32(2))) is float
     assert checks.whole("steps", 3.0, at_most=3) == 3
     assert type(checks.whole("steps", np.int8(3))) is int
-    assert checks.probability("delta", 0.5) == 0.5
-    np.testing.assert_array_equal(checks.rates("fpr", [0, 0.5, 1]), [0.0, 0.5, 1.0])
+    assert checks.flag("repair", np.True_) is True
 
 
 def test_each_phase_of_a_history_keeps_its_place():
     assert checks.history([(1, 0.1, 30.0), [2.0, 1, 5]]) == [(1.0, 0.1, 30), (2.0, 1.0, 5)]
-
-
-@pytest.mark.parametrize("value", [None, 0, "", b"file", ["file"]])
-def test_what_is_no_path_is_named(value):
-    with pytest.raises(ValueError, match=re.escape(f"store must be a path in the file system, got {value!r}")):
-        checks.path("store", value)
-
-
-def test_paths_begin_at_home_where_they_say_so():
-    assert checks.path("store", "~/a") == Path.home() / "a"
-    assert checks.path("store", Path("b/c")) == Path("b/c")
-
-
-def test_only_true_and_false_are_flags():
-    assert checks.flag("repair", np.True_) is True
-    for value in (0, 1, "False", None, np.ones(2)):
-        with pytest.raises(ValueError, match="repair must be True or False"):
-            checks.flag("repair", value)
-
-
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-def test_texts_that_cannot_be_drawn_are_refused(text):
-    with pytest.raises(ValueError, match="scenario must be a text without NUL and halves of characters"):
-        checks.text("scenario", text)
-
-
-@pytest.mark.parametrize("values", [1 + 0j, [1j], "a", 10**400, None])
-def test_rates_are_real_numbers(values):
-    with pytest.raises(ValueError, match="fpr must be "):
-        checks.rates("fpr", values)
+    with pytest.raises(ValueError, match=r"history\[1\]: steps must be >= 1, got 0"):
+        checks.history([(1, 0.1, 30), (1, 0.1, 0)])
 
 
 LARGE = np.array([2**63 + 1], dtype=np.uint64)
@@ -106,14 +64,9 @@ LARGE = np.array([2**63 + 1], dtype=np.uint64)
     [
         (None, {}, "x must be finite numbers, got None"),
         ([None, 1.0], {}, r"x must be finite numbers, got \[None, 1.0\]"),
-        ({1, 2}, {}, r"x must be finite numbers, got \{1, 2\}"),
         ("a", {}, "x must be finite numbers, got 'a'"),
-        (np.array([1j]), {}, "x must be finite numbers, got dtype complex128"),
-        (10**400, {}, "x must be finite numbers, got 10{79}…"),
-        (torch.ones(2, requires_grad=True), {}, "got a Tensor: .*detach"),
-        ([torch.ones(2, requires_grad=True)] * 2, {}, "got a list: .*detach"),
-        (torch.eye(2).to_sparse(), {}, "got a Tensor: .*to_dense"),
-        ([[1], [1, 2]], {}, "x must be finite numbers, got rows of different lengths"),
+        (np.array([1j]), {}, r"x must be finite numbers, got array\(\[0.\+1.j\]\)"),
+        (10**400, {}, "x must be finite numbers, got 10{79}$"),
         (np.ma.masked_less([1, 2], 2), {}, "x must not be masked: .*leave them out"),
         ([1, np.nan, 2], {}, r"x must be finite numbers, got nan \(1 of 3 values\)"),
         (np.inf, {}, "x must be finite numbers, got inf$"),
@@ -156,39 +109,24 @@ def test_what_has_no_entries_is_no_sequence(value):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("given", "known", "meant"),
     [
-        ("replace_one", "substitute"), ("replace", "substitute"), ("Replace-One", "substitute"),
-        ("substitution", "substitute"), ("Substitute", "substitute"), ("bounded", "substitute"),
-        ("add-remove", "add_remove"), ("remove", "add_remove"), ("add_or_remove_one", "add_remove"),
-        ("ADD", "add_remove"), ("unbounded", "add_remove"), ("zero-out", "zero_out"), ("zeroing", "zero_out"),
-        ("attribute", "substitute"), ("label", "substitute"), ("membership", "add_remove"), ("insertion", "add_remove"),
-        ("REPLACE_SPECIAL", "zero_out"),
+        *((given, checks.ADJACENCIES, "substitute") for given in ("replace", "Replace-One", "substitution", "bounded")),
+        *((given, checks.ADJACENCIES, "add_remove") for given in ("add-remove", "remove", "ADD", "unbounded")),
+        *((given, checks.ADJACENCIES, "zero_out") for given in ("zero-out", "zeroing")),
+        ("sigma", ["noise_multiplier", "delta"], "noise_multiplier"), ("clip_norm", ["max_grad_norm"], "max_grad_norm"),
+        ("sampel_rate", ["sample_rate", "steps"], "sample_rate"), ("shuffled", ["poisson", "epochs"], "epochs"),
     ],
 )  # fmt: skip
-def test_other_names_of_adjacencies_are_translated(given, meant):
-    with pytest.raises(ValueError, match=f"adjacency must be one of .*, got '{given}': did you mean '{meant}'"):
-        checks.adjacency(given)
+def test_what_people_type_is_translated_to_what_is_known(given, known, meant):
+    with pytest.raises(ValueError, match=f"x must be one of .*, got '{given}': did you mean '{meant}'"):
+        checks.choice("x", given, known)
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "meant"),
-    [
-        ("sigma", ["noise_multiplier", "delta"], "noise_multiplier"), ("clip", ["max_grad_norm"], "max_grad_norm"),
-        ("clip_norm", ["max_grad_norm"], "max_grad_norm"), ("confidence", ["alpha", "delta"], "alpha"),
-        ("shuffled", checks.SAMPLINGS, "epochs"), ("Poisson ", checks.SAMPLINGS, "poisson"),
-        ("sampel_rate", ["sample_rate", "steps"], "sample_rate"),
-    ],
-)  # fmt: skip
-def test_what_people_type_is_translated_to_what_is_known(name, known, meant):
-    assert checks.did_you_mean(name, known) == f": did you mean {meant!r}?"
-    assert checks.did_you_mean(name, ["unlike"]) == ""
-
-
-def test_what_is_no_adjacency_is_not_guessed():
+def test_what_is_not_near_is_not_guessed():
     for given in ("neighbours", "", None, 1):
         with pytest.raises(ValueError, match=r"adjacency must be one of .*, got [^:]*$"):
-            checks.adjacency(given)
+            checks.choice("adjacency", given, checks.ADJACENCIES)
 
 
 @checks.checked("delta", steps=partial(checks.whole, at_most=9), sizes=lambda name, value: tuple(value))
@@ -210,7 +148,7 @@ def test_a_function_is_given_what_its_checks_return():
     ("arguments", "error", "message"),
     [
         ({"delta": 0}, ValueError, "delta must be > 0 and < 1, got 0"),
-        ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1, got 0"),
+        ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1 and <= 9, got 0"),
         ({"delta": 0.5, "steps": 10}, ValueError, "steps must be >= 1 and <= 9, got 10"),
         ({}, TypeError, "asked() missing 1 required positional argument: 'delta'"),
         ({"stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps': did you mean 'steps'?"),

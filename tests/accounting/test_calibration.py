@@ -38,11 +38,6 @@ def test_calibration_says_when_no_noise_is_needed():
         noise_multiplier(target_epsilon=1, sample_rate=1e-8, steps=10, delta=1e-5, adjacency="substitute")
 
 
-def test_a_target_of_zero_is_refused():
-    with pytest.raises(ValueError, match="target_epsilon must be > 0, got 0"):
-        noise_multiplier(target_epsilon=0, sample_rate=1, steps=10, delta=1e-5, adjacency="substitute")
-
-
 @pytest.mark.parametrize("q", [1, 0.5])
 @pytest.mark.parametrize(("target", "wanted"), [(1e-13, "larger"), (1e-200, "larger"), (1e12, "smaller")])
 def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
@@ -50,11 +45,6 @@ def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
         ValueError, match=f"target_epsilon must be {wanted} for a noise_multiplier .*, got {re.escape(f'{target:g}')}"
     ):
         noise_multiplier(target_epsilon=target, sample_rate=q, steps=10, delta=1e-30, adjacency="substitute")
-
-
-def test_more_steps_than_epsilon_takes_are_refused():
-    with pytest.raises(ValueError, match="steps must be .* <= 1000000000, got 1000000001"):
-        noise_multiplier(target_epsilon=1, sample_rate=1, steps=10**9 + 1, delta=1e-5, adjacency="substitute")
 
 
 def test_calibration_asks_for_few_precise_answers(monkeypatch):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpsub.accounting.dominating_pairs import Pair, pairs
+from dpsub.accounting.dominating_pairs import Pair, poisson_pairs
 
 DIRECTIONS = ("substitute", "remove", "add")
 
@@ -68,8 +68,8 @@ def test_masses_are_probabilities_of_both_worlds(direction):
 
 
 def test_substitution_is_its_own_mirror():
-    (pair,) = pairs("substitute", 2.0, 0.2)
+    (pair,) = poisson_pairs("substitute", 2.0, 0.2)
     x = np.linspace(-5, 5, 11)
     np.testing.assert_allclose(pair.loss(x), -pair.loss(-x), atol=1e-15)
-    assert [p.direction for p in pairs("add_remove", 2.0, 0.2)] == ["remove", "add"]
-    assert pairs("zero_out", 2.0, 0.2) == pairs("add_remove", 2.0, 0.2)
+    assert [p.direction for p in poisson_pairs("add_remove", 2.0, 0.2)] == ["remove", "add"]
+    assert poisson_pairs("zero_out", 2.0, 0.2) == poisson_pairs("add_remove", 2.0, 0.2)

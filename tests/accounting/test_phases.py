@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsub import accounting
-from dpsub.accounting import epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon
-from dpsub.accounting import phases as room
+from dpsub.accounting import Epochs, epsilon, epsilon_interval, gdp_epsilon, group_privacy_epsilon
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -30,10 +29,8 @@ def test_full_batch_phases_are_one_gaussian_mechanism():
     mu = 2 * math.sqrt(250 / 40**2 + 250 / 60**2)
     found = epsilon_interval(history=[(40, 1, 250), (60, 1, 250)], delta=1e-5, adjacency="substitute")
     assert found.upper == pytest.approx(gdp_epsilon(mu, 1e-5))
-    assert found.bound == "closed form"
     # With a phase that hardly matters the grid has to come to the same.
     nearly = epsilon_interval(history=[(40, 1, 250), (60, 1, 250), (50, 1e-4, 1)], delta=1e-5, adjacency="substitute")
-    assert nearly.bound == "grid"
     assert nearly.lower - 1e-4 <= found.upper <= nearly.upper + 1e-4
 
 
@@ -51,58 +48,25 @@ MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
     ("change", "message"),
     [
         ({**MECHANISM, "history": [(1.0, 0.01, 300)]}, "history must be given alone"),
-        ({"history": []}, "history must be a sequence of .*, got none: no step has been taken yet"),
-        ({"history": 3}, "history must be a sequence of .*, got 3"),
-        ({"history": [(1, 0.1)]}, r"history must be a sequence of .*, got \(1, 0.1\) at place 0"),
-        ({"history": [(1, 0.1, 0)]}, r"history\[0\]: steps must be >= 1, got 0"),
+        ({"history": []}, r"history must be a sequence of .*, got \[\]: no step has been taken yet"),
+        ({"history": [(1, 0.1)]}, r"history must be a sequence of .*, got \[\(1, 0.1\)\]"),
         ({"history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
-        ({"history": [np.array(1.0)]}, r"history must be .*, such as .* got array\(1.\) at place 0"),
-        ({"history": [np.ones((1, 3))]}, "history must be a sequence of .* at place 0"),
-        (
-            {"history": [torch.ones(3)]},
-            r"history\[0\]: noise_multiplier must be a number > 0, got tensor\(1.\): give its .item",
-        ),
-        ({"history": [(1, 0.1, torch.tensor(2))]}, r"history\[0\]: steps must be .* tensor\(2\): give its .item\(\)"),
-        ({"history": {(1, 0.1, 2)}}, "history must be .*, got "),
+        ({"history": [(1.0, 1e-310, 5)]}, "sample_rate must be >= 1e-300 and <= 1"),  # without an inverse
+        ({**MECHANISM, "steps": 0}, "steps must be whole numbers >= 1 and <= 1000000000, got 0"),
+        ({**MECHANISM, "steps": 2.5}, "steps must be whole numbers .*, got 2.5"),
+        ({**MECHANISM, "steps": []}, "steps must be a whole number or a non-empty sequence"),
+        ({**MECHANISM, "steps": None}, "noise_multiplier, sample_rate and steps must all be given, or else a history"),
     ],
 )
-def test_what_is_no_history_is_named(change, message):
+def test_what_is_no_training_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         epsilon(delta=1e-5, adjacency="substitute", **change)
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (torch.tensor(5), r"must be a whole number >= 1, got tensor\(5\): give its .item\(\)"),
-        (np.array(5), r"must be a whole number >= 1, got array\(5\): give its .item\(\)"),
-        (torch.tensor([5.0], requires_grad=True), "must be a whole number or a non-empty .*: give a list of whole"),
-        (torch.tensor([5.0], dtype=torch.bfloat16), "must be a whole number or a non-empty .*: give a list of whole"),
-        (torch.empty(2, device="meta"), "must be a whole number or a non-empty .*: give a list of whole"),
-        ([[1], [1, 2]], "must be a whole number or a non-empty .*: give a list of whole"),
-        ([[5]], r"must be a whole number or a non-empty .* got \[\[5\]\]"),
-        (np.ma.array([1, 2], mask=[0, 1]), "must not be masked"),
-        ({5}, r"must be a whole number >= 1, got \{5\}"),
-    ],
-)
-def test_what_is_no_number_of_steps_is_named(steps, message):
-    with pytest.raises(ValueError, match=f"^steps {message}"):
-        epsilon(**{**MECHANISM, "sample_rate": 1.0, "steps": steps}, delta=1e-5, adjacency="substitute")
-
-
-@pytest.mark.parametrize("steps", [torch.tensor([2, 3]), np.array([2.0, 3.0]), [torch.tensor(2), 3], (2, np.array(3))])
+@pytest.mark.parametrize("steps", [torch.tensor([2, 3]), np.array([2.0, 3.0]), [torch.tensor(2), 3]])
 def test_sequences_of_steps_may_be_arrays_and_tensors(steps):
     asked = {**MECHANISM, "sample_rate": 1.0, "delta": 1e-5, "adjacency": "substitute"}
     assert (epsilon(**{**asked, "steps": steps}) == epsilon(**{**asked, "steps": [2, 3]})).all()
-
-
-@pytest.mark.parametrize("rate", [5e-324, 1e-310])
-def test_sample_rates_without_an_inverse_are_refused(rate):
-    for question in (epsilon, epsilon_interval):
-        with pytest.raises(ValueError, match="sample_rate must be >= 1e-300 and <= 1"):
-            question(history=[(1.0, rate, 5)], delta=1e-5, adjacency="substitute")
-    with pytest.raises(ValueError, match="sample_rate must be >= 1e-300 and <= 1"):
-        group_privacy_epsilon(history=[(1.0, rate, 5)], delta=1e-5)
 
 
 SETTING = {"noise_multiplier": 1.3, "sample_rate": 0.05, "steps": 60}
@@ -146,6 +110,7 @@ def test_an_epoch_that_is_not_complete_counts_as_a_whole_one():
     assert np.allclose(accounting.epsilon(**asked), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_prv_accountant_agrees_on_epochs():
     asked = {**EPOCHS, "delta": 1e-5, "adjacency": "substitute"}
     low, _, high = accounting.epsilon_interval(**asked, engine="prv")
@@ -162,7 +127,7 @@ phases = st.lists(
 @given(phases)
 def test_an_epoch_counts_with_its_least_noise(phases):
     found: dict[float, int] = {}
-    for sigma, _, count in room.epochs([(sigma, 1 / steps, count) for sigma, steps, count in phases]):
+    for sigma, _, count in Epochs().phases([(sigma, 1 / steps, count) for sigma, steps, count in phases]):
         found[sigma] = found.get(sigma, 0) + count
     least: dict[int, float] = {}  # step by step: an epoch, and the least noise of the steps that touch it
     done = Fraction(0)
@@ -175,23 +140,15 @@ def test_an_epoch_counts_with_its_least_noise(phases):
     assert found == {sigma: list(least.values()).count(sigma) for sigma in least.values()}
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda **asked: accounting.epsilon(**SETTING, delta=1e-5, **asked),
-        lambda **asked: accounting.epsilon_interval(**SETTING, delta=1e-5, **asked),
-        lambda **asked: accounting.delta(**SETTING, epsilon=1, **asked),
-        lambda **asked: accounting.tradeoff(0.1, **SETTING, **asked),
-        lambda **asked: accounting.noise_multiplier(target_epsilon=1, sample_rate=0.05, steps=60, delta=1e-5, **asked),
-    ],
-)
-def test_epochs_refuse_add_remove_with_the_reason(ask):
+@pytest.mark.parametrize(("ask", "setting"), [
+    (accounting.epsilon, {**SETTING, "delta": 1e-5}), (accounting.delta, {**SETTING, "epsilon": 1}),
+    (accounting.noise_multiplier, {"target_epsilon": 1, "sample_rate": 0.05, "steps": 60, "delta": 1e-5}),
+])  # fmt: skip
+def test_epochs_refuse_add_remove_with_the_reason(ask, setting):
     with pytest.raises(ValueError, match="a removed record would shift the others between batches"):
-        ask(adjacency="add_remove", sampling="epochs")
-    with pytest.raises(
-        ValueError, match="sampling must be one of 'poisson', 'epochs', 'without_replacement', got 'shuffle'"
-    ):
-        ask(adjacency="substitute", sampling="shuffle")
+        ask(**setting, adjacency="add_remove", sampling="epochs")
+    with pytest.raises(ValueError, match="sampling must be one of 'poisson', .*: did you mean 'epochs'"):
+        ask(**setting, adjacency="substitute", sampling="shuffle")
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.0042667, 0.999])

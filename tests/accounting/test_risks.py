@@ -220,14 +220,9 @@ def test_risks_of_one_step_are_those_that_an_integral_shows(count):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"prior": 0}, "prior must be > 0 and < 1, got 0"),
-        ({"prior": [0.5, 0.6]}, "prior must be a number .*, got 2 that sum to 1.1: divide them by their sum"),
-        ({"prior": [1.0]}, "prior[0] must be > 0 and < 1, got 1.0"),
-        ({"prior": [0.5, "a"]}, "prior[1] must be a number > 0 and < 1, got 'a'"),
-        ({"prior": "label"}, "prior must be a number > 0 and < 1, got 'label'"),
+        ({"prior": 0}, "prior must be a number > 0 and < 1, or a sequence .*, got 0"),
+        ({"prior": [0.5, 0.6]}, "prior must be a number .*, got [0.5, 0.6], with the sum 1.1"),
         ({"prior": [0.2, 0.3, 0.5], "adjacency": "add_remove"}, "prior must be of two values with adjacency 'add_rem"),
-        ({"fpr": 1}, "fpr must be > 0 and < 1, got 1"),
-        ({"delta": 0}, "delta must be > 0 and < 1, got 0"),
         ({"steps": [1, 2]}, "steps must be a whole number >= 1"),
     ],
 )
@@ -275,9 +270,7 @@ def test_noise_for_membership_risks_agrees_with_riskcal():
         ({"target_epsilon": 1}, "delta must be given with target_epsilon"),
         ({"target_risk": 0.7, "measure": "posterior"}, "delta must be given with measure 'posterior'"),
         ({"target_risk": 0.7, "measure": "accurate"}, "measure must be one of 'accuracy', .*: did you mean 'accuracy'"),
-        ({"target_risk": 1.0}, "target_risk must be > 0 and < 1, got 1.0"),
         ({"target_risk": 0.5}, "target_risk must be > 0.5 for measure 'accuracy', got 0.5: an attacker who has not"),
-        ({"target_risk": 0.7, "prior": 0.2}, "target_risk must be > 0.8 for measure 'accuracy', got 0.7"),
         pytest.param(
             {"target_risk": 0.8, "sample_rate": 0.5, "steps": 1},
             "target_risk must be smaller for a noise_multiplier from 0.0001",

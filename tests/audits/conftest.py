@@ -53,7 +53,7 @@ def run(task, model, canary, spec, store):
 @pytest.fixture
 def forbid_training(monkeypatch):
     """From the call on, whatever trains fails."""
-    return lambda: monkeypatch.setattr("dpsub.audits.many_runs.assemble", None)
+    return lambda: monkeypatch.setattr("dpsub.audits.bank_plans.assemble", None)
 
 
 @pytest.fixture(scope="session")

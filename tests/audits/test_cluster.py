@@ -7,11 +7,9 @@ import threading
 import time
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import dask
 import nbformat
 import pytest
 import torch
@@ -20,7 +18,7 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, KilledWorker, LocalCluster
 from torch import nn
 
-from dpsub import DPSGD, audit, audit_one_run, audit_steps, audit_training, audits, crafters, data, models
+from dpsub import DPSGD, audit, audit_training, audits, crafters, data, models
 from dpsub.audits import executors, plans
 from dpsub.trainers import devices
 
@@ -72,23 +70,6 @@ def test_workers_find_the_same_numbers(arguments, client, store, monkeypatch):
     assert status.device == "cpu"
 
 
-def test_workers_find_the_same_steps(arguments, client, store):
-    options = {"trainings": 300, "device": "cpu", "progress": False}
-    expected = audit_steps(*arguments, **options)
-    assert audit_steps(*arguments, client=client, store=store, **options).equals(expected)
-    assert audits.load(store).equals(expected)
-
-
-def test_workers_find_the_same_numbers_of_one_run(arguments, client, store):
-    task, model, _, spec = arguments
-    spec = replace(spec, steps=3)
-    pairs = crafters.mislabeled_pairs(task, model, spec, pairs=4, seed=0)
-    options = {"models": 300, "metrics": ("accuracy",), "device": "cpu", "progress": False}
-    expected = audit_one_run(task, model, pairs, spec, **options)
-    assert audit_one_run(task, model, pairs, spec, client=client, store=store, **options).equals(expected)
-    assert audits.load(store).equals(expected)
-
-
 def test_workers_find_the_same_trainings_of_others(client, store):
     options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
     expected = audit_training(others.two_scores, **options)
@@ -119,15 +100,6 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
     assert stored(store) == 1_400
 
 
-def test_workers_with_too_little_memory_are_told_at_once(arguments):
-    small = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "memory_limit": "200MiB"}
-    never_paused = dask.config.set({"distributed.worker.memory.pause": False})  # as this process is above
-    with never_paused, LocalCluster(**small, **LOCAL) as cluster:
-        told = r"client's workers must have more memory, or fewer threads: 2 blocks at once take about 0\.\d GiB"
-        with Client(cluster) as client, pytest.raises(ValueError, match=told):
-            audit(*arguments, client=client, **OPTIONS)
-
-
 def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch):
     def dies(what, shard, device):
         raise KilledWorker("train", SimpleNamespace(address="tcp://10.0.0.7:1"), 3)
@@ -145,7 +117,7 @@ def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path
 
     monkeypatch.setattr(executors, "_on_worker", slow)
     with executors.workers(client, "cpu") as there:
-        done = there.each(SimpleNamespace(not_sent=""), list(range(60)), None)
+        done = there.results(SimpleNamespace(not_sent="", units=int), list(range(60)), lambda units: None)
         next(done)
         done.close()
     began = len(list(tmp_path.iterdir()))
@@ -177,11 +149,10 @@ def test_a_cluster_that_does_not_answer_is_named_before_the_work(arguments, stor
     assert not store.exists()
 
 
-def test_workers_that_come_late_are_waited_for(arguments, capsys):
+def test_workers_that_come_late_are_waited_for(arguments):
     with LocalCluster(n_workers=0, processes=False, **LOCAL) as cluster, Client(cluster) as client:
         threading.Timer(0.5, cluster.scale, (1,)).start()
-        found = audit(*arguments, client=client, **{**OPTIONS, "progress": True})
-    assert "waiting for workers" in capsys.readouterr().err
+        found = audit(*arguments, client=client, **OPTIONS)
     assert found.sizes["run"] == 700
 
 

@@ -2,11 +2,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 
-import numpy as np
 import pytest
 import torch
 
-from dpsub import CanaryPair, audit, crafters, data, models, trainers
+from dpsub import CanaryPair, audit, crafters, models, trainers
 from dpsub.audits import executors, many_runs
 from dpsub.audits.own_training import OwnTraining
 from dpsub.audits.plans import Shard, Stopped
@@ -18,25 +17,15 @@ from dpsub.trainers.bank import block_bytes
     [
         ({"runs": 0}, "runs must be >= 1, got 0"),
         ({"observe_every": 5}, "observe_every must be <= spec.steps = 4, got 5"),
-        ({"observe_every": 0}, "observe_every must be >= 1, got 0"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', got 'tpu'"),
         ({"model": models.Linear(3, 10)}, "model must fit the task"),
         ({"metrics": "accuracy"}, r"observers, such as \(\"accuracy\",\), got 'accuracy'"),
-        ({"metrics": None}, "metrics must be a sequence of names or observers, such as .* got None"),
-        ({"task": None}, "task must be a dpsub.data.Task, got a NoneType: make one with from_arrays"),
         (
             {"model": torch.nn.Linear(2, 2)},
             "model must be a bank, got a torch.nn.Module, Linear: make one with dpsub.models.from_module",
         ),
-        ({"canary": np.ones(3)}, "canary must be a dpsub.CanaryPair, got a ndarray"),
-        ({"spec": {}}, "spec must be a dpsub.DPSGD, got a dict"),
         ({"metrics": ("loss",)}, "metrics must be one of 'accuracy', 'distance', 'gradient', 'weights', got 'loss'"),
         ({"repair": "False"}, "repair must be True or False, got 'False'"),
-        ({"allow_mix": 1}, "allow_mix must be True or False, got 1"),
-        ({"progress": None}, "progress must be True or False, got None"),
-        ({"matmul_precision": "low"}, "matmul_precision must be one of 'highest', 'high', 'medium', got 'low'"),
-        ({"model": models.mlp(data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))}, "model must fit the task"),
     ],
 )
 def test_bad_input_is_named(task, model, canary, change, message, spec):
@@ -56,15 +45,7 @@ def test_a_canary_that_the_accountants_do_not_cover_is_refused(task, model, cana
 
 
 def test_a_task_that_was_changed_is_refused_before_training(task, model, canary, spec):
-    broken = task.x_train.copy()
-    broken[5, 2] = np.nan
-    labels = np.where(np.arange(30) == 4, 10, task.y_train)
     for parts, message in (
-        ({"x_train": broken}, r"x_train must be finite numbers in float32, got nan \(1 of"),
-        ({"y_train": labels}, "y_train must be whole numbers >= 0 and <= 9, got 10"),
-        ({"y_train": np.where(labels == 10, -1, task.y_train)}, "y_train must be whole numbers >= 0 and <= 9, got -1"),
-        ({"x_test": task.x_test[:, :5]}, r"x_test must have shape \(records, "),
-        ({"x_train": task.x_train[:1], "y_train": task.y_train[:1]}, "x_train must hold at least 2 records, got 1"),
         ({"x_train": task.x_train + 1}, "canary must be crafted for this task"),
         ({"y_train": task.y_train[::-1].copy()}, "canary must be crafted for this task"),
     ):
@@ -93,12 +74,6 @@ def test_another_default_dtype_is_refused(task, model, canary, spec):
             crafters.gradient(task, model, spec, seed=0)
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_cuda_that_is_absent_is_refused(task, model, canary, spec):
-    with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
-        audit(task, model, canary, spec, runs=4, device="cuda", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +116,7 @@ def plan_of(task, model, canary, spec, monkeypatch):
 
     def made(**options):
         with monkeypatch.context() as patch:
-            patch.setattr(many_runs, "carried_out", lambda plan, **options: plan)
+            patch.setattr(many_runs, "execute", lambda plan, **options: plan)
             return audit(task, model, canary, spec, **options)
 
     return made
@@ -164,20 +139,19 @@ def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, s
 
 def test_a_shard_that_is_told_to_stop_says_so(plan_of):
     plan, stop, cpu = plan_of(runs=2), Event(), torch.device("cpu")
-    shard = plan.layout.shards[0]
+    shard = plan.cut.shards[0]
     assert plan.run(shard, cpu, stop, lambda units: None).arrays["score"].shape == (2, 4)
     stop.set()
     with pytest.raises(Stopped):
         plan.run(shard, cpu, stop, lambda units: None)
 
 
-def test_progress_counts_models_and_repeats_and_begins_where_the_store_is(run, capsys, killed_after):
+def test_progress_counts_models_and_begins_where_the_store_is(run, capsys, killed_after):
     killed_after(lambda: run(repeats=2, progress=True), 2)
     capsys.readouterr()
     run(repeats=2, progress=True)
     shown = capsys.readouterr().err
     assert "models/s" in shown
-    assert "repeats: 100%" in shown
     assert "| 600/600" in shown
     assert "S2 on digits:   0%" not in shown
     run(repeats=2, progress=True)
@@ -204,4 +178,4 @@ def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, messag
     own = dict.fromkeys(names)
     monkeypatch.setattr(executors.futures, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
     with pytest.raises(ValueError, match=message), executors.processes(1) as processes:
-        list(processes.each(Fails(**own), [Shard(0, 0, range(1), 0, 1)], lambda units: None))
+        list(processes.results(Fails(**own), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

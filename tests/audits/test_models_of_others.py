@@ -10,6 +10,11 @@ from torch.func import functional_call, grad, vmap
 
 from dpsub import audits, crafters, data, models
 
+PROTOCOL = {
+    *("input_shape", "classes", "parameters", "initial_parameters", "flat", "first", "inputs", "logits", "clipped_sum"),
+    *("gradient_norms", "module", "working_floats"),
+}
+
 
 class Wrapped:
     """One of dpsub's models behind another class: no subclass, and nothing but what `Model` asks for."""
@@ -20,47 +25,13 @@ class Wrapped:
     def __repr__(self):
         return f"Wrapped({self._model!r})"
 
-    @property
-    def input_shape(self):
-        return self._model.input_shape
-
-    @property
-    def classes(self):
-        return self._model.classes
-
-    @property
-    def parameters(self):
-        return self._model.parameters
-
-    def initial_parameters(self, runs, generator):
-        return self._model.initial_parameters(runs, generator)
-
-    def flat(self, theta):
-        return self._model.flat(theta)
-
-    def first(self, theta, runs):
-        return self._model.first(theta, runs)
-
-    def inputs(self, x):
-        return self._model.inputs(x)
-
-    def logits(self, theta, inputs):
-        return self._model.logits(theta, inputs)
-
-    def clipped_sum(self, theta, inputs, labels, sampled, max_grad_norm, *, out=None):
-        return self._model.clipped_sum(theta, inputs, labels, sampled, max_grad_norm, out=out)
-
-    def gradient_norms(self, theta, inputs, labels):
-        return self._model.gradient_norms(theta, inputs, labels)
-
-    def module(self, parameters=None):
-        return self._model.module(parameters)
+    def __getattr__(self, name):
+        if name not in PROTOCOL:
+            raise AttributeError(name)
+        return getattr(self._model, name)
 
     def prepared(self, device, sample_rate):
         return Wrapped(self._model.prepared(device, sample_rate))
-
-    def working_floats(self, records, runs, sample_rate):
-        return self._model.working_floats(records, runs, sample_rate)
 
     def within_span(self, inputs, vectors):
         span = self._model.within_span(inputs, vectors)

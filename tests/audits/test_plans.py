@@ -1,15 +1,15 @@
 """A plan is all that a kind of audit is: one that is made here is stored, killed, resumed and spread like any other."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from dpsub import audits, crafters
 from dpsub._core.random_streams import stream
-from dpsub.audits.execution import carried_out
-from dpsub.audits.plans import SHARDS, Cut, Layout, Plan, Results, Variable
+from dpsub.audits.execution import execute
+from dpsub.audits.plans import SHARDS, Cut, Plan, Results, unfilled
 from dpsub.estimators import epsilon_lower_bound
 
 
@@ -33,23 +33,24 @@ class NoisyCounts(Plan):
     def attributes(self):
         return {"runs": self.runs, "noise": self.noise, "seed": self.seed}
 
-    @cached_property
-    def layout(self):
+    @property
+    def cut(self):
+        return Cut(self.runs, block_size=50)
+
+    def empty(self):
         sizes = {"run": self.runs}
-        variables = {
-            "score": Variable(sizes, "float32", np.nan, "noisy count"),
-            "bit": Variable(sizes, "int8", -1, "0: with the record, 1: without"),
-        }
-        return Layout(Cut(self.runs, block_size=50), variables)
+        bit = unfilled("0: with the record, 1: without", sizes, "int8")
+        return xr.Dataset({"score": unfilled("noisy count", sizes), "bit": bit})
 
     def run(self, shard, device, stop, tick):
         rng = stream(self.seed, "audit", shard.number)
         bits = rng.integers(0, 2, shard.runs, dtype=np.int8)
+        tick(shard.runs)
         return Results({"score": (rng.normal(0, self.noise, shard.runs) + (bits == 0)).astype(np.float32), "bit": bits})
 
 
 def audit_counts(*, runs=1_000, noise=1.0, **options):
-    return carried_out(NoisyCounts(runs, noise), **{"progress": False, "device": "cpu", **options})
+    return execute(NoisyCounts(runs, noise), **{"progress": False, "device": "cpu", **options})
 
 
 def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after):
@@ -106,11 +107,10 @@ def test_canaries_can_be_crafted_anew_for_each_repeat(run, task, model, spec):
 
 def test_many_blocks_are_put_into_few_shards():
     few = Cut(runs=700, repeats=2, block_size=128, most=2)
-    shards = [few.shard(number) for number in range(few.shards)]
-    assert [(one.repeat, one.start, one.stop) for one in shards] == [
+    assert [(shard.repeat, shard.start, shard.stop) for shard in few.shards] == [
         (0, 0, 384), (0, 384, 700), (1, 0, 384), (1, 384, 700),
     ]  # fmt: skip
-    assert [list(one.blocks) for one in shards[:2]] == [[0, 1, 2], [3, 4, 5]]
+    assert [list(shard.blocks) for shard in few.shards[:2]] == [[0, 1, 2], [3, 4, 5]]
     many = Cut(runs=128 * 128 + 1)
-    assert many.shards <= SHARDS
-    assert sum(one.runs for one in map(many.shard, range(many.shards))) == 128 * 128 + 1
+    assert len(many.shards) <= SHARDS
+    assert sum(shard.runs for shard in many.shards) == 128 * 128 + 1

@@ -255,13 +255,8 @@ def test_equal_worlds_show_nothing():
     ("change", "message"),
     [
         ({"canary_rate": 0.0}, "canary_rate must be >= 1e-09 and <= 1, got 0.0"),
-        ({"canary_rate": 1.5}, "canary_rate must be >= 1e-09 and <= 1, got 1.5"),
-        ({"trainings": 0}, "trainings must be >= 1, got 0"),
-        ({"protocol": "paper"}, "protocol must be one of 'coins', 'two_trainings', got 'paper'"),
         ({"protocol": "two_trainings", "trainings": 3}, "trainings must be even for protocol 'two_trainings'"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"canary": "S2"}, "canary must be a dpsub.CanaryPair, or a StepCanary, got a str"),
-        ({"spec": None}, "spec must be a dpsub.DPSGD, got a NoneType"),
         ({"canary": "long"}, "canary must be gradients of norm <= max_grad_norm = 2, got one of norm 3"),
     ],
 )

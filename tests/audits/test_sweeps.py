@@ -87,7 +87,7 @@ def test_names_are_checked_before_the_first_audit(task, model, spec, scenarios, 
         audits.sweep(**sweep, specs={"q = 1": spec, "../q": spec}, scenarios=scenarios)
     with pytest.raises(ValueError, match="scenarios must have labels of letters"):
         audits.sweep(**sweep, specs={"q = 1": spec}, scenarios={**scenarios, "../S2": scenarios["S2"]})
-    with pytest.raises(ValueError, match=r"a file name of its own, got two for q=1-S2\.db"):
+    with pytest.raises(ValueError, match=r"a file name of its own, got one for two of them"):
         audits.sweep(**sweep, specs={"q = 1": spec, "q=1": spec}, scenarios=scenarios)
     for specs, crafters_of, message in (
         ({}, scenarios, "specs must be a dictionary with one entry or more"),
@@ -107,8 +107,6 @@ def test_a_label_that_does_not_fit_the_attributes_is_named(task, model, spec, sc
         audits.load_all(tmp_path, label=label)
     with pytest.raises(ValueError, match="label must be a format string .*, got None"):
         audits.load_all(tmp_path, label=None)
-    with pytest.raises(ValueError, match="folder must be a path in the file system, got None"):
-        audits.load_all(None)
 
 
 def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec, scenarios, tmp_path):
@@ -119,9 +117,3 @@ def test_folders_without_audits_or_with_damaged_ones_are_named(task, model, spec
         store.execute("UPDATE shards SET data = zeroblob(9)")
     with pytest.raises(ValueError, match=r"(?s)store is damaged, .*q=1-S4\.db.*shards 0 are not what was written"):
         audits.load_all(tmp_path)
-
-
-@pytest.mark.parametrize("folder", [None, b"results", ""])
-def test_what_is_no_folder_is_named(folder):
-    with pytest.raises(ValueError, match="folder must be a path in the file system"):
-        audits.load_all(folder)

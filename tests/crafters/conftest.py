@@ -48,6 +48,19 @@ def gradient_by_hand():
 
 
 @pytest.fixture(scope="session")
+def without_five(task):
+    """A head that starts at 0, whose loss ignores the label 5."""
+
+    def loss(outputs, labels):
+        return cross_entropy(outputs, labels, ignore_index=5, reduction="none")
+
+    module = torch.nn.Linear(task.x_train.shape[1], 10)
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    return models.from_module(module, task, loss=loss)
+
+
+@pytest.fixture(scope="session")
 def targets(attacked):
     """Tasks and models by name, a module with group norm and dropout among them."""
     task = attacked["convnet"][0]

@@ -77,7 +77,7 @@ def heads():
 def test_separations_are_as_written_and_their_gradients_agree_with_finite_differences(loss):
     generator = torch.Generator().manual_seed(1)
     with_z, others = (torch.randn(n, generator=generator, dtype=torch.float64, requires_grad=True) for n in (4, 5))
-    criterion = sample_losses.BY_NAME[loss]
+    criterion = sample_losses.OBJECTIVES[loss]
     assert criterion(with_z, others, 0.3).item() == pytest.approx(
         float(by_hand(loss, [*with_z], [*others], 0.3).detach())
     )
@@ -86,8 +86,8 @@ def test_separations_are_as_written_and_their_gradients_agree_with_finite_differ
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_wrong_direction_is_never_rewarded(loss):
-    noise = torch.tensor([-1.0, 0.0, 0.5, 1.5])
-    values = [sample_losses.BY_NAME[loss](noise - shift, noise, 0.2).item() for shift in (-3, -1, -0.1, 0, 0.1, 1, 3)]
+    noise, criterion = torch.tensor([-1.0, 0.0, 0.5, 1.5]), sample_losses.OBJECTIVES[loss]
+    values = [criterion(noise - shift, noise, 0.2).item() for shift in (-3, -1, -0.1, 0, 0.1, 1, 3)]
     falls = np.diff(values) < 0
     assert falls.all() if loss != "ade" else falls[:5].all() and values[-1] == 0
 
@@ -117,7 +117,6 @@ def test_with_two_labels_the_loss_is_of_one_minus_that_of_the_other(trained, los
     x, curve = naive(model, weights, BITS, start, loss, 4, 0.02, "adam", y_prime=y_prime)
     np.testing.assert_allclose(found.x, x, atol=1e-5)
     np.testing.assert_allclose(found.trace["loss"], curve, atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(found.curves(model, weights, BITS)["loss"], curve, atol=1e-4, rtol=1e-4)
     with torch.no_grad():
         outputs = [model.module(one)(torch.tensor(found.x)[None])[0] for one in weights]
     expected = [float(one[start[1]] - one[y_prime]) for one in outputs]
@@ -158,9 +157,6 @@ def test_each_step_is_clamped(trained):
     np.testing.assert_allclose(found.x, expected, atol=1e-5)
     free = crafters.adversarial_sample(model, weights, BITS, **options)
     assert free.x.max() > 1.1
-    in_numbers = crafters.adversarial_sample(model, weights, BITS, bounds=(-1, 1), **options)
-    assert in_numbers.x.min() == -1
-    assert in_numbers.x.max() == 1
 
 
 def test_the_sample_is_the_last_one_not_the_best(trained):
@@ -178,46 +174,14 @@ def test_the_sample_is_the_last_one_not_the_best(trained):
     np.testing.assert_array_equal(found.trace["x"][0], start[0])
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_curves_on_the_models_crafted_on_are_the_trace_and_on_others_what_the_loss_says_of_them(trained, loss):
-    model, weights, start = trained("mlp")
-    options = {"start": start, "loss": loss, "margin": 0.3, "steps": 30}
-    sample = crafters.adversarial_sample(model, weights, BITS, **options)
-    own = sample.curves(model, weights, BITS)
-    for name in ("loss", "separation"):
-        np.testing.assert_allclose(own[name], sample.trace[name][own["step"]], rtol=1e-4, atol=1e-5)
-    others, bits = weights[::-1] + 0.1, BITS[1:]
-    found = sample.curves(model, others[1:], bits)
-    for number, x in enumerate(sample.trace["x"]):
-        there = crafters.adversarial_sample(model, others[1:], bits, **options | {"start": (x, start[1]), "steps": 0})
-        assert found["loss"][number] == pytest.approx(there.trace["loss"][0], rel=1e-4, abs=1e-5)
-        assert found["separation"][number] == pytest.approx(there.trace["separation"][0], rel=1e-3, abs=1e-4)
-
-
-def test_curves_of_a_sample_that_was_not_crafted_are_refused(trained):
-    model, weights, (x, y) = trained("mlp")
-    sample = crafters.AdversarialSample(x, y)
-    with pytest.raises(ValueError, match="trace must hold the moments of crafting, as adversarial_sample records them"):
-        sample.curves(model, weights, BITS)
-    made = crafters.adversarial_sample(model, weights, BITS, start=(x, y), steps=1)
-    with pytest.raises(ValueError, match=r"bits must have shape \(9,\), one bit for each model, got \(8,\)"):
-        made.curves(model, weights, BITS[:8])
-
-
 @pytest.mark.parametrize("bank", BANKS)
-def test_without_a_step_scores_are_minus_the_losses_at_the_start(trained, bank):
-    model, weights, start = trained(bank)
-    found = crafters.adversarial_sample(model, weights, BITS, start=start, steps=0)
-    np.testing.assert_array_equal(found.x, start[0])
+def test_scores_are_minus_the_losses_at_the_sample(trained, bank):
+    model, weights, (x, y) = trained(bank)
     with torch.no_grad():
-        x, label = torch.tensor(start[0])[None], torch.tensor([start[1]])
-        expected = [-cross_entropy(model.module(one)(x), label).item() for one in weights]
-    scores = found.scores(model, weights)
+        losses = [cross_entropy(model.module(one)(torch.tensor(x)[None]), torch.tensor([y])).item() for one in weights]
+    scores = crafters.AdversarialSample(x, y).scores(model, weights)
     assert scores.dtype == np.float32
-    np.testing.assert_allclose(scores, expected, atol=1e-5)
-    assert found.details == {
-        "loss": "ade", "margin": 0.2, "steps": 0, "learning_rate": 0.05, "optimizer": "adam", "runs": 9,
-    }  # fmt: skip
+    np.testing.assert_allclose(scores, np.negative(losses), atol=1e-5)
 
 
 @pytest.mark.parametrize(("bank", "loss"), zip(BANKS, LOSSES, strict=False))
@@ -241,8 +205,7 @@ def test_crafting_is_deterministic_and_changes_nothing_that_is_given(trained):
     np.testing.assert_array_equal(found.trace["loss"], again.trace["loss"])
     np.testing.assert_array_equal(weights, kept)
     np.testing.assert_array_equal(copy.deepcopy(found).x, found.x)
-    for array in (found.x, found.trace["loss"], found.trace["x"]):
-        assert not array.flags.writeable
+    assert not found.x.flags.writeable
 
 
 def separation(scores, bits):
@@ -282,7 +245,7 @@ def test_a_model_with_a_loss_of_its_own_is_scored_by_it(heads):
     module = torch.nn.Linear(30, 3)
     weights = np.random.default_rng(0).normal(size=(9, heads.parameters))
     usual, own = (models.from_module(module, task, loss=loss) for loss in (None, doubled))
-    sample = crafters.adversarial_sample(usual, weights, BITS, start=(np.ones(30), 1), steps=0)
+    sample = crafters.AdversarialSample(np.ones(30), 1)
     np.testing.assert_allclose(sample.scores(own, weights), 2 * sample.scores(usual, weights), rtol=1e-6)
 
 
@@ -299,34 +262,13 @@ def call(heads):
     [
         ({"model": torch.nn.Linear(30, 3)}, "model must be a bank, got a torch.nn.Module, Linear: .*from_module"),
         ({"y_prime": 1}, "y_prime must be None or a label other than y, got 1, which is y"),
-        ({"y_prime": 3}, "y_prime must be >= 0 and <= 2, got 3"),
-        ({"y_prime": 0.5}, "y_prime must be a whole number"),
-        ({"loss": "hinge"}, "loss must be one of 'ude', 'ade', 'fisher', 'bhattacharyya', got 'hinge'"),
-        ({"optimizer": "lbfgs"}, "optimizer must be one of 'adam', 'sgd', got 'lbfgs'"),
-        ({"margin": -0.1}, "margin must be >= 0"),
-        ({"steps": -1}, "steps must be >= 0, got -1"),
-        ({"steps": 1.5}, "steps must be a whole number"),
-        ({"learning_rate": 0.0}, "learning_rate must be > 0"),
-        ({"device": "tpu"}, "device must be one of"),
-        ({"weights": np.zeros((9, 4))}, r"weights must have shape \(runs, 93\), .*, got \(9, 4\)"),
-        ({"weights": np.zeros((0, 93))}, r"weights must have shape .*, got \(0, 93\)"),
-        ({"weights": np.full((9, 93), np.nan)}, "weights must be finite in float32, got 837 numbers that are not"),
-        ({"weights": [["a"] * 93] * 9}, "weights must be real numbers, got a list"),
-        ({"bits": BITS[:8]}, r"bits must have shape \(9,\), one bit for each model, got \(8,\)"),
-        ({"bits": BITS + 1}, "bits must be 0 .* or 1, got"),
+        ({"y_prime": 3}, r"model must take records like the sample, of shape \(30,\) with labels 1 and 3, got Linear"),
         ({"bits": np.zeros(9)}, "bits must hold two models or more of each world, got 9 trained with z and 0 others"),
-        ({"bits": np.eye(9)[0]}, "bits must hold two models or more of each world, got 8 trained with z and 1 others"),
         ({"start": np.zeros(30)}, r"start must be a record, the tuple \(x, y\), got a ndarray"),
-        ({"start": (np.zeros(29), 1)}, r"start must have features of shape \(30,\), .*got \(29,\)"),
-        ({"start": (np.full(30, np.inf), 1)}, "start's features must be finite"),
-        ({"start": (np.zeros(30), 3)}, "start's label must be >= 0 and <= 2, got 3"),
-        ({"bounds": (0.5, 1)}, "start must be within bounds, got 30 of 30 features outside"),
-        ({"bounds": (1, -1)}, "bounds must be .* low <= high"),
-        ({"bounds": 1.0}, r"bounds must be None or a pair \(low, high\), got 1.0"),
-        ({"bounds": (np.zeros(4), 1)}, r"bounds must be numbers or broadcast to the start's shape \(30,\), got \(4,\)"),
-        ({"bounds": (-np.inf, 1)}, "bounds must be finite"),
+        ({"bounds": (0.5, 1)}, "bounds must be .* hold the start, got 30 of its features outside"),
+        ({"bounds": (np.zeros((2, 30)), 1)}, r"bounds must be .* that broadcast to the start's shape \(30,\)"),
         ({"weights": LARGE, "loss": "ude", "learning_rate": 1e30}, "learning_rate must be small .* diverge, got 1e"),
-        ({"start": (np.full(30, 1e38), 1)}, "start must be a record at which all models' losses are finite"),
+        ({"start": (np.full(30, 1e38), 1)}, "the start must be a record at which all losses are finite"),
         ({"weights": np.ones((9, 93)), "loss": "fisher"}, "start must be a record at which the losses .* differ, for"),
     ],
 )  # fmt: skip
@@ -340,21 +282,11 @@ def test_a_model_that_reads_words_cannot_be_crafted_on(banks_of_modules, monkeyp
     monkeypatch.setattr(sample_losses, "PARAMETERS_AT_ONCE", at_once)
     task, model = banks_of_modules["lstm"]
     weights = np.random.default_rng(0).normal(size=(4, model.parameters))
-    with pytest.raises(ValueError, match="model must have outputs that can be differentiated by the record, got"):
+    with pytest.raises(ValueError, match="model must be differentiable by its records' features, got .* token ids"):
         crafters.adversarial_sample(model, weights, [0, 0, 1, 1], start=(task.x_train[0], 0))
 
 
-def test_scores_refuse_what_does_not_fit(call, heads, cast):
-    sample = call(start=(np.ones(30), 0), steps=0)
-    with pytest.raises(
-        ValueError, match=r"model must take records like the sample, of shape \(30,\) with label 0, got"
-    ):
-        sample.scores(cast["mlp"][1], np.zeros((2, 10)))
-    with pytest.raises(ValueError, match=r"weights must have shape \(runs, 93\)"):
-        sample.scores(heads, np.zeros(93))
+def test_scores_that_are_not_finite_are_refused(heads):
+    sample = crafters.AdversarialSample(np.ones(30), 0)
     with pytest.raises(ValueError, match="weights must give finite losses at the sample, got 2 that are not"):
         sample.scores(heads, np.full((2, 93), [-3e38, 0, 3e38] * 31))
-    with pytest.raises(ValueError, match="y must be >= 0"):
-        crafters.AdversarialSample(np.zeros(3), -1)
-    with pytest.raises(ValueError, match="trace must be a mapping"):
-        crafters.AdversarialSample(np.zeros(3), 1, trace=[1])

@@ -8,10 +8,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from dpsub import DPSGD, audit, crafters, data, models
+from dpsub import crafters, data, models
 from dpsub._core.random_streams import stream
 from dpsub.trainers import StepCanary, assemble
-from studies.batches.canaries import mean_gradient
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4])
@@ -163,56 +162,6 @@ def test_fingerprint_changes_with_all_that_determines_the_canary(task, model, sp
 def test_fixed_dirac_says_where_it_is(task, model, spec):
     pair = crafters.fixed_gradient(task, model, spec(), kind="dirac", seed=2)
     assert np.flatnonzero(pair.z).tolist() == [pair.details["parameter"]]
-
-
-def test_mean_gradient_is_that_of_a_training_by_hand(task, spec):
-    setting = spec(max_grad_norm=0.5)
-    x = torch.cat([torch.tensor(task.x_train), torch.ones(80, 1)], dim=1)
-    labels = torch.nn.functional.one_hot(torch.tensor(task.y_train), 10)
-    theta, means = torch.zeros(65, 10)[: x.shape[1]], []
-    for _ in range(setting.steps):
-        gradients = x[:, :, None] * (torch.softmax(x @ theta, dim=1) - labels)[:, None, :]
-        scale = (0.5 / (gradients.flatten(1).norm(dim=1) + 1e-6)).clamp(max=1)
-        means.append((scale[:, None, None] * gradients).sum(0) / 80)
-        theta = theta - 0.05 * means[-1]
-    model = models.linear(task)
-    pair = mean_gradient(task, model, setting, seed=0)
-    mean = model.flat(torch.stack(means).mean(0)[..., None])[0]
-    np.testing.assert_allclose(pair.z_prime, 0.5 * mean / mean.norm(), atol=1e-6)
-    np.testing.assert_array_equal(pair.z, -pair.z_prime)
-    assert pair.details["agreement"] == pytest.approx(float(mean.norm()) / 0.5, rel=1e-4)
-    np.testing.assert_allclose(pair.trace["mean_norm"], [float(one.norm()) / 0.5 for one in means], rtol=1e-4)
-    assert pair.adjacency == "substitute"
-
-
-def test_mean_gradient_hides_in_poisson_batches_and_not_in_those_of_fixed_size():
-    alike = data.from_arrays(np.full((40, 8), 10.0), np.zeros(40, int), num_classes=2)
-    separation = {}
-    for sampling in ("poisson", "without_replacement"):
-        setting = DPSGD(1.0, 1.0, 0.25, 20, 1e-4, sampling=sampling)
-        pair = mean_gradient(alike, models.linear(alike), setting, seed=0)
-        audited = audit(
-            alike, models.linear(alike), pair, setting, runs=600, observe_every=20, progress=False, device="cpu"
-        )
-        score = audited.score.values[:, -1]
-        one, other = (score[audited.bit.values == bit] for bit in (0, 1))
-        separation[sampling] = (one.mean() - other.mean()) / np.sqrt((one.var() + other.var()) / 2)
-    # q·2C·√T over the spread: noise and, with Poisson batches, the number of the 39 others
-    coins = 0.25 * 0.75
-    for sampling, variance in (("poisson", 1 + coins * 40), ("without_replacement", 1 + coins * 4 / 2)):
-        assert separation[sampling] == pytest.approx(0.5 * np.sqrt(20 / variance), abs=5 * np.sqrt(4 / 600))
-
-
-def test_gradients_that_cancel_have_no_mean(spec):
-    task = data.from_arrays([[1.0], [1.0]], [0, 1])
-    with pytest.raises(ValueError, match="task must have records whose gradients do not cancel, got a mean of 0 max"):
-        mean_gradient(task, models.linear(task), spec(), seed=0)
-
-
-@pytest.mark.parametrize("make", [crafters.gradient_each_step, crafters.fixed_gradient])
-def test_another_kind_is_named(task, model, spec, make):
-    with pytest.raises(ValueError, match="kind must be one of 'dirac', 'constant', 'random', got 'blank'"):
-        make(task, model, spec(), kind="blank", seed=0)
 
 
 def test_banks_of_other_models_are_refused(task, model, spec, bank_of):

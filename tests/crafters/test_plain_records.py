@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
-from torch.nn.functional import cross_entropy, softmax
+from torch.nn.functional import softmax
 
-from dpsub import audit, crafters, data, models
-
-SINGLE = [crafters.blank, crafters.in_distribution, crafters.clipbkd]
+from dpsub import crafters, data, models
 
 
 def head(x, labels=(0, 1, 2)):
@@ -53,9 +51,8 @@ def test_labels_are_given_or_the_last_and_the_other_world_has_the_next(task, spe
         pair = crafters.blank(task, models.linear(task), spec(), seed=0, label=label)
         assert (pair.z.y, pair.z_prime.y) == found
     for craft in (crafters.blank, crafters.clipbkd):
-        for wrong, message in ((10, "label must be >= 0 and <= 9, got 10"), (-1, "label must be .* got -1")):
-            with pytest.raises(ValueError, match=message):
-                craft(task, models.linear(task), spec(), seed=0, label=wrong)
+        with pytest.raises(ValueError, match="label must be >= 0 and <= 9, got 10"):
+            craft(task, models.linear(task), spec(), seed=0, label=10)
 
 
 def test_ordinary_records_are_auxiliary_ones_of_two_classes(task, spec):
@@ -80,15 +77,11 @@ def test_every_auxiliary_record_is_as_likely_to_be_ordinary(spec):
     assert (abs(counts - draws / 4) < 4 * np.sqrt(draws * 3 / 16)).all()
 
 
-def test_ordinary_records_must_be_there_of_two_classes_and_not_private(task, spec):
-    model = models.linear(task)
+def test_ordinary_records_are_of_two_classes(task, spec):
     one_class = replace(task, x_aux=task.x_aux[:2], y_aux=np.array([3, 3]))
     for wrong in (replace(task, x_aux=task.x_aux[:0], y_aux=task.y_aux[:0]), one_class):
         with pytest.raises(ValueError, match="task must have auxiliary records of two classes or more: give x_aux"):
-            crafters.in_distribution(wrong, model, spec(), seed=0)
-    mixed = replace(task, x_aux=np.concatenate([task.x_aux, task.x_train[:1]]), y_aux=np.append(task.y_aux, 1))
-    with pytest.raises(ValueError, match="got 1 of .* with the features of a private record"):
-        crafters.in_distribution(mixed, model, spec(), seed=0)
+            crafters.in_distribution(wrong, models.linear(task), spec(), seed=0)
 
 
 def test_clipbkd_is_the_last_right_singular_vector_with_the_mean_norm(crafted):
@@ -165,18 +158,10 @@ def test_clipbkd_has_the_label_that_the_reference_gives_least(task, spec):
     np.testing.assert_array_equal(pair.z.x, pair.z_prime.x)
 
 
-def without_five(outputs, labels):
-    return cross_entropy(outputs, labels, ignore_index=5, reduction="none")
-
-
-def test_clipbkd_has_no_label_that_the_loss_ignores(task, spec):
-    module = torch.nn.Linear(task.x_train.shape[1], 10)
-    torch.nn.init.zeros_(module.weight)
-    torch.nn.init.zeros_(module.bias)
-    bank = models.from_module(module, task, loss=without_five)
+def test_clipbkd_has_no_label_that_the_loss_ignores(task, without_five, spec):
     setting = spec(learning_rate=1.0)
-    pair = crafters.clipbkd(task, bank, setting, seed=0)
-    module = crafters.reference(task, bank, setting, seed=0).module
+    pair = crafters.clipbkd(task, without_five, setting, seed=0)
+    module = crafters.reference(task, without_five, setting, seed=0).module
     least = module(torch.tensor(pair.z.x)[None].double())[0].argsort()[:2].tolist()
     assert least[0] == 5
     assert pair.z.y == least[1]
@@ -185,18 +170,3 @@ def test_clipbkd_has_no_label_that_the_loss_ignores(task, spec):
 def test_clipbkd_of_nothing_is_refused(crafted):
     with pytest.raises(ValueError, match="task must have private records that are not all 0: the canary has their"):
         crafted(np.zeros((4, 3)))
-
-
-@pytest.mark.parametrize("craft", SINGLE)
-@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
-def test_any_model_can_be_audited_with_them(attacked, name, craft, spec):
-    (task, model), setting = attacked[name], spec(noise_multiplier=0.05, steps=8, learning_rate=0.5)
-    model = model.starting_from(model.flat(model.initial_parameters(1, torch.Generator().manual_seed(0)))[0])
-    pair = craft(task, model, setting, seed=0)
-    assert pair.adjacency == "substitute"
-    assert pair.task == task.fingerprint
-    alone = pair.against_nothing(adjacency="add_remove")
-    result = audit(task, model, alone, setting, runs=32, seed=1, observe_every=8, device="cpu", progress=False)
-    with_z, without = (result.score.values[result.bit.values == bit, -1] for bit in (0, 1))
-    error = np.sqrt(with_z.var() / len(with_z) + without.var() / len(without))
-    assert with_z.mean() - without.mean() > 4 * error

@@ -1,7 +1,5 @@
 """The models that adversaries train for themselves: the reference, its gradients, and pretrained starts."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import audit, crafters, data, models
 from dpsub._core.random_streams import torch_seed
-from dpsub.crafters.reference_model import compare_gradients, snapshots
+from dpsub.crafters.descent import moments
+from dpsub.crafters.reference_model import compare_gradients
 
 INPUTS = [crafters.crafted_input, crafters.mislabeled, crafters.natural]
 SHORT = {crafters.crafted_input: {"steps": 50, "learning_rate": 0.1}}
@@ -55,24 +54,16 @@ def test_target_without_a_gradient_is_named(task, spec):
             craft(easy, models.linear(easy), spec(learning_rate=10.0), seed=0, target=1)
 
 
-def without_five(outputs, labels):
-    return cross_entropy(outputs, labels, ignore_index=5, reduction="none")
-
-
 @pytest.mark.parametrize("craft", INPUTS)
-def test_the_target_has_a_gradient_where_the_loss_ignores_a_label(task, craft, spec):
-    module = torch.nn.Linear(task.x_train.shape[1], 10)
-    torch.nn.init.zeros_(module.weight)
-    torch.nn.init.zeros_(module.bias)
-    bank = models.from_module(module, task, loss=without_five)
-    found = crafters.reference(task, bank, spec(learning_rate=1.0), seed=0)
+def test_the_target_has_a_gradient_where_the_loss_ignores_a_label(task, craft, without_five, spec):
+    found = crafters.reference(task, without_five, spec(learning_rate=1.0), seed=0)
     assert task.y_train[found.confidence.argmin()] == 5
     seen = np.where(task.y_train == 5, np.inf, found.confidence)
     assert found.slot == seen.argmin()
-    pair = craft(task, bank, spec(learning_rate=1.0), seed=0, **SHORT.get(craft, {}))
+    pair = craft(task, without_five, spec(learning_rate=1.0), seed=0, **SHORT.get(craft, {}))
     assert pair.slot == found.slot
     with pytest.raises(ValueError, match="or choose another target, of a label that the loss does not ignore"):
-        craft(task, bank, spec(), seed=0, target=int(found.confidence.argmin()))
+        craft(task, without_five, spec(), seed=0, target=int(found.confidence.argmin()))
 
 
 def test_the_reference_is_the_model_that_crafters_look_at(task, spec):
@@ -87,13 +78,12 @@ def test_the_reference_is_the_model_that_crafters_look_at(task, spec):
 
 
 @pytest.mark.parametrize("steps", [1, 7, 100, 101, 150, 199, 5000])
-def test_snapshots_are_a_hundred_and_end_at_the_end(steps):
-    moments = snapshots(steps)
-    assert len(moments) == min(steps, 100)
-    assert max(moments) == steps
-    between = np.diff([0, *sorted(moments)])
-    assert between.min() >= 1
-    assert np.ptp(between) <= 1, "evenly spaced"
+def test_moments_are_the_start_and_a_hundred_that_end_at_the_end(steps):
+    found = moments(steps)
+    assert len(found) == min(steps, 100) + 1
+    assert (found[0], found[-1]) == (0, steps)
+    assert np.diff(found).min() >= 1
+    assert np.ptp(np.diff(found)) <= 1, "evenly spaced"
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
@@ -180,27 +170,9 @@ def test_an_audit_keeps_the_start(task, spec):
     assert started.initial in repr(started)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epochs": 0}, "epochs must be >= 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
-        ({"learning_rate": 0}, "learning_rate must be > 0, got 0"),
-        ({"learning_rate": 1e38}, "learning_rate must be small enough that training does not diverge, got 1e"),
-    ],
-)
-def test_options_of_a_start_that_are_out_of_range_are_named(task, options, message):
-    with pytest.raises(ValueError, match=message):
-        crafters.pretrained_start(task, models.mlp(task), **{"seed": 0, "epochs": 1} | options)
-
-
-def test_starts_want_auxiliary_records_that_are_no_private_ones(task):
-    model = models.linear(task)
-    with pytest.raises(ValueError, match="task must have auxiliary records to train on: give x_aux and y_aux"):
-        crafters.pretrained_start(replace(task, x_aux=task.x_aux[:0], y_aux=task.y_aux[:0]), model, seed=0)
-    mixed = replace(task, x_aux=np.concatenate([task.x_aux, task.x_train[:2]]), y_aux=np.append(task.y_aux, [0, 1]))
-    with pytest.raises(ValueError, match="got 2 of .* with the features of a private record"):
-        crafters.pretrained_start(mixed, model, seed=0)
+def test_a_start_whose_training_diverges_is_named(task):
+    with pytest.raises(ValueError, match="learning_rate must be small enough that training does not diverge, got 1e"):
+        crafters.pretrained_start(task, models.mlp(task), seed=0, epochs=1, learning_rate=1e38)
 
 
 def test_the_start_does_not_depend_on_the_number_of_threads(targets):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dpsub.data import files
+from dpsub.data import catalogue
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def published_mnist(monkeypatch):
     def publish_at(address):
         """Let dpsub look for them there, with their own hashes."""
         table = {name: tuple(sha256(of[name]).hexdigest() for of in (packed, found)) for name in found}
-        monkeypatch.setattr(files, "MNIST", table)
-        monkeypatch.setattr(files, "MNIST_MIRROR", address)
+        monkeypatch.setattr(catalogue, "MNIST", table)
+        monkeypatch.setattr(catalogue, "MNIST_MIRROR", address)
 
     return PublishedMnist(found, packed, labels, images, publish_at)
 

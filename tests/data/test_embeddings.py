@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -80,7 +79,7 @@ def test_sentences_become_what_the_encoder_pools_of_them(minilm):
     assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
-def test_embeddings_are_kept_by_content(vit, folder, monkeypatch):
+def test_embeddings_are_kept_by_content(vit, folder, tmp_path, monkeypatch):
     first = of_images(images(3), vit)
     other = of_images(images(3, seed=1), vit)
     assert np.abs(first - other).max() > 0
@@ -89,6 +88,10 @@ def test_embeddings_are_kept_by_content(vit, folder, monkeypatch):
     np.testing.assert_array_equal(of_images(images(3), vit), first)
     with pytest.raises(AssertionError, match="computed again"):
         of_images(images(4), vit)
+    shutil.copytree(vit, tmp_path / "encoder")
+    (tmp_path / "encoder" / "more.txt").write_text("another encoder")
+    with pytest.raises(AssertionError, match="computed again"):
+        of_images(images(3), str(tmp_path / "encoder"))
 
 
 def test_damaged_embeddings_are_computed_again(vit, folder):
@@ -96,17 +99,6 @@ def test_damaged_embeddings_are_computed_again(vit, folder):
     (kept,) = (folder / "embeddings").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:100])
     np.testing.assert_array_equal(of_images(images(3), vit), first)
-    np.savez(kept, other=first)
-    np.testing.assert_array_equal(of_images(images(3), vit), first)
-
-
-def test_another_encoder_in_the_same_folder_is_another(vit, folder, tmp_path):
-    place = tmp_path / "encoder"
-    shutil.copytree(vit, place)
-    first = of_images(images(3), str(place))
-    transformers.set_seed(1)
-    transformers.ViTModel(transformers.ViTConfig(**SHAPE, image_size=48, patch_size=16)).save_pretrained(place)
-    assert np.abs(of_images(images(3), str(place)) - first).max() > 1e-3
 
 
 def test_cifar10_as_an_encoder_sees_it(vit, folder, write_cifar10):
@@ -139,7 +131,6 @@ RUNS = "import os\nos.mkdir(os.environ['PAYLOAD'])\nclass Evil: pass\n"
     ("name", "content", "told"),
     [
         ("2_Dense/pytorch_model.bin", "", "2_Dense/pytorch_model.bin, a format that can run code: convert it"),
-        ("2_Dense/model.pt", "", "2_Dense/model.pt, a format that can run code: convert it"),
         ("modules.json", [{"path": "", "type": "evil.Evil"}], "modules.json does: the class 'evil.Evil'"),
         ("modules.json", [{"type": "sentence_transformers.util.torch", "path": ""}], "transformers.util.torch"),
         ("sentence_bert_config.json", {"model_args": {"trust_remote_code": True}}, "does: trust_remote_code"),
@@ -162,13 +153,6 @@ def test_a_folder_with_code_of_its_own_is_refused(minilm, vit, tmp_path, monkeyp
             embed(str(place))
         shutil.rmtree(place)
     assert not (tmp_path / "ran").exists()
-
-
-def test_pickles_beside_safetensors_are_not_opened(minilm, tmp_path):
-    place = tmp_path / "encoder"
-    shutil.copytree(minilm, place)
-    (place / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    np.testing.assert_array_equal(of_sentences(["a"], str(place)), of_sentences(["a"], minilm))
 
 
 def test_a_folder_as_sentence_transformers_saves_it_is_read(minilm, tmp_path):
@@ -198,11 +182,3 @@ def test_encoder_that_cannot_be_had_is_named(tmp_path):
         of_images(images(2), "nobody/nothing")
     with pytest.raises(OSError, match="encoder must be a model"):
         of_sentences(["a"], str(tmp_path / "nothing"))
-
-
-def test_library_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(
-        ImportError, match=r"needs the package sentence-transformers: pip install 'dpsub\[embeddings\]'"
-    ):
-        of_sentences(["a"], embeddings.MINILM)

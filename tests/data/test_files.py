@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsub import data
-from dpsub.data import catalogue, files
+from dpsub.data import catalogue
 
 
 def test_mnists_images_go_with_their_labels(folder, published_mnist):
@@ -56,19 +56,6 @@ def test_cifar10_is_read_from_its_binary_version(folder, write_cifar10):
         assert {bytes([label]) + image.tobytes() for image, label in zip(pixels, y, strict=True)} <= pool
 
 
-def test_copies_of_a_batch_are_not_read_twice(folder, write_cifar10):
-    place = folder / "cifar-10-batches-bin"
-    write_cifar10(place)
-    (place / "data_batch_1 (copy).bin").write_bytes((place / "data_batch_1.bin").read_bytes())
-    assert "(60 of" in data.cifar10(n_train=20, n_aux=15).name
-
-
-@pytest.mark.parametrize("n_test", [-3, 2.5, True])
-def test_number_of_test_images_is_a_whole_number(n_test):
-    with pytest.raises(ValueError, match="n_test must be"):
-        data.cifar10(n_test=n_test)
-
-
 def test_other_layouts_of_cifar10_are_named(folder, write_cifar10):
     place = folder / "cifar-10-batches-bin"
     place.mkdir()
@@ -90,14 +77,14 @@ def test_sentences_are_read_with_and_without_a_header(folder, sentences, header)
     rows, lines = sentences
     (folder / "sst2").mkdir()
     (folder / "sst2" / "train.tsv").write_text(header + lines)
-    texts, labels = files.sentences("train")
+    texts, labels = catalogue.sentences("train")
     assert list(zip(texts, labels.tolist(), strict=True)) == rows
 
 
 def test_sentences_may_hold_what_looks_like_a_line_end(folder):
     (folder / "sst2").mkdir()
     (folder / "sst2" / "train.tsv").write_bytes("\ufeffa\x85fine film\t1\r\ndull\t0\r\n".encode())
-    assert files.sentences("train")[0] == ["a\x85fine film", "dull"]
+    assert catalogue.sentences("train")[0] == ["a\x85fine film", "dull"]
 
 
 def test_other_layouts_of_sst2_are_named(folder):
@@ -105,7 +92,7 @@ def test_other_layouts_of_sst2_are_named(folder):
     for text in ("", "a sentence\n", "a sentence\tfine\n", "a\tb\t1\n"):
         (folder / "sst2" / "train.tsv").write_text(text)
         with pytest.raises(ValueError, match="train.tsv must hold lines of a sentence, a tab, and a label 0 or 1"):
-            files.sentences("train")
+            catalogue.sentences("train")
 
 
 def write_purchases(folder, count=400, seed=0):
@@ -131,7 +118,7 @@ def test_purchase100_is_read_once_and_then_from_its_packed_copy(folder, monkeypa
     assert set.union(*parts) <= rows
     assert len(set.union(*parts)) == 350, "no record is in two parts"
     with monkeypatch.context() as without:
-        without.setattr(files.pd, "read_csv", None)
+        without.setattr(catalogue.pd, "read_csv", None)
         assert data.purchase100(n_train=150, n_aux=100).fingerprint == task.fingerprint
     (kept,) = (folder / "purchase100").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:500])

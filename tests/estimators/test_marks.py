@@ -17,7 +17,6 @@ from dpsub import (
     crafters,
     data,
     distinguish,
-    distinguishers,
     models,
     proxy_labels,
 )
@@ -28,6 +27,7 @@ from dpsub.estimators import (
     step_to_training,
 )
 from dpsub.figures import findings
+from studies.final_models.linear_discriminants import LinearDiscriminant
 
 DELTA = 1e-5
 RUNS = 120
@@ -42,6 +42,19 @@ def scores(mark=None, value=True):
         coords={"run": np.arange(RUNS)},
     )
     return result if mark is None else result.assign_coords({mark: ("run", np.full(RUNS, value))})
+
+
+def training(n=20, sigma=1.0, steps=1):
+    """A task, a model and a training that a test can afford."""
+    task = data.digits(n_train=n)
+    return task, models.linear(task), DPSGD(sigma, 1.0, 1.0, steps, 1.0)
+
+
+def trained(runs, *, of=None, **options):
+    task, model, spec = of or training()
+    return audit(
+        task, model, crafters.mislabeled(task, model, spec, seed=0), spec, runs=runs, progress=False, **options
+    )
 
 
 def through_a_file(result, folder):
@@ -114,19 +127,16 @@ def test_findings_of_an_audit_judge_by_its_marks():
 
 def test_no_audit_of_noise_is_valid_in_sample():
     """Hardly any leakage, few models and many features: what is learned in sample is chance."""
-    task = data.digits(n_train=30)
-    model, spec = models.linear(task), DPSGD(1_000.0, 1.0, 1.0, 2, 1.0)
-    pair = crafters.mislabeled(task, model, spec, seed=0)
-    trained = audit(task, model, pair, spec, runs=60, metrics=("weights",), progress=False)
-    judged = distinguish(trained, model, distinguishers.LinearDiscriminant(), protocol="in_sample", progress=False)
+    of = training(30, 1_000.0, 2)
+    weights = trained(60, of=of, metrics=("weights",))
+    judged = distinguish(weights, of[1], LinearDiscriminant(), protocol="in_sample", progress=False)
     [[bound]] = findings.bounds(judged, delta=DELTA)
     assert bound.epsilon > 2
     assert not bound.valid
 
 
 def steps(protocol, trainings=60, steps=2):
-    task = data.digits(n_train=20)
-    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, steps, 0.1)
+    task, model, spec = training(steps=steps)
     canary = crafters.gradient(task, model, spec, seed=0)
     return audit_steps(task, model, canary, spec, trainings=trainings, protocol=protocol, progress=False)
 
@@ -223,59 +233,54 @@ TWICE = r"scores must be of independent runs, got 400 rows of which 200 differ i
 TWO_AUDITS = r"result must be of one audit, got 400 rows along '\w+' where its attributes speak of 200"
 
 
-def joined_runs():
-    return xr.concat([worst_case(), worst_case()], "run")
-
-
-def joined_models():
-    task = data.digits(n_train=20)
-    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
-    pair = crafters.mislabeled(task, model, spec, seed=0)
-    return xr.concat([audit(task, model, pair, spec, runs=200, progress=False)] * 2, "run").isel(step=0)
-
-
-def joined_trainings():
+def of_a_function():
     def train(bit, seed):
         return np.random.default_rng(seed).normal(1 - 2 * bit)
 
-    options = {"adjacency": "substitute", "name": "a normal", "progress": False}
-    return xr.concat([audit_training(train, runs=200, **options)] * 2, "run").isel(step=0)
+    made = audit_training(train, runs=200, adjacency="substitute", name="a normal", progress=False)
+    return made.isel(step=0)
 
 
-def joined_steps():
-    return xr.concat([steps("coins", trainings=1, steps=200)] * 2, "observation")
-
-
-def joined_mechanisms():
+def of_a_mechanism():
     rng = np.random.default_rng(0)
 
     def step(gradients):
         return gradients.sum(axis=0) + rng.normal(size=gradients.shape[1])
 
-    made = audit_mechanism(step, max_grad_norm=1.0, adjacency="substitute", steps=200, progress=False)
-    return xr.concat([made, made], "observation")
+    return audit_mechanism(step, max_grad_norm=1.0, adjacency="substitute", steps=200, progress=False)
 
 
-def joined_labels():
+def of_labels():
     drawn = proxy_labels([0, 1] * 400, [[0.5, 0.5]] * 800, tolerance=0.1, seed=0)
     made = drawn.scores(np.random.default_rng(0).normal(size=(800, 2))).isel(pair=slice(200))
-    made.attrs["pairs"] = 200
-    return xr.concat([made, made], "pair")
+    return made.assign_attrs(pairs=200)
 
 
-def joined_pairs():
-    task = data.digits(n_train=300)
-    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
+def of_pairs():
+    task, model, spec = training(300)
     pairs = crafters.gradient_pairs(task, model, spec, pairs=200, seed=0)
-    return xr.concat([audit_one_run(task, model, pairs, spec, progress=False)] * 2, "pair")
+    return audit_one_run(task, model, pairs, spec, progress=False)
 
 
-@pytest.mark.parametrize(
-    "joined",
-    [joined_runs, joined_models, joined_trainings, joined_steps, joined_mechanisms, joined_labels, joined_pairs],
-)
-def test_rows_that_are_there_twice_are_refused_on_both_roads(joined):
-    found = joined()
+AUDITS = {
+    "worst case": (worst_case, "run"),
+    "models": (lambda: trained(200).isel(step=0), "run"),
+    "function": (of_a_function, "run"),
+    "steps": (lambda: steps("coins", trainings=1, steps=200), "observation"),
+    "mechanism": (of_a_mechanism, "observation"),
+    "labels": (of_labels, "pair"),
+    "pairs": (of_pairs, "pair"),
+}
+
+
+def twice(kind):
+    made, along = AUDITS[kind]
+    return xr.concat([made()] * 2, along)
+
+
+@pytest.mark.parametrize("kind", AUDITS)
+def test_rows_that_are_there_twice_are_refused_on_both_roads(kind):
+    found = twice(kind)
     with pytest.raises(ValueError, match=TWO_AUDITS):
         bound(found, delta=DELTA)
     estimate, options = (
@@ -295,9 +300,7 @@ def test_a_selection_holds_each_run_once():
 @pytest.mark.parametrize("road", ["file", "sel", "part", "arithmetic", "scores alone", "bits alone", "several steps"])
 def test_what_a_run_was_drawn_from_stays_on_every_road(road, tmp_path):
     order = np.arange(200).reshape(-1, 2)
-    found = (
-        joined_runs().drop_vars("step").isel(run=np.hstack([order, order + 200]).ravel())
-    )  # two runs, then the same two again
+    found = twice("worst case").drop_vars("step").isel(run=np.hstack([order, order + 200]).ravel())  # two, and again
     found = found.assign_coords(run=np.arange(400))
     with pytest.raises(ValueError, match="differ in seed and number"):
         epsilon_lower_bound(*ROADS[road](found, tmp_path), delta=DELTA)
@@ -311,12 +314,8 @@ def test_audits_with_seeds_of_their_own_are_judged_together():
 
 
 def test_repeats_of_an_audit_have_seeds_of_their_own(tmp_path):
-    task = data.digits(n_train=20)
-    model, spec = models.linear(task), DPSGD(1.0, 1.0, 1.0, 1, 0.1)
-    pair = crafters.mislabeled(task, model, spec, seed=0)
     store = tmp_path / "audit.db"
-    made = audit(task, model, pair, spec, runs=200, repeats=2, store=store, progress=False).isel(step=0)
-    made = made.drop_vars("repeat")
+    made = trained(200, repeats=2, store=store).isel(step=0).drop_vars("repeat")
     both = xr.concat([made.isel(repeat=0), made.isel(repeat=1)], "run")
     assert epsilon_lower_bound(both.score, both.bit, delta=DELTA).valid
     xr.testing.assert_identical(audits.load(store).isel(step=0).drop_vars("repeat"), made)

@@ -17,12 +17,6 @@ def test_clopper_pearson_at_known_points(count, trials, expected):
     assert clopper_pearson_upper(np.array([count]), trials, 0.025)[0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_clopper_pearson_of_many_counts_is_that_of_each():
-    counts = np.r_[np.arange(120), 300]
-    alone = [clopper_pearson_upper(counts[i : i + 1], 300, 0.01)[0] for i in range(len(counts))]
-    assert clopper_pearson_upper(counts, 300, 0.01).tolist() == alone
-
-
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_swapping_the_worlds_and_the_sign_changes_nothing_at_a_fixed_threshold(bounded, gaussian_scores, claim):
     scores, bits = gaussian_scores(6, 500, 1.0)

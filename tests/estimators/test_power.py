@@ -1,4 +1,3 @@
-import math
 from functools import cache
 
 import numpy as np
@@ -22,7 +21,7 @@ FIXED_SIZE = {
 @pytest.mark.parametrize(
     ("epsilon", "truth", "power", "claim", "audits"),
     [
-        (8, 10, 0.8, "gdp", 80),
+        (8, 10, 0.8, "gdp", 40),
         pytest.param(8, 10, 0.8, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(1, 2, 0.5, "gdp", 400, marks=pytest.mark.slow),
         pytest.param(8, 14, 0.9, "gdp", 400, marks=pytest.mark.slow),
@@ -49,9 +48,10 @@ def test_audits_reach_epsilon_as_often_as_was_asked(gaussian_scores, epsilon, tr
 def test_a_ceiling_is_far_below_what_an_attack_with_errors_needs():
     assert max_certifiable_epsilon(30, delta=DELTA) > 8
     assert needed(8, delta=DELTA, truth=10, power=0.8, claim="gdp") > 4 * 30
-    assert max_certifiable_epsilon(runs_needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
+    assert max_certifiable_epsilon(needed(8, delta=DELTA, truth=1_000), delta=DELTA) >= 8
 
 
+@pytest.mark.slow
 def test_at_full_batch_the_mechanisms_claims_are_those_of_gdp():
     usual, mechanism = {"delta": DELTA, "truth": 10, "power": 0.8}, {"sample_rate": 1, "adjacency": "substitute"}
     assert runs_needed(8, **usual, claim="pld", steps=5, **mechanism) == needed(8, **usual, claim="gdp")
@@ -115,16 +115,12 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     ("options", "message"),
     [
         ({"truth": 8}, "truth must be > epsilon = 8, got 8: no valid bound reaches the truth"),
-        ({"truth": math.nan}, "truth must be finite"),
         pytest.param(
             {"truth": 8 + 1e-6},
             r"truth must be further above epsilon = 8, got 8.000001: .* more than 1e\+09 runs",
             marks=pytest.mark.slow,
         ),
-        ({"epsilon": 0}, "epsilon must be > 0, got 0"),
-        ({"power": 1}, "power must be >= 0.01 and <= 0.99, got 1"),
         ({"claim": "pld"}, "claim 'pld' needs sample_rate, steps and adjacency"),
-        ({"steps": 3}, "steps must be given for claim 'pld' only"),
         (
             {"epsilon": 8.2, "truth": 8.42, **FIXED_SIZE},
             "epsilon must be < 8.078 for truth = 8.42, got 8.2: .* noise_multiplier = 2 attains no more",
@@ -133,7 +129,6 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
             {"epsilon": 60, "truth": 90, **FIXED_SIZE, "sample_rate": 0.5, "steps": 1, "sampling": "poisson"},
             "epsilon must be < 32.31 for truth = 90, got 60",
         ),
-        ({"claim": "plan"}, "claim must be one of 'gdp', 'dp', 'pld', got 'plan'"),
     ],
 )
 def test_what_cannot_be_planned_is_named(options, message):

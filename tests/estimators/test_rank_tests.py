@@ -11,10 +11,14 @@ from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.numerics import false_negatives_law
-from dpsub.estimators.rank_tests import fixed_ranks, p_value, pooled_p_value, ranks_of_folds, refuted_by_folds
+from dpsub.estimators.rank_tests import fixed_ranks, p_value, ranks_of_folds, refuted_by_folds
 
 DELTA = 1e-5
 CLAIMS = [GDP(DELTA), ApproximateDP(DELTA)]
+
+
+def of_one_fold(claim, parameter, *, rank, negatives, positives, **missed):
+    return p_value(claim, parameter, ranks=(rank,), negatives=[negatives], positives=[positives], **missed)
 
 
 def refuted(positives, negatives, ranks, alpha=0.05):
@@ -24,7 +28,7 @@ def refuted(positives, negatives, ranks, alpha=0.05):
 
 
 def test_rank_p_value_at_a_known_point():
-    p = p_value(GDP(DELTA), 1.0, rank=125, negatives=1250, false_negatives=730, positives=1250)
+    p = of_one_fold(GDP(DELTA), 1.0, rank=125, negatives=1250, false_negatives=730, positives=1250)
     assert p == pytest.approx(0.12075265, abs=1e-6)
 
 
@@ -47,7 +51,7 @@ def test_rank_p_value_is_the_integral_over_the_beta_law(claim, n0, n1, rank, fal
     u = beta(rank, n0 - rank + 1).isf(norm.sf(z))
     inside = binom.cdf(false_negatives, n1, np.clip(claim.tradeoff(u, parameter), 0, 1))
     naive = trapezoid(inside * norm.pdf(z), z)
-    p = p_value(claim, parameter, rank=rank, negatives=n0, false_negatives=false_negatives, positives=n1)
+    p = of_one_fold(claim, parameter, rank=rank, negatives=n0, false_negatives=false_negatives, positives=n1)
     assert p == pytest.approx(naive, rel=5e-5, abs=1e-12)
 
 
@@ -61,7 +65,7 @@ def test_rank_test_rejects_a_true_claim_with_a_probability_just_below_its_level(
         low, high = 0, n1
         while low <= high:
             middle = (low + high) // 2
-            p = p_value(GDP(DELTA), mu, rank=rank, negatives=n0, false_negatives=middle, positives=n1)
+            p = of_one_fold(GDP(DELTA), mu, rank=rank, negatives=n0, false_negatives=middle, positives=n1)
             rejected, low, high = (middle, middle + 1, high) if p <= alpha else (rejected, low, middle - 1)
         z = np.linspace(-8, 8, 20_001)
         u = beta(rank, n0 - rank + 1).isf(norm.sf(z))
@@ -78,7 +82,7 @@ def test_rank_bound_is_the_claim_at_which_the_smallest_p_value_reaches_its_level
 
     def p_at(rank, mu):
         false_negatives = int((positives <= negatives[-rank]).sum())
-        return p_value(
+        return of_one_fold(
             GDP(DELTA), mu, rank=rank, negatives=len(negatives), false_negatives=false_negatives,
             positives=len(positives),
         )  # fmt: skip
@@ -146,7 +150,7 @@ def test_the_law_of_one_fold_adds_up_to_its_p_values(claim, rank, negatives, pos
     for i in range(0, len(law), max(1, len(law) // 20)):
         counts = {"rank": rank, "negatives": negatives, "false_negatives": start + i, "positives": positives}
         if below[i] > 1e-12:
-            assert below[i] == pytest.approx(p_value(claim, parameter, **counts), rel=1e-4)
+            assert below[i] == pytest.approx(of_one_fold(claim, parameter, **counts), rel=1e-4)
 
 
 def test_without_leakage_the_law_of_one_fold_is_beta_binomial():
@@ -161,7 +165,7 @@ def test_two_folds_are_a_sum_over_all_pairs_of_counts():
         naive = sum(first[i] * second[j] for i in range(10) for j in range(16) if i + j <= missed)
         ranks, negatives, positives = zip(*sizes, strict=True)
         counts = {"ranks": ranks, "negatives": negatives, "positives": positives, "false_negatives": missed}
-        found = pooled_p_value(GDP(DELTA), 0.0, **counts)
+        found = p_value(GDP(DELTA), 0.0, **counts)
         assert found == pytest.approx(1.0 if missed == 24 else naive, abs=1e-7)
 
 
@@ -177,14 +181,14 @@ def test_pooled_p_values_are_those_of_drawn_audits(claim):
     for at in (10, 20, 30, 45):
         counts = {"ranks": ranks, "negatives": negatives, "positives": positives, "false_negatives": at}
         expected = float((missed <= at).mean())
-        found = pooled_p_value(claim, parameter, **counts)
+        found = p_value(claim, parameter, **counts)
         assert abs(found - expected) < 5 * np.sqrt(found * (1 - found) / draws) + 1e-6
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=["gdp", "dp"])
 def test_p_values_increase_with_the_parameter(claim):
     counts = {"ranks": (3, 9), "negatives": (20, 30), "positives": (25, 25), "false_negatives": 17}
-    found = [pooled_p_value(claim, parameter, **counts) for parameter in np.linspace(0, 4, 60)]
+    found = [p_value(claim, parameter, **counts) for parameter in np.linspace(0, 4, 60)]
     assert (np.diff(found) > -1e-9).all()
 
 
@@ -246,8 +250,7 @@ def test_no_bound_exceeds_the_ceiling_of_perfect_scores(claim):
     perfect = of(1.0 - bits, bits, claim=claim, folds=numbers)
     ceiling = max_certifiable_epsilon(400, delta=DELTA, claim=claim, rule="folds")
     assert perfect.epsilon == pytest.approx(ceiling, abs=1e-6)
-    alone = max_certifiable_epsilon(400, delta=DELTA, claim=claim, rule="folds", folds=1)
-    assert alone == max_certifiable_epsilon(400, delta=DELTA, claim=claim) > ceiling / 1.5
+    assert ceiling / 1.5 < max_certifiable_epsilon(400, delta=DELTA, claim=claim)
 
 
 def test_pooling_loses_little_where_the_scorers_are_alike(gaussian_scores):
@@ -263,7 +266,7 @@ def test_pooling_loses_little_where_the_scorers_are_alike(gaussian_scores):
 @pytest.mark.parametrize(
     ("claim", "mu", "audits"),
     [
-        ("gdp", 1.0, 60),
+        ("gdp", 1.0, 25),
         *(pytest.param(*case, 1_000, marks=pytest.mark.slow) for case in (("gdp", 0), ("gdp", 1), ("dp", 1))),
     ],
 )
@@ -288,15 +291,12 @@ def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(claim, mu, audits):
     [
         ({}, "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold'"),
         ({"folds": [1, 2]}, r"folds must have shape \(40,\), got \(2,\)"),
-        ({"folds": np.full(40, 0.5)}, "folds must be whole numbers, got 0.5"),
-        ({"folds": np.full(40, np.nan)}, "folds must be whole numbers"),
-        ({"folds": "a"}, "folds must be whole numbers"),
         ({"folds": np.arange(40)}, "folds must each hold runs of both worlds, got one world only in fold 0, of 1 runs"),
         (
             {"folds": np.zeros(40), "rule": "ranks"},
             "folds must be given for rule 'folds' only, got rule",
         ),
-        ({"folds": np.zeros(40), "claim": "katz"}, "rule 'folds' goes with the claims 'gdp', 'dp', 'pld', got"),
+        ({"folds": np.zeros(40), "claim": "katz"}, "rule 'folds' needs an exact claim, got 'katz'"),
     ],
 )
 def test_bad_input_is_named(options, message):
@@ -306,8 +306,6 @@ def test_bad_input_is_named(options, message):
 
 
 def test_too_many_and_too_few_runs_are_named():
-    with pytest.raises(ValueError, match="folds must be >= 1 and <= 3, got 5"):
-        max_certifiable_epsilon(6, delta=DELTA, rule="folds")
     assert max_certifiable_epsilon(4, delta=DELTA) == 0
     scores, bits = np.arange(12.0), np.arange(12) % 2
     assert of(scores, bits, folds=np.arange(12) // 6).note == "the rank test needs 8 runs with z_prime, got 6"

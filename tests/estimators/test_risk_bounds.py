@@ -1,4 +1,3 @@
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -190,9 +189,6 @@ def test_a_bound_prints_as_one_line(gaussian_scores):
     [
         ({"measure": "mia"}, "measure must be one of 'accuracy', 'advantage', 'tpr', 'ppv', 'posterior', got 'mia'"),
         ({"prior": 1}, "prior must be > 0 and < 1, got 1"),
-        ({"fpr": 0}, "fpr must be > 0 and < 1, got 0"),
-        ({"delta": math.nan}, "delta must be finite"),
-        ({"scores": [math.nan] * 4}, "scores must be numbers without NaN"),
     ],
 )
 def test_errors_name_the_argument(given, message):

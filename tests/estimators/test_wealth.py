@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from own_code.known_truths import Drifting, Gaussian, strongest_scores
 from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
@@ -9,6 +8,7 @@ from dpsub.estimators.betting import FIRST, SLOPES, STEEPEST, log_wealth, portfo
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.wealth import SHARES, Bettor, Expected, fewest
+from studies.estimators.known_truths import Drifting, Gaussian, strongest_scores
 
 CLAIM = GDP(1e-5)
 SUBSTITUTED, ADDED = Expected(1.0, -1.0, 1.0), Expected(1.0, 0.0, 1.0)
@@ -60,7 +60,7 @@ def test_no_true_claim_lets_wealth_grow_on_average(claim):
 
 
 def test_true_claims_are_ever_refuted_in_at_most_alpha_of_audits():
-    rng, audits, alpha = np.random.default_rng(2), 40, 0.25
+    rng, audits, alpha = np.random.default_rng(2), 25, 0.25
     refuted = sum(
         followed(*observed(rng, 200, 2.0, ADDED), 2.0, alpha, ADDED).refuted_at is not None for _ in range(audits)
     )
@@ -77,7 +77,7 @@ def test_true_claims_are_ever_refuted_in_at_most_alpha_of_many_audits(mu):
 
 def test_half_the_noise_is_found_before_the_past_is_learnt_from():
     rng = np.random.default_rng(4)
-    found = [followed(*observed(rng, 200, 4.0), 2.0).refuted_at or 200 for _ in range(24)]
+    found = [followed(*observed(rng, 100, 4.0), 2.0).refuted_at or 100 for _ in range(16)]
     assert np.median(found) < FIRST
 
 
@@ -113,7 +113,7 @@ def test_bets_know_only_the_past():
 
 
 def test_a_perfect_attack_takes_more_steps_for_a_larger_claim():
-    needed = [fewest(CLAIM, mu, 0.05, SUBSTITUTED) for mu in (1.0, 2.0, 3.0)]
+    needed = [fewest(CLAIM, mu, 0.05, SUBSTITUTED) for mu in (1.0, 2.0)]
     assert needed == sorted(needed)
     assert fewest(CLAIM, 12.0, 0.05, SUBSTITUTED) is None
     assert fewest(CLAIM, 1.0, 0.001, SUBSTITUTED) > needed[0]
@@ -140,14 +140,14 @@ def test_wealth_against_a_true_claim_does_not_grow_on_average_and_against_a_fals
     def wealths(epsilon, seeds):
         return np.exp([wealth_of_bets(*of_truth(truth, 600, i), epsilon=epsilon, delta=DELTA) for i in range(seeds)])
 
-    true = wealths(gdp_epsilon(1.0, DELTA), 30)
-    assert true.shape == (30, 600)
+    true = wealths(gdp_epsilon(1.0, DELTA), 12)
+    assert true.shape == (12, 600)
     assert (true[:, :FIRST] == 1).all()
     last = true[:, -1]
     assert last.mean() <= 1 + 4 * last.std() / np.sqrt(len(last))
     assert (true.max(axis=1) >= 20).mean() <= 0.2
     if truth == Gaussian(1.0):  # the places of the others hide the difference from thresholds
-        assert (wealths(2.0, 10).max(axis=1) >= 20).mean() > 0.8
+        assert (wealths(2.0, 5).max(axis=1) >= 20).mean() > 0.8
 
 
 def test_a_claim_is_refuted_when_its_bound_is_reached(bounded):
@@ -173,7 +173,6 @@ def test_claims_of_epsilon_delta_are_harder_to_refute():
         ({"epsilon": 101}, "epsilon must be > 0 and <= 100, got 101"),
         ({"claim": "pld"}, "claim must be one of 'gdp', 'dp', got 'pld'"),
         ({"scores": np.zeros((2, 2))}, r"scores must have shape \(observations,\), got \(2, 2\): give one column"),
-        ({"scores": [0.0, np.nan]}, "scores must"),
     ],
 )
 def test_what_cannot_be_bet_on_is_named(changed, message):

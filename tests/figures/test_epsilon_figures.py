@@ -35,21 +35,6 @@ def test_fewer_than_ten_repeats_are_drawn_one_by_one(ax, bounds_of, repeats, alo
     assert sum(line.get_alpha() is not None for line in ax.lines) == alone
 
 
-def test_a_ceiling_far_above_is_a_note(ax, bounds_of):
-    artists = figures.epsilon_against_step(
-        ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], audited={"S2": [bounds_of([1, 2])]}, ceiling=60.0
-    )
-    assert artists["ceiling"].get_text() == "ceiling: 60"
-    assert ax.get_ylim()[1] < 10
-
-
-def test_group_privacy_is_drawn_when_given(ax, bounds_of):
-    artists = figures.epsilon_against_step(
-        ax, [25, 50], substitute=[2, 4], add_remove=[1, 2], group=[3, 5], audited={"S2": [bounds_of([1, 2])]}
-    )
-    np.testing.assert_array_equal(artists["group"].get_ydata(), [3, 5])
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_panels_share_the_highest_axis_and_one_legend_and_name_their_data(audited, order):
     audits = [audited(3), audited(3, noise_multiplier=8.0), audited(3, noise_multiplier=60.0)][::order]
@@ -64,30 +49,6 @@ def test_panels_share_the_highest_axis_and_one_legend_and_name_their_data(audite
     assert all(ax.get_legend() is None for ax in figure.axes)
     tags = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert [tag for tag in tags if tag in panels] == list(panels)
-
-
-def test_legend_of_panels_tells_valid_bounds_from_others(audited):
-    result = audited(3)
-    panels = {rule: findings.panel({"S2": result}, delta=1e-5, rule=rule) for rule in ("best", "ranks")}
-    figure = figures.epsilon_panels(panels, source="a task")
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sum("not valid" in label for label in labels) == 1
-    assert sum("S2" in label for label in labels) == 2
-
-
-def test_the_legend_of_panels_fits_the_figure(audited):
-    result = audited(3)
-    panels = {rule: findings.panel({"S2": result}, delta=1e-5, rule=rule) for rule in ("best", "ranks")}
-    figure = figures.epsilon_panels(panels, source="a task")
-    figure.draw_without_rendering()
-    legend = figure.legends[0].get_window_extent()
-    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.width
-
-
-def test_scenarios_of_ones_own_are_drawn_under_their_name(audited):
-    mine = findings.panel({"mine": audited(scenario="mine")}, delta=1e-5)
-    figure = figures.epsilon_panels({"a": mine}, source="a task")
-    assert "mine" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_scenarios_of_ones_own_differ_in_a_figure_and_keep_their_looks(bounds_of):
@@ -118,13 +79,6 @@ def test_assumptions_are_told_where_they_differ_and_validity_always(ax, bounds_o
     assert {"crafted gradient (S2), assumes GDP", "crafted gradient (S2), assumes nothing"} <= set(labels)
 
 
-def test_notes_of_the_ceiling_lie_outside_of_the_data(ax, bounds_of):
-    given = {"substitute": [2, 4], "add_remove": [1, 2], "audited": {"S2": [bounds_of([1, 2])]}}
-    note = figures.epsilon_against_step(ax, [25, 50], **given, ceiling=60.0)["ceiling"]
-    ax.figure.draw_without_rendering()
-    assert note.get_window_extent().y0 >= ax.get_window_extent().y1
-
-
 def test_bounds_of_any_mechanism_stand_beside_their_claims(ax, bounds_of):
     [[right], [wrong], [learned]] = (bounds_of([e], valid=e != 3) for e in (0.5, 2.0, 3.0))
     bounds = {"Laplace": right, "half the noise": wrong, "learned": learned}
@@ -151,16 +105,7 @@ def test_tradeoffs_are_drawn_over_guessing(ax):
     np.testing.assert_array_equal(artists["guessing"].get_xydata(), [[0, 1], [1, 0]])
 
 
-def test_tradeoffs_of_other_names_can_be_told_apart(ax):
-    names = ["Gaussian", "Laplace", "substitute", "a third", "a fourth"]
-    artists = figures.tradeoffs(ax, [0, 1], {name: [1, 0] for name in names})
-    lines = [artists[name] for name in names]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(names)
-    assert {line.get_marker() for line in lines if line.get_label() != "substitute"} == {""}
-    assert artists["substitute"].get_color() == figures.LOOKS["substitute"]["color"]
-
-
-NAMES = (r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300)
+NAMES = (r"_$5 or \$6 %^ $\frac$ <ε>", pytest.param("x" * 300, marks=pytest.mark.slow))
 LINES = {"substitute": [1, 2], "add_remove": [0.5, 1]}
 
 
@@ -182,14 +127,6 @@ def test_names_are_drawn_as_they_are(ax, bounds_of, drawn, name):
         assert name in drawn(ax.figure), way
 
 
-def test_the_data_of_a_panel_are_drawn_as_they_are(audited, drawn):
-    result = audited(scenario=r"$\frac$", task="_made $\\up_ of$ <b>")
-    panel = findings.panel({r"$\frac$": result}, delta=1e-5)
-    texts = drawn(figures.epsilon_panels({"$q_": panel}, source=findings.source(result)))
-    for told in ("$q_", r"$\frac$", "_made $\\up_ of$ <b>; 300 models an audit"):
-        assert told in texts
-
-
 def test_a_ceiling_that_depends_on_the_step_is_a_line_of_its_own(ax, bounds_of):
     one = {"S2": [bounds_of([1.0, 2.0])]}
     given = {**LINES, "audited": one}
@@ -204,28 +141,14 @@ def test_a_ceiling_that_depends_on_the_step_is_a_line_of_its_own(ax, bounds_of):
     np.testing.assert_array_equal(flat.get_ydata(), [2.5, 2.5])
 
 
-def test_steps_in_another_order_are_all_on_the_plot(ax, bounds_of):
-    figures.epsilon_against_step(ax, [200, 100], **LINES, audited={"S2": [bounds_of([2.0, 1.0])]})
-    assert ax.get_xlim()[1] > 200
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"substitute": [1, 2, 3]}, r"substitute must have shape \(2,\), got \(3,\)"),
         ({"add_remove": [1, np.nan]}, "add_remove must be numbers without NaN"),
-        ({"steps": np.ma.array([1, 2], mask=[1, 0])}, "steps must not be masked"),
-        ({"steps": ["1", "2"]}, "steps must be finite numbers, got"),
-        ({"ceiling": [1, 2, 3]}, "broadcast"),
-        ({"steps": [1]}, "substitute must have shape"),
     ],
 )
 def test_numbers_that_would_be_missing_from_a_figure_are_named(ax, bounds_of, change, message):
     audited = {"S2": [bounds_of([1.0, 2.0])]}
     with pytest.raises(ValueError, match=message):
         figures.epsilon_against_step(ax, **{"steps": [1, 2], **LINES, "audited": audited, **change})
-
-
-def test_rates_beyond_0_and_1_are_refused(ax):
-    with pytest.raises(ValueError, match=r"fnr\['a'\] must be finite numbers >= 0 and <= 1, got 1.5"):
-        figures.tradeoffs(ax, [0, 1], {"a": [1.5, 0]})

@@ -127,7 +127,7 @@ def test_parameters_may_come_as_anything_flat(bench_of, name):
     for given in (vector, xr.DataArray(kinds["array"]), *kinds.values()):
         torch.testing.assert_close(model.module(given)(x), expected, atol=1e-5, rtol=1e-5)
     for wrong in (model.module(), model.module().state_dict(), list(model.module().parameters()), "abc"):
-        with pytest.raises(ValueError, match=f"parameters must be a vector of {model.parameters} numbers, as torch"):
+        with pytest.raises(ValueError, match="parameters must be finite numbers in float32, got"):
             model.module(wrong)
     with pytest.raises(ValueError, match=r"parameters must have shape \(.*,\), got"):
         model.module(vector[:-1])
@@ -226,16 +226,10 @@ def test_the_scores_of_an_audit_are_computed_from_its_weights(cast, canary_of):
     [
         (lambda w, x: (w[0], x), r"weights must have shape \(runs, \d+\), got \(\d+,\)"),
         (lambda w, x: (w[:, 1:], x), r"weights must have shape \(runs, \d+\), got \(4, \d+\)"),
-        (lambda w, x: (w.numpy(), x), r"weights must be a torch.Tensor .* got a ndarray: use torch.tensor\(weights\)"),
-        (lambda w, x: (w.long(), x), "weights must be a torch.Tensor of real numbers, got torch.int64"),
-        (lambda w, x: (w / 0, x), r"weights must be finite, got \d+ numbers that are not"),
-        (lambda w, x: (w, x.numpy()), "x must be a torch.Tensor of real numbers, got a ndarray"),
+        (lambda w, x: (w.numpy(), x), r"weights must be a torch.Tensor, got a ndarray: use torch.tensor\(weights\)"),
+        (lambda w, x: (w, x.numpy()), "x must be a torch.Tensor, got a ndarray"),
         (lambda w, x: (w, x[0]), r"x must have shape \(records, \d+\), got \(\d+,\)"),
         (lambda w, x: (w, x[:, 1:]), r"x must have shape \(records, \d+\), got \(6, \d+\)"),
-        (
-            lambda w, x: (w, x.double()),
-            "x must have the dtype and device of weights, torch.float32 on cpu, got",
-        ),
     ],
 )
 def test_what_does_not_fit_is_named(trained, change, message):

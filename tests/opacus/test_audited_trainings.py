@@ -85,12 +85,21 @@ def audited(adjacency="add_remove", **options):
     return lambda optimizer: audit_optimizer(optimizer, delta=DELTA, adjacency=adjacency, **options)
 
 
+# By default some optimizers and each schedule once, and what is special.
+COMMON = ("momentum", "adam", "groups")
 SETTINGS = [
-    *({"optimizer": optimizer, "most": most} for optimizer in OPTIMIZERS for most in (None, 5)),
     *(
-        {"schedule": schedule, "most": most, "poisson": poisson}
-        for schedule in SCHEDULES
-        for most, poisson in ((None, True), (5, True), (5, False))
+        pytest.param({"optimizer": name, "most": most}, marks=[pytest.mark.slow] * (not most or name not in COMMON))
+        for name in OPTIMIZERS
+        for most in (5, None)
+    ),
+    *(
+        pytest.param(setting, marks=[pytest.mark.slow] * (i % 3 > 0))
+        for i, setting in enumerate(
+            {"schedule": schedule, "most": most, "poisson": poisson}
+            for schedule in SCHEDULES
+            for most, poisson in ((None, True), (5, True), (5, False))
+        )
     ),
     {"schedule": "exponential", "most": 5, "first": True},
     {"schedule": "clip exponential", "most": 5, "first": True},
@@ -115,7 +124,14 @@ def test_a_training_under_audit_is_the_same_and_its_noise_is_what_opacus_account
 
 
 @pytest.mark.parametrize(
-    "setting", [{"schedule": "step", "most": 5}, {"poisson": False, "accumulated": 2}, {"clipping": "ghost"}]
+    "setting",
+    [
+        {"schedule": "step", "most": 5},
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ({"poisson": False, "accumulated": 2}, {"clipping": "ghost"})
+        ),
+    ],
 )
 def test_what_is_claimed_is_what_opacus_accounts(setting):
     engine, _, auditor = trained(audited(), **setting)

@@ -11,7 +11,7 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from dpsub._core.noise_test import Left
 from dpsub.opacus import audit_optimizer
 from dpsub.opacus.audited_steps import clipped_sum
-from dpsub.opacus.auditors import looked_at
+from dpsub.opacus.auditors import noise_statistics
 
 
 def test_tensors_are_looked_at_as_arrays_are():
@@ -19,7 +19,7 @@ def test_tensors_are_looked_at_as_arrays_are():
     rng = np.random.default_rng(0)
     sizes, places = [math.prod(shape) for shape in shapes], np.array([0, 11, 12, 100, 312, 314])
     residue, records = rng.normal(size=(2, sum(sizes)))
-    seen = looked_at(torch.tensor(residue), torch.tensor(records), 0.5, sizes, torch.tensor(places))
+    seen = noise_statistics(torch.tensor(residue), torch.tensor(records), 0.5, sizes, torch.tensor(places))
     for found, right in zip(seen, Left.of(residue / 0.5, records / 0.5, sizes, places), strict=True):
         np.testing.assert_allclose(found, right)
 

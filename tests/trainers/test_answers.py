@@ -35,12 +35,9 @@ def test_answers_are_those_of_the_modules(cast, banks_of_modules, monkeypatch, n
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), .* one model or more .* got \(2, 3\)"),
-        ({"weights": np.zeros((0, 520))}, "weights must have shape"),
-        ({"weights": np.full((2, 520), np.nan)}, "weights must be finite in float32, got 1040 numbers"),
+        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), got \(2, 3\)"),
         ({"says": "label"}, "says must be one of"),
-        ({"x": "a"}, "x must be real numbers, got a str"),
-        ({"model": None}, "model must be made by dpsub.models"),
+        ({"x": np.zeros((2, 3))}, r"x must have shape \(records, 51\), got \(2, 3\)"),
     ],
 )
 def test_boxes_refuse(cast, changes, message):

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpsub import accounting, data, models
 from dpsub.trainers import assemble, block_size
-from dpsub.trainers.bank import poisson_coins, threshold
+from dpsub.trainers.batches import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
 
 CANARIES = ("gradient", "record")
@@ -69,19 +69,20 @@ def test_rounding_hides_the_least_noise_multiplier_and_the_accountant_refuses_it
         accounting.epsilon(**setting.mechanism, delta=1e-5, adjacency="add_remove")
 
 
-def batches(canary_of, setting, runs, n_train=40):
-    """(steps, records with the slot as the last, runs): who is in each batch."""
+def drawn(canary_of, setting, runs, n_train=40, seed=12):
+    """Who is in each batch, (steps, records and then the slot, runs), and the noise, (steps, runs, parameters)."""
     task = data.digits(n_train=n_train)
     model = models.linear(task)
-    generator, pair = torch.Generator().manual_seed(12), canary_of((task, model), "gradient")
+    generator, pair = torch.Generator().manual_seed(seed), canary_of((task, model), "gradient")
     bank = assemble(model, task, setting, bits=np.zeros(runs, np.int8), generator=generator, canary=pair)
     seen = recorded(bank, stepping=False)
     list(bank.train())
-    return torch.stack([torch.cat([step["sampled"], step["slot_sampled"]]) for step in seen]).numpy()
+    batches = torch.stack([torch.cat([step["sampled"], step["slot_sampled"]]) for step in seen])
+    return batches.numpy(), torch.stack([model.flat(step["noise"]) for step in seen]).double().numpy()
 
 
 def test_batches_of_fixed_size_are_drawn_evenly_and_anew(canary_of, spec):
-    chosen = batches(canary_of, spec(sample_rate=0.25, sampling="without_replacement", steps=60), runs=64)
+    chosen, _ = drawn(canary_of, spec(sample_rate=0.25, sampling="without_replacement", steps=60), runs=64)
     assert (chosen.sum(axis=1) == 10).all()
     tolerance = 4.5 * np.sqrt(0.25 * 0.75 / (60 * 64))
     assert np.abs(chosen.mean(axis=(0, 2)) - 0.25).max() < tolerance, "each record, the slot among them, is as likely"
@@ -93,7 +94,7 @@ def test_batches_of_fixed_size_are_drawn_evenly_and_anew(canary_of, spec):
 
 
 def test_each_record_is_in_one_batch_of_each_epoch(canary_of, spec):
-    chosen = batches(canary_of, spec(sample_rate=0.125, sampling="epochs", steps=48), runs=64, n_train=42)
+    chosen, _ = drawn(canary_of, spec(sample_rate=0.125, sampling="epochs", steps=48), runs=64, n_train=42)
     epochs = chosen.reshape(6, 8, 42, 64)
     assert (epochs.sum(axis=1) == 1).all()
     assert set(epochs.sum(axis=2).ravel().tolist()) == {5, 6}, "42 records in 8 batches"
@@ -129,16 +130,9 @@ def largest_correlation(rows):
 
 @pytest.mark.parametrize("q", [0.5, 0.0625])
 def test_masks_and_noise_are_independent_across_models_and_steps(canary_of, spec, q):
-    task = data.digits(n_train=40)
-    model = models.linear(task)
-    runs, setting = 48, spec(sample_rate=q, steps=40)
-    generator, pair = torch.Generator().manual_seed(11), canary_of((task, model), "gradient")
-    bank = assemble(model, task, setting, bits=np.zeros(runs, np.int8), generator=generator, canary=pair)
-    seen = recorded(bank, stepping=False)
-    list(bank.train())
-    # (steps, records and slot, runs) and (steps, runs, parameters)
-    coins = torch.stack([torch.cat([step["sampled"], step["slot_sampled"]]) for step in seen]).double().numpy()
-    noise = torch.stack([model.flat(step["noise"]) for step in seen]).double().numpy()
+    runs = 48
+    coins, noise = drawn(canary_of, spec(sample_rate=q, steps=40), runs, seed=11)
+    coins = coins.astype(float)
     # The largest of 1,128 absolute standard normals exceeds 5 once in 1,500 times.
     by_model = np.moveaxis(coins, 2, 0).reshape(runs, -1)
     assert largest_correlation(by_model) < 5
@@ -345,62 +339,26 @@ CONVOLVED = (
 )
 
 
+MANY_RECORDS = {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "runs": 64}
+WIDE_MLP = {"model": "mlp(task, (2_000,))", "shape": (20, 600), "q": 1.0, "runs": 64}
+MEMORY_CASES = {
+    "coins": MANY_RECORDS | {"q": 0.45},
+    "without_replacement": MANY_RECORDS | {"q": 0.45, "sampling": "without_replacement"},
+    "epochs": MANY_RECORDS | {"q": 0.5, "sampling": "epochs"},
+    "mlp with adam": {"model": "mlp(task)", "shape": (2_000, 600), "q": 0.25, "optimizer": "adam", "runs": 128},
+    "watched records": WIDE_MLP | {"gradient": False, "watched": True},
+    "span": {"model": "linear(task)", "shape": (2_000, 8_000), "q": 1.0, "runs": 4},
+    "convnet": {"model": "convnet(task)", "shape": (2_000, 1, 28, 28), "q": 0.02, "runs": 16},
+    "module": {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16},
+}
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux keeps them")
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "q": 0.45, "runs": 64}, id="coins"
-        ),
-        *(
-            pytest.param(
-                {
-                    "model": "mlp(task, (4,))",
-                    "shape": (100_000, 2),
-                    "classes": 2,
-                    "q": q,
-                    "runs": 64,
-                    "sampling": sampling,
-                },
-                id=sampling,
-                marks=pytest.mark.slow,
-            )
-            for sampling, q in (("without_replacement", 0.45), ("epochs", 0.5))
-        ),
-        pytest.param(
-            {"model": "mlp(task)", "shape": (2_000, 600), "q": 0.25, "optimizer": "adam", "runs": 128},
-            id="mlp with adam",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {
-                "model": "mlp(task, (2_000,))",
-                "shape": (20, 600),
-                "q": 1.0,
-                "runs": 64,
-                "gradient": False,
-                "watched": True,
-            },
-            id="watched records",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"model": "linear(task)", "shape": (2_000, 8_000), "q": 1.0, "runs": 4}, id="span", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"model": "convnet(task)", "shape": (2_000, 1, 28, 28), "q": 0.02, "runs": 16},
-            id="convnet",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"model": f"from_module({CONVOLVED}, task)", "shape": (500, 784), "q": 1.0, "runs": 16},
-            id="module",
-            marks=pytest.mark.slow,
-        ),
-    ],
+    "case", ["coins", *(pytest.param(name, marks=pytest.mark.slow) for name in MEMORY_CASES if name != "coins")]
 )
 def test_a_blocks_memory_is_not_underestimated(case):
     usual = {"classes": 100, "optimizer": "sgd", "sampling": "poisson", "gradient": True, "watched": False}
-    code = MEMORY.format(**usual | case)
+    code = MEMORY.format(**usual | MEMORY_CASES[case])
     share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
     assert 0.1 < share < 1

@@ -55,7 +55,7 @@ class Draws:
         """Random ones; where batches are drawn at all, the second step's are empty, if `empty`."""
         steps, q, generator = bank.spec.steps, bank.spec.sample_rate, bank.generator
         noise = torch.randn(steps, bank.runs, bank.model.parameters, generator=generator)
-        if bank.spec.sampling != "poisson":
+        if not bank.spec.sampling.own_coins:
             return cls(*cls.of_advances(bank), noise)
         sampled = torch.rand(steps, bank.shared, bank.runs, generator=generator) < q
         slot_sampled = torch.rand(steps, bank.runs, generator=generator) < q

@@ -8,7 +8,7 @@ from naive_pairs import SLOTS, clipped, pairs_of, worlds
 from torch.nn import functional
 
 from dpsub import DPSGD, Pairs, models
-from dpsub.trainers import ScoredSteps, assemble
+from dpsub.trainers import ScoredSteps
 from dpsub.trainers.slot import loss_products
 
 KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
@@ -17,11 +17,11 @@ KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
 @KINDS
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
 @pytest.mark.parametrize("q", [0.3, 1.0])
-def test_every_step_is_that_of_a_loop_over_single_records(cast, name, kind, q):
+def test_every_step_is_that_of_a_loop_over_single_records(cast, bank_of, name, kind, q):
     task, model = cast[name]
     pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, q, 3, 0.5)
     bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    bank = bank_of(name, spec, bits, pairs)
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
     assert bank.shared == len(others) == 21
     draws = torch.Generator().manual_seed(5)
@@ -50,51 +50,31 @@ def test_every_step_is_that_of_a_loop_over_single_records(cast, name, kind, q):
 @KINDS
 @pytest.mark.parametrize("bit", [0, 1])
 @pytest.mark.parametrize("q", [0.5, 1.0])
-def test_one_pair_is_the_slot_of_a_single_canary(cast, kind, bit, q):
+def test_one_pair_is_the_slot_of_a_single_canary(cast, bank_of, kind, bit, q):
     task, model = cast["mlp"]
     alone = pairs_of(task, model, kind)[1]
     spec = DPSGD(0.5, 1.0, q, 4, 0.2, optimizer="adam")
-    one = assemble(
-        model, task, spec, bits=np.array([bit], np.int8), generator=torch.Generator().manual_seed(0), canary=alone
-    )
-    many = assemble(
-        model,
-        task,
-        spec,
-        canary=Pairs.of([alone]),
-        bits=np.array([[bit]], np.int8),
-        generator=torch.Generator().manual_seed(0),
-    )
+    one, many = bank_of("mlp", spec, [bit], alone), bank_of("mlp", spec, [[bit]], Pairs.of([alone]))
     draws = torch.Generator().manual_seed(1)
     for _ in range(spec.steps):
         sampled, in_slot = torch.rand(23, 1, generator=draws) < q, torch.rand(1, 1, generator=draws) < q
         noise = torch.randn(1, model.parameters, generator=draws)
-        if q < 1:
-            one.step(sampled=sampled, slot_sampled=in_slot[0], noise=noise)
-            many.step(sampled=sampled, slot_sampled=in_slot, noise=noise)
-        else:
-            one.step(noise=noise)
-            many.step(noise=noise)
+        batch = {"sampled": sampled, "slot_sampled": in_slot} if q < 1 else {}
+        one.step(**batch, noise=noise)
+        many.step(**batch, noise=noise)
     torch.testing.assert_close(many.theta, one.theta, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(many.scores(), one.scores(), atol=1e-5, rtol=1e-4)
 
 
 @KINDS
-def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, kind):
+def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, bank_of, kind):
     task, model = cast["mlp"]
     pairs, spec = pairs_of(task, model, kind), DPSGD(1.0, 1.0, 0.5, 1, 0.1)
     seen = 0
     for seed in range(12):
         sums = []
         for first in (0, 1):
-            bank = assemble(
-                model,
-                task,
-                spec,
-                canary=pairs,
-                bits=np.array([[first, 1, 0]], np.int8),
-                generator=torch.Generator().manual_seed(seed),
-            )
+            bank = bank_of("mlp", spec, [[first, 1, 0]], pairs, seed)
             start = model.flat(bank.theta)[0].double()
             ScoredSteps(bank, expected=False).advance()
             sums.append(model.flat(bank.last_sum)[0].double())
@@ -107,11 +87,11 @@ def test_a_coin_changes_what_is_in_its_slot_and_nothing_else(cast, kind):
 
 @KINDS
 @pytest.mark.parametrize("sampling", ["poisson", "without_replacement"])
-def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, kind, sampling):
+def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, bank_of, kind, sampling):
     task, model = cast["linear"]
     spec, runs = DPSGD(1.0, 1.0, 0.25, 1, 0.1, sampling=sampling), 4_000
     pairs, bits = pairs_of(task, model, kind), np.random.default_rng(0).integers(0, 2, (runs, 3), dtype=np.int8)
-    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    bank = bank_of("linear", spec, bits, pairs)
     seen = []
     bank.step = lambda **batch: seen.append(batch)
     bank.advance()
@@ -126,15 +106,11 @@ def test_each_slot_is_in_a_batch_as_often_as_a_record_and_by_itself(cast, kind, 
         bank.slot.in_batch(coins[0])
 
 
-@pytest.mark.parametrize("name", ["linear", "deep relu mlp", "mlp on images", "convnet", "large convnet"])
-def test_products_of_records_are_those_of_their_gradients(cast, name):
-    task, model = cast[name]
-    _check_products(task, model)
-
-
-@pytest.mark.parametrize("name", ["attention", "lstm", "residual"])
-def test_products_of_any_module_are_those_of_their_gradients(banks_of_modules, name):
-    _check_products(*banks_of_modules[name])
+@pytest.mark.parametrize(
+    "name", ["linear", "deep relu mlp", "mlp on images", "convnet", "large convnet", "attention", "lstm", "residual"]
+)
+def test_products_of_records_are_those_of_their_gradients(cast, banks_of_modules, name):
+    _check_products(*(banks_of_modules | cast)[name])
 
 
 @pytest.mark.parametrize(
@@ -170,16 +146,8 @@ def test_a_loss_of_ones_own_is_differentiated_too(module_of):
     _check_products(task, models.from_module(module, task, loss=squares))
 
 
-def test_observers_of_one_canary_do_not_take_many_pairs(cast):
-    task, model = cast["linear"]
-    bank = assemble(
-        model,
-        task,
-        DPSGD(1.0, 1.0, 1.0, 1, 0.1),
-        canary=pairs_of(task, model, "records"),
-        bits=np.zeros((1, 3), np.int8),
-        generator=torch.Generator(),
-    )
+def test_observers_of_one_canary_do_not_take_many_pairs(cast, bank_of):
+    bank = bank_of("linear", DPSGD(1.0, 1.0, 1.0, 1, 0.1), [[0, 0, 0]], pairs_of(*cast["linear"], "records"))
     for ask in (bank.slot.gradient, bank.slot.distance):
         with pytest.raises(ValueError, match="canary must be one pair to observe its gradient, got 3 pairs"):
             ask(bank)

@@ -42,10 +42,8 @@ def small(cast):
 @pytest.mark.parametrize("expected", [True, False])
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_scores_of_steps_are_products_with_what_the_sum_is_beyond_its_mean(cast, name, kind, expected):
-    task, model = cast[name]
-    pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, 0.4, 2, 0.5)
-    bits = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
-    bank = assemble(model, task, spec, canary=pairs, bits=bits, generator=torch.Generator().manual_seed(0))
+    spec, model = DPSGD(0.8, 0.5, 0.4, 2, 0.5), cast[name][1]
+    task, pairs, bank = assembled(cast, name, kind, spec)
     others = [i for i in range(len(task.y_train)) if i not in SLOTS]
     steps, known = ScoredSteps(bank, expected=expected), np.zeros((2, 3))
     for _ in range(spec.steps):

@@ -23,12 +23,9 @@ def step_slot(gradients):
 
 
 @pytest.mark.parametrize("kind", ["gradient", "record"])
-def test_a_slot_of_steps_agrees_with_the_slot_of_a_pair(cast, canary_of, bank, kind):
+def test_a_slot_of_steps_agrees_with_the_slot_of_a_pair(bank_of, canary_of, bank, kind):
     pair = canary_of("mlp", kind, norm=0.5)
-    task, model = cast["mlp"]
-    other = assemble(
-        model, task, bank.spec, bits=np.array([0, 1], np.int8), generator=torch.Generator().manual_seed(0), canary=pair
-    )
+    model, other = bank.model, bank_of("mlp", bank.spec, [0, 1], pair)
     bank.slot = step_slot(other.slot.at_step(other))
     torch.testing.assert_close(bank.slot.distance(bank), other.slot.distance(other))
     gradient, its = bank.slot.gradient(bank), other.slot.gradient(other)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
+from typing import ClassVar
 
 from numpy.typing import ArrayLike
 
 from dpsub._core import Record, checks
-from dpsub._core.frozen import Frozen, read_only, told
+from dpsub._core.frozen import Frozen, digest, read_only
 from dpsub.crafters import AdversarialSample, adversarial_sample
-from dpsub.crafters.adversarial_samples import check_settings, limits, record, two_labels
+from dpsub.crafters.adversarial_samples import SETTINGS, starting_sample
 from dpsub.models import Model
 from dpsub.models.interface import numbers
-from dpsub.trainers.devices import NAMES
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,6 +39,8 @@ class AdversarialSamples(Frozen):
         start=((2: 6522df69), 1), bounds=(0.0, 1.0))
     """
 
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = SETTINGS
+
     start: Record | tuple[ArrayLike, int]
     y_prime: int | None = None
     loss: str = "ade"
@@ -50,23 +52,17 @@ class AdversarialSamples(Frozen):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        start = record("start", self.start)
-        given = (self.loss, self.margin, self.steps, self.learning_rate, self.optimizer)
-        margin, steps, learning_rate = check_settings(*given)
-        _, y_prime = two_labels(start.y, self.y_prime)
-        checks.check_fields(self, device=partial(checks.choice, options=NAMES))
-        limits(self.bounds, start.x)
-        bounds = self.bounds and tuple(read_only(numbers("bounds", one)) for one in self.bounds)
-        checked: dict[str, object] = {"start": start, "y_prime": y_prime, "bounds": bounds}
-        checked |= {"margin": margin, "steps": steps, "learning_rate": learning_rate}
-        for name, value in checked.items():
+        super().__post_init__()
+        sample = starting_sample(self.start, self.y_prime, self.bounds)
+        bounds = self.bounds and tuple(read_only(numbers("bounds", end)) for end in self.bounds)
+        for name, value in {"start": Record(sample.x, sample.y), "y_prime": sample.y_prime, "bounds": bounds}.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         plain = ("y_prime", "loss", "margin", "steps", "learning_rate", "optimizer")
         named = {name: repr(getattr(self, name)) for name in plain}
-        named["start"] = f"({told(self.start[0])}, {self.start[1]})"
-        named["bounds"] = "None" if self.bounds is None else f"({', '.join(map(told, self.bounds))})"
+        named["start"] = f"({digest(self.start[0])}, {self.start[1]})"
+        named["bounds"] = "None" if self.bounds is None else f"({', '.join(map(digest, self.bounds))})"
         return f"AdversarialSamples({', '.join(f'{name}={value}' for name, value in named.items())})"
 
     def learn(self, model: Model, weights: ArrayLike, bits: ArrayLike) -> AdversarialSample:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import xarray as xr
@@ -16,8 +17,9 @@ from tqdm.auto import tqdm
 
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
-from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
+from dpsub.audits.distinguishers.interface import Distinguisher
 from dpsub.models import Model
+from dpsub.models.interface import check_model
 
 PROTOCOLS = ("held_out", "folds", "in_sample")
 SHARES = {"held_out": 0.5, "folds": 0.35, "in_sample": 0.5}  # learned from only; unused in sample
@@ -30,7 +32,6 @@ class Part:
 
     learned_from: slice
     judged: slice
-    fold: int | None = None
 
 
 @checks.checked(
@@ -95,131 +96,84 @@ def distinguish(
     >>> judged.sizes["run"], int(judged.run[0])
     (30, 10)
     """
-    bits, numbers = _checked(trained, model)
+    _check(trained, model)
     if not isinstance(by, Distinguisher) or isinstance(by, type):
         raise ValueError(f"by must be a distinguisher, an object with a method learn(model, weights, bits), got {by!r}")
+    bits = trained.bit.values.astype(np.int8)
     first = SHARES[protocol] if share is None else share
     parts = _parts(protocol, len(bits), round(first * len(bits)), folds)
     _check_parts(parts, bits, protocol)
     scores = [
-        _judged(by, model, trained, bits, part)
-        for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not progress)
+        _scores(by, model, trained, part) for part in tqdm(parts, unit=" folds", desc=repr(by), disable=not progress)
     ]
     rows = np.concatenate([np.arange(len(bits))[part.judged] for part in parts])
+    counts = {
+        "learned_from": [len(bits[part.learned_from]) for part in parts],
+        "judged": [len(values) for values in scores],
+    }
     result = xr.Dataset(
         {
             "score": ("run", np.concatenate(scores), {"long_name": LONG_NAMES["score"]}),
             "bit": trained.bit[rows].astype(np.int8),
         },
-        coords={"run": numbers[rows]},
+        coords={"run": trained.run.values[rows].astype(np.int64)},
         attrs=trained.attrs
-        | {
-            "distinguisher": repr(by),
-            "protocol": protocol,
-            "learned_from": _plain([len(bits[part.learned_from]) for part in parts]),
-            "judged": _plain([len(one) for one in scores]),
-        },
+        | {"distinguisher": repr(by), "protocol": protocol}
+        | {name: values[0] if len(values) == 1 else values for name, values in counts.items()},
     )
     if protocol == "in_sample":
         return result.assign_coords(in_sample=("run", np.ones(len(rows), bool)))
-    if protocol != "folds":
-        return result
-    of_each = [np.full(len(one), part.fold) for part, one in zip(parts, scores, strict=True)]
-    return result.assign_coords(fold=("run", np.concatenate(of_each)))
+    if protocol == "folds":
+        return result.assign_coords(fold=("run", np.repeat(np.arange(1, folds + 1), counts["judged"])))
+    return result
 
 
-def _checked(trained: xr.Dataset, model: Model) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """The bits and the numbers of the runs."""
-    if not isinstance(trained, xr.Dataset):
-        raise ValueError(f"trained must be the dataset of an audit, got a {type(trained).__name__}")
-    if not isinstance(model, Model) or isinstance(model, type):
-        raise ValueError(f"model must be the audit's, one of dpsub.models, got a {type(model).__name__}")
-    if "weights" not in trained:
-        raise ValueError("trained must hold the variable 'weights': audit(..., metrics=(\"weights\",))")
-    if "bit" not in trained:
-        raise ValueError("trained must hold the variable 'bit', as audits do, got none")
-    if "repeat" in trained.weights.dims:
-        count = trained.sizes["repeat"]
-        raise ValueError(f"trained must be of one repeat, got {count}: choose one with isel(repeat=0)")
-    if trained.weights.dims != ("run", "parameter") or trained.bit.dims != ("run",):
+def _check(trained: xr.Dataset, model: Model) -> None:
+    """Check that the dataset holds final weights of this model, in one repeat, with the worlds of all."""
+    checks.instance("trained", trained, of=xr.Dataset, called="the dataset of an audit")
+    check_model(model)
+    if "weights" not in trained or trained.weights.dims != ("run", "parameter"):
         raise ValueError(
-            f"trained must hold weights (run, parameter) and bit (run,), got {trained.weights.dims} and "
-            f"{trained.bit.dims}"
+            'trained must hold the weights (run, parameter) of one repeat: audit(..., metrics=("weights",)), and '
+            f"isel(repeat=0) if there are several, got {dict(trained.sizes)} and {', '.join(map(str, trained))}"
         )
-    told = trained.attrs.get("model", repr(model))
-    if told != repr(model) or trained.sizes["parameter"] != model.parameters:
+    audited = trained.attrs.get("model", repr(model))
+    if audited != repr(model) or trained.sizes["parameter"] != model.parameters:
         raise ValueError(
-            f"trained must hold the weights of model, {model!r}, got {trained.sizes['parameter']} parameters of {told}"
+            f"trained must hold the weights of model, {model!r}, got {trained.sizes['parameter']} parameters of "
+            f"{audited}"
         )
-    bits = trained.bit.values
-    if not np.isin(bits, (0, 1)).all():
-        untrained = int((~np.isin(bits, (0, 1))).sum())
+    if untrained := int((~np.isin(trained.bit.values, (0, 1))).sum()):
         raise ValueError(
             f"trained must hold bits of 0 and 1, got {untrained} runs with others: finish the audit, or drop them with "
             "trained.isel(run=trained.bit.values >= 0)"
         )
-    return bits.astype(np.int8), trained.run.values.astype(np.int64)
 
 
 def _parts(protocol: str, runs: int, first: int, folds: int) -> list[Part]:
     if protocol == "in_sample":
         return [Part(slice(0, runs), slice(0, runs))]
-    if protocol == "held_out":
-        return [Part(slice(0, first), slice(first, runs))]
-    if folds > runs - first:
-        raise ValueError(
-            f"folds must be at most the number of models to judge, {runs - first}, got {folds}: train more models"
-        )
-    sizes = [first, *(len(part) for part in np.array_split(np.arange(first, runs), folds))]
-    ends = np.cumsum(sizes).tolist()
-    return [Part(slice(0, ends[i]), slice(ends[i], ends[i + 1]), i + 1) for i in range(folds)]
+    folds = folds if protocol == "folds" else 1
+    ends = np.cumsum([first, *map(len, np.array_split(np.arange(first, runs), folds))]).tolist()
+    return [Part(slice(0, start), slice(start, stop)) for start, stop in pairwise(ends)]
 
 
 def _check_parts(parts: list[Part], bits: NDArray[np.int8], protocol: str) -> None:
     remedy = {"held_out": "another share", "folds": "fewer folds", "in_sample": "another audit"}[protocol]
     for part in parts:
-        for rows, what in ((part.learned_from, "learned from"), (part.judged, "judged")):
+        for rows, use in ((part.learned_from, "learned from"), (part.judged, "judged")):
             counts = np.bincount(bits[rows], minlength=2)
             if counts.min() < LEAST:
                 raise ValueError(
                     f"trained must hold at least {LEAST} models of each world in each part, got {counts[0]} with z and "
-                    f"{counts[1]} with z_prime among the {counts.sum()} {what}: train more models, or give {remedy}"
+                    f"{counts[1]} with z_prime among the {counts.sum()} {use}: train more models, or give {remedy}"
                 )
 
 
-def _judged(
-    by: Distinguisher, model: Model, trained: xr.Dataset, bits: NDArray[np.int8], part: Part
-) -> NDArray[np.float32]:
+def _scores(by: Distinguisher, model: Model, trained: xr.Dataset, part: Part) -> NDArray[np.float32]:
     """Learn from a part's models, and score its others."""
-    scorer = by.learn(model, _weights(trained, part.learned_from), bits[part.learned_from].copy())
-    if not isinstance(scorer, Scorer):
-        raise ValueError(f"by must learn an object with a method scores, got a {type(scorer).__name__} from {by!r}")
-    given = scorer.scores(model, _weights(trained, part.judged))
-    return _checked_scores(given, len(bits[part.judged]), by)
-
-
-def _weights(trained: xr.Dataset, rows: slice) -> NDArray[np.float32]:
-    weights = np.array(trained.weights[rows].values, dtype=np.float32)
-    if not np.isfinite(weights).all():
-        raise ValueError(f"trained must hold finite weights, got {int((~np.isfinite(weights)).sum())} that are not")
-    return weights
-
-
-def _checked_scores(given: object, runs: int, by: Distinguisher) -> NDArray[np.float32]:
-    try:
-        wide = np.asarray(given)
-        if wide.dtype.kind not in "iuf":
-            raise TypeError
-        with np.errstate(over="ignore"):
-            scores = wide.astype(np.float32)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"by must give an array of real numbers as scores, got a {type(given).__name__}") from None
-    if scores.shape != (runs,):
-        raise ValueError(f"by must give one score for each model, shape ({runs},), got {scores.shape} from {by!r}")
-    if not np.isfinite(scores).all():
-        raise ValueError(f"by must give finite scores, got {int((~np.isfinite(scores)).sum())} that are not: {by!r}")
-    return scores
-
-
-def _plain(counts: list[int]) -> int | list[int]:
-    return counts[0] if len(counts) == 1 else counts
+    weights = checks.array("trained's weights", trained.weights.values, kind=np.float32)
+    learned_from, judged = weights[part.learned_from].copy(), weights[part.judged].copy()
+    scorer = by.learn(model, learned_from, trained.bit.values[part.learned_from].astype(np.int8))
+    given = scorer.scores(model, judged)
+    return checks.array(f"scores by {by!r}", given, shape=(len(judged),), kind=np.float32)

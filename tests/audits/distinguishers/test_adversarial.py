@@ -43,8 +43,8 @@ def test_distinguishers_that_craft_differently_have_different_names():
     [
         ({"start": None}, "start must be a record"),
         ({"loss": "mse"}, "loss must be one of"),
-        ({"steps": -1}, "steps must be >= 0"),
-        ({"bounds": (0.5, 1)}, "start must be within bounds"),
+        ({"steps": 0}, "steps must be >= 1"),
+        ({"bounds": (0.5, 1)}, "bounds must be .* hold the start"),
         ({"device": "gpu"}, "device must be one of"),
     ],
 )

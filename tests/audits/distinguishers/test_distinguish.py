@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import dpsub
-from dpsub import CanaryPair, crafters, distinguish, distinguishers, models
-from dpsub.audits.distinguishers import Canary, Distinguisher, Scorer
+from dpsub import CanaryPair, crafters, distinguish, models
+from dpsub.audits.distinguishers import Canary
 
 RUNS, PARAMETERS = 60, 12
 RECORDS = CanaryPair((np.ones(3), 0), (np.ones(3), 1), slot=0, scenario="S4")
@@ -56,7 +57,7 @@ class Says:
         return self
 
     def scores(self, model, weights):
-        return self.scores_(len(weights)) if callable(self.scores_) else self.scores_
+        return self.scores_
 
 
 @pytest.fixture(scope="module")
@@ -166,33 +167,24 @@ def test_the_canarys_score_is_the_audits(task, spec, nothing):
 def test_canaries_of_gradients_are_refused_and_reprs_tell_pairs_apart(task, model, spec, canary):
     with pytest.raises(ValueError, match="pair must be of records, got gradients, whose score is a displacement"):
         Canary(canary)
-    with pytest.raises(ValueError, match="pair must be a dpsub.CanaryPair, got a str"):
-        Canary("S4")
     with pytest.raises(ValueError, match=r"pair must hold records with features \(53,\) and labels below 10"):
         Canary(RECORDS).scores(model, np.zeros((2, model.parameters), np.float32))
     other = replace(RECORDS, z=(2 * np.ones(3), 0))
     assert repr(Canary(RECORDS)) == repr(Canary(replace(RECORDS))) != repr(Canary(other))
-    assert isinstance(Canary(RECORDS), Distinguisher)
-    assert isinstance(Canary(RECORDS), Scorer)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda one: one.drop_vars("weights"), r"trained must hold the variable 'weights': audit\(..., metrics=\(\"we"),
-        (lambda one: one.drop_vars("bit"), "trained must hold the variable 'bit'"),
-        (
-            lambda one: one.expand_dims(repeat=3),
-            r"trained must be of one repeat, got 3: choose one with isel",
-        ),
-        (lambda one: one.assign_attrs(model="another"), "weights of model, Linear.*got 12 parameters of another"),
-        (lambda one: one.isel(parameter=slice(3)), "weights of model, Linear.*got 3 parameters"),
-        (lambda one: one.assign(bit=one.bit - 1), "bits of 0 and 1, got 30 runs with others: finish the audit"),
-        (lambda one: one.assign(bit=one.bit * 0), "at least 2 models of each world in each part, got 30 with z and 0"),
-        (lambda one: one.assign(weights=one.weights * np.nan), "finite weights, got 360 that are not"),
-        (lambda one: one.isel(run=slice(3)), "train more models, or give another share"),
-        (lambda one: one.rename(run="r"), r"trained must hold weights \(run, parameter\) and bit \(run,\), got"),
-        (lambda one: one.weights, "trained must be the dataset of an audit, got a DataArray"),
+        (lambda audited: audited.drop_vars("weights"), r"trained must hold the weights .*metrics=\(\"weights\",\)"),
+        (lambda audited: audited.expand_dims(repeat=3), r"isel\(repeat=0\) if there are several, got"),
+        (lambda audited: audited.assign_attrs(model="another"), "weights of model, Linear.* 12 parameters of another"),
+        (lambda audited: audited.isel(parameter=slice(3)), "weights of model, Linear.*got 3 parameters"),
+        (lambda audited: audited.assign(bit=audited.bit - 1), "bits of 0 and 1, got 30 runs with others: finish the"),
+        (lambda audited: audited.assign(bit=audited.bit * 0), "at least 2 models of each world.* got 30 with z and 0"),
+        (lambda audited: audited.assign(weights=audited.weights * np.nan), "weights must be finite numbers"),
+        (lambda audited: audited.isel(run=slice(3)), "train more models, or give another share"),
+        (lambda audited: audited.weights, "trained must be the dataset of an audit, got a DataArray"),
     ],
 )
 def test_what_is_no_audit_with_weights_is_refused(small, change, message):
@@ -205,34 +197,14 @@ def test_what_is_no_audit_with_weights_is_refused(small, change, message):
     [
         ({"protocol": "cross"}, "protocol must be one of 'held_out', 'folds', 'in_sample', got 'cross'"),
         ({"share": 1.0}, "share must be > 0 and < 1, got 1.0"),
-        ({"folds": 0}, "folds must be >= 1, got 0"),
-        ({"protocol": "folds", "folds": 61}, "folds must be at most the number of models to judge, 39, got 61"),
+        ({"share": 0.999}, "got 0 with z and 0 with z_prime among the 0 judged"),
         ({"protocol": "folds", "folds": 30}, "at least 2 models of each world.* or give fewer folds"),
-        ({"share": 0.001}, "got 0 with z and 0 with z_prime among the 0 learned from"),
         ({"by": Spy}, "by must be a distinguisher, an object with a method learn"),
-        ({"by": None}, "by must be a distinguisher"),
-        ({"model": "mlp"}, "model must be the audit's, one of dpsub.models, got a str"),
-        ({"by": Says(lambda runs: np.zeros(runs - 1))}, r"one score for each model, shape \(30,\), got \(29,\)"),
-        ({"by": Says(lambda runs: np.zeros((runs, 1)))}, r"got \(30, 1\)"),
-        ({"by": Says(lambda runs: np.full(runs, np.inf))}, "by must give finite scores, got 30 that are not"),
-        ({"by": Says(lambda runs: np.full(runs, 1e300))}, "by must give finite scores"),
-        ({"by": Says(lambda runs: ["a"] * runs)}, "by must give an array of real numbers as scores, got a list"),
+        ({"model": torch.nn.Linear(2, 2)}, "model must be a bank, got a torch.nn.Module"),
+        ({"by": Says(np.zeros(29))}, r"(?s)scores by .* must have shape \(30,\), got \(29,\)"),
+        ({"by": Says(np.full(30, 1e300))}, "(?s)scores by .* must be finite numbers in float32"),
     ],
 )
 def test_bad_arguments_are_refused(small, options, message):
     with pytest.raises(ValueError, match=message):
         distinguish(**{"trained": trained_models(), "model": small, "by": Spy(), "progress": False, **options})
-
-
-def test_what_learns_no_scorer_is_refused(small):
-    @dataclass(frozen=True)
-    class Forgetful:
-        def learn(self, model, weights, bits):
-            return None
-
-    with pytest.raises(ValueError, match="by must learn an object with a method scores, got a NoneType"):
-        ask(trained_models(), small, Forgetful())
-
-
-def test_the_alias_is_the_room():
-    assert distinguishers.distinguish is distinguish is dpsub.audits.distinguish

@@ -1,0 +1,1 @@
+"""Explorers, widgets and drawings of the book's pages."""

@@ -1,0 +1,203 @@
+r"""How batches are drawn: one class for each sampling, which answers all that accountants ask about it.
+
+A further sampling is a class here, its drawing in `dpsub.trainers.batches`, and a line in the face of this room.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import ClassVar
+
+from dpsub._core import checks
+from dpsub.accounting.dominating_pairs import MirroredPair, StepPair, distance, poisson_pairs
+from dpsub.accounting.worst_case_law import IndependentBatches, Law, SecretEpochs
+
+WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps
+
+Phase = tuple[float, float, int]  # noise multiplier, sample rate, steps
+History = Sequence[tuple[float, float, int]]
+"""Phases of a training as (noise_multiplier, sample_rate, steps), as Opacus's accountants record them."""
+
+
+class Sampling(ABC):
+    """How the batches of a training are drawn. Its name stands for it in arguments, data sets and checkpoints.
+
+    Derive from this class, not from another sampling, whose pairs and drawing a subclass would inherit. A sample rate
+    of 1 means that each batch holds all records. What `__init__` takes are whole numbers or floats, and all attributes
+    of an object: the text of `TruncatedPoisson(9)` would be "truncated_poisson:9".
+
+    Attributes:
+        name: what stands for the class in a text.
+        words: which batches a privacy statement holds for.
+        own_coins: whether a record enters each batch by a coin of its own, which no other record depends on.
+        without_epsilon: the adjacencies that no ε is known for, each with the reason.
+    """
+
+    BY_NAME: ClassVar[dict[str, type[Sampling]]] = {}
+
+    name: ClassVar[str]
+    words: ClassVar[str]
+    own_coins: ClassVar[bool] = False
+    without_epsilon: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.BY_NAME[cls.name] = cls
+
+    @staticmethod
+    def of(value: Sampling | str) -> Sampling:
+        """The sampling that a text names, or the sampling itself."""
+        if isinstance(value, Sampling):
+            return value
+        name, *parameters = value.split(":") if isinstance(value, str) else [value]
+        return Sampling.BY_NAME[checks.choice("sampling", name, tuple(Sampling.BY_NAME))](*map(float, parameters))
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *map(str, vars(self).values())])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, vars(self).values()))})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):  # False would choose another branch, and give a wrong number
+            raise TypeError(f"{self!r} cannot be compared with a text: give Sampling.of({other!r}), or compare its str")
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:  # noqa: B027
+        """Raise ValueError if no such batches have this rate, of so many records if their number is known."""
+
+    def check_adjacency(self, adjacency: str) -> None:
+        """Raise ValueError if no ε is known for this adjacency."""
+        if reason := self.without_epsilon.get(adjacency):
+            known = " or ".join(repr(name) for name in checks.ADJACENCIES if name not in self.without_epsilon)
+            raise ValueError(f"adjacency must be {known} with sampling='{self}', got {adjacency!r}: {reason}")
+
+    def phases(self, history: Sequence[Phase]) -> list[Phase]:
+        """Independent phases that have the ε of a history.
+
+        The sample rate of a phase is the probability with which each of its steps uses the record. Given that a step
+        uses the record, it is a Gaussian mechanism.
+        """
+        return list(history)
+
+    @abstractmethod
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        """The pairs of distributions, one for each direction, whose largest δ bounds that of a step of `phases`."""
+
+    def attained(self, adjacency: str) -> tuple[str, float] | None:
+        """What the worst known data set attains, if that may be less than the pairs promise; otherwise None.
+
+        An adjacency and a factor: ε is that of Poisson batches under this adjacency, with the noise times this factor.
+        """
+        return None
+
+    @abstractmethod
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        """The law of what the adversary of S1 sees, on the worst data set that is known."""
+
+
+class Poisson(Sampling):
+    """Each record enters each batch by a coin of its own, with probability q."""
+
+    name = "poisson"
+    words = "Poisson sampling"
+    own_coins = True
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        return poisson_pairs(adjacency, sigma, q)
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        return IndependentBatches(sigma, q, steps, mirrored=adjacency == "substitute")
+
+
+class WithoutReplacement(Sampling):
+    """Each batch is drawn anew: q·n of the n records.
+
+    If a record is in the batch, it has taken the place of another one.
+    """
+
+    name = "without_replacement"
+    words = "batches of fixed size that are drawn anew at each step"
+    without_epsilon: ClassVar[Mapping[str, str]] = {
+        "add_remove": "a removed record changes how many there are, and so how often each is sampled",
+        "zero_out": "no tight ε is known for it; that of 'substitute' holds for it, too",
+    }
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:
+        batch = sample_rate * (records or 0)
+        if abs(batch - round(batch)) > 1e-6 * batch:
+            raise ValueError(
+                f"spec.sample_rate must be a whole number of the {records} records with sampling='{self}', got "
+                f"{sample_rate:g}, which is {batch:g} of them: give {math.ceil(batch)} / {records}"
+            )
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        return (MirroredPair(sigma / 2, q),)
+
+    def attained(self, adjacency: str) -> tuple[str, float] | None:
+        # If all other gradients are that of z′, a batch with z differs by 2C from all others.
+        return "add_remove", 0.5
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        return IndependentBatches(sigma / distance(adjacency), q, steps)
+
+
+class Epochs(Sampling):
+    """Each record is in one of the 1/q batches of each epoch, in an order that an adversary may know."""
+
+    name = "epochs"
+    words = "batches that use each record once an epoch, shuffled or not"
+    without_epsilon: ClassVar[Mapping[str, str]] = {
+        "add_remove": "a removed record would shift the others between batches"
+    }
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:
+        self.batches(sample_rate)
+
+    def batches(self, sample_rate: float) -> int:
+        """The batches of an epoch: 1 / sample_rate, which must be a whole number."""
+        inverse = min(1 / sample_rate, 1e18)
+        steps = round(inverse)
+        if abs(inverse - steps) > WHOLE:
+            fewer = math.floor(inverse)
+            raise ValueError(
+                f"sample_rate must be 1 / (steps an epoch) with sampling='epochs', got {sample_rate:g}: give 1/{fewer} "
+                f"or 1/{fewer + 1}, whichever number of steps an epoch has. If the steps do not fill an epoch, as when "
+                "gradients are accumulated across its end, one step may use a record twice: this is not covered"
+            )
+        return steps
+
+    def phases(self, history: Sequence[Phase]) -> list[Phase]:
+        """One full batch an epoch: who knows the order knows which batch of an epoch holds the record.
+
+        An epoch in which the noise changes counts with its least noise, since the record's batch may come then. An
+        incomplete last epoch counts as a whole one.
+        """
+        phases: list[Phase] = []
+        done = Fraction(0)  # epochs so far
+        for sigma, q, steps in history:
+            end = done + Fraction(steps, self.batches(q))
+            if done.denominator != 1 and sigma < phases[-1][0]:  # this phase begins within an epoch
+                *before, (earlier, _, count) = phases
+                phases = [*before, *([(earlier, 1.0, count - 1)] if count > 1 else []), (sigma, 1.0, 1)]
+            if begun := math.ceil(end) - math.ceil(done):
+                phases.append((sigma, 1.0, begun))
+            done = end
+        return phases
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        return poisson_pairs(adjacency, sigma, q)
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        batches = self.batches(q)
+        if steps % batches:
+            raise ValueError(f"steps must be whole epochs of {batches} steps with sampling='epochs', got {steps}")
+        return SecretEpochs(sigma / distance(adjacency), batches, steps // batches)
+
+
+checks.ARGUMENTS["sampling"] = lambda name, value: Sampling.of(value)

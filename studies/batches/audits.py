@@ -1,0 +1,193 @@
+"""Canaries under three drawings of batches, also where a label is rare.
+
+    python -m studies.batches.audits studies/batches/audits.csv
+
+A table that exists is continued.
+"""
+
+import sys
+from functools import partial
+from itertools import product
+
+import numpy as np
+from scipy.special import logsumexp
+
+import dpsub
+from dpsub import DPSGD, accounting, crafters, data, models
+from dpsub.audits import Observer, Watch
+from studies.batches import canaries
+from studies.kept import continued
+
+DELTA = 1e-5
+N_TRAIN, RARE = 240, 2  # records, and those with the rare label
+SETTINGS = {0.25: (2.0, 40), 0.0625: (1.0, 160)}  # by q: σ and T
+SAMPLINGS = ("poisson", "without_replacement", "epochs")
+CANARIES = {
+    "S2": crafters.gradient,
+    "mean gradient": canaries.mean_gradient,
+    "S3": crafters.crafted_input,
+    "S4": crafters.mislabeled,
+    "S5": crafters.natural,
+}
+RUNS, SHADOWS = 5_000, 1_000
+CELL = ("sample_rate", "task", "canary", "sampling")
+
+
+def rare_label():
+    """Is it a nine? Of the private records nearly all are not."""
+    every = data.digits(n_train=1_000)
+    nine = every.y_train == 9
+    others, nines = np.flatnonzero(~nine), np.flatnonzero(nine)
+    private, auxiliary = (np.r_[others[i::2][: N_TRAIN - RARE], nines[i::2][:RARE]] for i in (0, 1))
+    return data.from_arrays(
+        every.x_train[private],
+        nine[private].astype(int),
+        x_aux=every.x_train[auxiliary],
+        y_aux=nine[auxiliary].astype(int),
+        name="rare label",
+    )
+
+
+TASKS = {"digits": partial(data.digits, n_train=N_TRAIN), "rare label": rare_label}
+
+
+def spec_of(sample_rate, sampling):
+    noise_multiplier, steps = SETTINGS[sample_rate]
+    return DPSGD(
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=0.1,
+        sample_rate=sample_rate,
+        steps=steps,
+        learning_rate=0.1,
+        sampling=sampling,
+    )
+
+
+class Others(Observer):
+    """⟨g_z, sum of all other records' clipped gradients⟩/C²."""
+
+    name = "others"
+    long_name = "sum of the others' gradients times z's, by C squared"
+
+    def watch(self, bank, task, runs):
+        return _WatchOthers(bank)
+
+
+class _WatchOthers(Watch):
+    def __init__(self, bank):
+        self._bank = bank
+        self.before_step()
+
+    def before_step(self):
+        bank, bound = self._bank, self._bank.spec.max_grad_norm
+        records = slice(bank.shared)
+        total = bank.model.clipped_sum(bank.theta, bank.inputs[records], bank.labels[records], None, bound)
+        along = getattr(bank.slot, "support", slice(None))
+        total = bank.model.flat(total)[:, along]
+        products = total * bank.slot.gradient(bank)
+        self._seen = products.sum(dim=1) / bound**2
+
+    def after_step(self):
+        return self._seen
+
+
+def log_ratio(moved, shift, spread):
+    """log N(shift, spread) − log N(0, spread), at the moved values."""
+    return (moved * shift - shift**2 / 2) / spread
+
+
+def likelihood_ratio(audited, shadows, spec, n):
+    """(run,): how much the noisy sums of all steps speak for z.
+
+    The attacker knows the parameters before each step, and so every other
+    record's gradient. It does not know who is in the batch. It takes a
+    sum, projected on z's gradient, as Gaussian, around one place with the
+    canary and around another without. A canary takes a record's place,
+    except in a Poisson batch. How wide the Gaussian is, the attacker learns
+    from shadow models, which it trains with a seed of its own.
+
+    Args:
+        audited, shadows: audits with the metrics of `audit`.
+        spec: of both.
+        n: the number of records, the canary among them.
+    """
+    q = spec.sample_rate
+
+    def places(runs):
+        """From the sum without the canary, and z's and z′'s share."""
+        # ⟨g_z, g_z′⟩ of two gradients of norm C that are 2C·distance apart
+        cosine = 1 - 2 * runs.distance.values.astype(float) ** 2
+        mean = runs.others.values.astype(float) / (n - 1)
+        own = spec.sampling.own_coins
+        size = q * (n - 1) if own else q * n
+        displaced = 0 if own else mean
+        moved = runs.gradient.values - size * mean
+        return moved, 1 - displaced, cosine - displaced
+
+    moved, _, shift = places(shadows.sel(run=shadows.bit.values == 1))
+    spread = moved.var(axis=0) - q * (1 - q) * (shift**2).mean(axis=0)
+    spread = np.maximum(spread, spec.noise_multiplier**2)
+    moved, *shifts = places(audited)
+    ratios = [log_ratio(moved, shift, spread) for shift in shifts]
+    if spec.sampling == accounting.Epochs():
+        batches = round(1 / q)
+        logs = [logsumexp(ratio.reshape(len(moved), -1, batches), axis=2) for ratio in ratios]
+    else:
+        logs = [np.logaddexp(np.log1p(-q), np.log(q) + ratio) for ratio in ratios]
+    return (logs[0] - logs[1]).sum(axis=1)
+
+
+def audit(task, canary, spec, *, runs, seed):
+    """Many models, whose every step is watched."""
+    return dpsub.audit(
+        task,
+        models.linear(task),
+        canary,
+        spec,
+        runs=runs,
+        metrics=("gradient", "distance", Others()),
+        seed=seed,
+        progress=False,
+    )
+
+
+def scores(task, canary, spec, *, runs, shadows, seed):
+    """An audit, scored by who sees the final model or each step."""
+    audited = audit(task, canary, spec, runs=runs, seed=seed)
+    shadow = audit(task, canary, spec, runs=shadows, seed=seed + 1)
+    final = audited.isel(step=-1)
+    ratio = likelihood_ratio(audited, shadow, spec, len(task.y_train))
+    watched = final.assign(score=final.score.copy(data=ratio))
+    return {"final": final, "steps": watched}
+
+
+def accountants(sample_rate):
+    """ε of Poisson batches; what is attained and guaranteed otherwise."""
+    asked = {**spec_of(sample_rate, "poisson").mechanism, "delta": DELTA, "adjacency": "substitute"}
+    fixed = accounting.epsilon_interval(**asked, sampling="without_replacement")
+    return {
+        "poisson": accounting.epsilon(**asked),
+        "attained": fixed.lower,
+        "without_replacement": fixed.upper,
+        "epochs": accounting.epsilon(**asked, sampling="epochs"),
+    }
+
+
+def cells():
+    return product(SETTINGS, TASKS, CANARIES, SAMPLINGS)
+
+
+def measured(cell):
+    """What the audit of a cell shows, in one row."""
+    task = TASKS[cell["task"]]()
+    spec = spec_of(cell["sample_rate"], cell["sampling"])
+    craft = CANARIES[cell["canary"]]
+    canary = craft(task, models.linear(task), spec, seed=0)
+    scored = scores(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
+    rounded = {seen: round(dpsub.bound(of, delta=DELTA, claim="pld").epsilon, 3) for seen, of in scored.items()}
+    agreement = canary.details.get("agreement")
+    return [rounded | {"agreement": agreement, "runs": RUNS}]
+
+
+if __name__ == "__main__":
+    continued(sys.argv[1], CELL, cells(), measured)

@@ -1,0 +1,101 @@
+"""What canaries show on digits, over seeds.
+
+    python -m studies.beyond_membership.crafting_seeds studies/beyond_membership/crafting_seeds.csv
+
+*wrong parameters*: records crafted with another learning rate, or another
+number of steps, than those of the training; no crafter of records uses C.
+*optimizer*: networks from scratch, by DP-SGD and DP-Adam, from one start or
+from a start of each model's own. A table that exists is continued.
+"""
+
+import sys
+from dataclasses import replace
+from itertools import product
+
+import torch
+
+import dpsub
+from dpsub import DPSGD, accounting, crafters, data, models
+from studies.kept import continued
+
+DELTA, EPSILON, SEEDS = 1e-5, 10.0, 10
+CELL = ("study", "canary", "variant", "seed")
+RUNS = {"wrong parameters": 512, "optimizer": 256}
+SCENARIOS = tuple(crafters.BY_SCENARIO)
+GUESSES = {
+    "right": {},
+    "η 100 times": {"learning_rate": 0.1},
+    "T a tenth": {"steps": 50},
+    "T ten times": {"steps": 5_000},
+}
+TRAININGS = {
+    f"{optimizer}, {start}": (optimizer, rate, start)
+    for optimizer, rate in (("sgd", 0.1), ("adam", 0.005))
+    for start in ("fixed", "fresh")
+}
+
+
+def cells():
+    """A seed of every cell before the next seed of any."""
+    for seed in range(SEEDS):
+        yield from product(("wrong parameters",), SCENARIOS[1:], GUESSES, (seed,))
+        yield from product(("optimizer",), SCENARIOS, TRAININGS, (seed,))
+
+
+def calibrated(**training):
+    noise = accounting.noise_multiplier(
+        target_epsilon=EPSILON,
+        sample_rate=training["sample_rate"],
+        steps=training["steps"],
+        delta=DELTA,
+        adjacency="substitute",
+    )
+    return DPSGD(noise, **training)
+
+
+def measured(cell):
+    """The valid bound on ε from the final models of one audit: a row."""
+    seed = cell["seed"]
+    craft = crafters.BY_SCENARIO[cell["canary"]]
+    if cell["study"] == "wrong parameters":
+        task = data.digits(n_train=500, seed=seed)
+        model = models.linear(task)
+        spec = calibrated(max_grad_norm=2.0, sample_rate=1.0, steps=500, learning_rate=1e-3)
+        guessed = replace(spec, **GUESSES[cell["variant"]])
+    else:
+        optimizer, rate, start = TRAININGS[cell["variant"]]
+        task = data.digits(n_train=250, seed=seed)
+        model = models.mlp(task, (32,))
+        if start == "fixed":
+            model = model.starting_from(first_start(model, seed))
+        spec = calibrated(max_grad_norm=2.0, sample_rate=0.25, steps=200, learning_rate=rate, optimizer=optimizer)
+        guessed = spec
+    audited = dpsub.audit(
+        task,
+        model,
+        craft(task, model, guessed, seed=seed),
+        spec,
+        runs=RUNS[cell["study"]],
+        observe_every=spec.steps,
+        metrics=("accuracy",),
+        seed=seed,
+        progress=False,
+    )
+    [bound] = dpsub.bound(audited, delta=DELTA)
+    return [
+        {
+            "epsilon": round(bound.epsilon, 3),
+            "accuracy": round(float(audited.accuracy.mean()), 3),
+            "runs": audited.sizes["run"],
+        }
+    ]
+
+
+def first_start(model, seed):
+    """One random start, as a module of this kind has it."""
+    generator = torch.Generator().manual_seed(seed)
+    return model.flat(model.initial_parameters(1, generator))[0].numpy()
+
+
+if __name__ == "__main__":
+    continued(sys.argv[1], CELL, cells(), measured)

@@ -1,0 +1,108 @@
+"""Further repeats of kept audits: the same canary, other worlds and noise.
+
+python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS
+reads the audits of a folder, and adds what they lack to REPEATS repeats.
+Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a
+preset's file, such as notebooks/params/paper.yaml: its section of the notebook whose
+folder it is, or is in, names the features.
+"""
+
+import sys
+from pathlib import Path
+
+import xarray as xr
+import yaml
+
+import dpsub
+from dpsub import audits, crafters, findings
+from studies.beyond_membership import tasks
+
+RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
+
+
+def records(parameters, folder):
+    """The records that a preset's file names for the audits of a folder."""
+    preset = yaml.safe_load(Path(parameters).read_text())
+    folder = Path(folder).absolute()
+    section = folder.name if folder.name in preset else folder.parent.name
+    given = preset[section]
+    return tasks.features_or_digits(given["features"], **{name: given.get(name) for name in RECORDS}, seed=0)
+
+
+def spec_of(one):
+    """The training of a kept audit."""
+    return dpsub.DPSGD(
+        one.noise_multiplier, one.max_grad_norm, one.sample_rate, one.steps, one.learning_rate, one.optimizer
+    )
+
+
+def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
+    """The audit again, with another seed and a canary of its own seed.
+
+    `crafted_for` is an audit for whose training the canary is crafted.
+    """
+    crafted_for = one if crafted_for is None else crafted_for
+    model = dpsub.models.linear(task)
+    craft = crafters.BY_SCENARIO[one.scenario]
+    pair = craft(task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
+    return dpsub.audit(
+        task,
+        model,
+        pair,
+        spec_of(one),
+        runs=one.runs,
+        repeats=repeats,
+        observe_every=one.observe_every,
+        seed=seed,
+        store=store,
+        device="cpu",
+        progress=False,
+    )
+
+
+def with_repeats(folder, label="q = {sample_rate:g}"):
+    """The audits of a folder, each with what is there of its repeats."""
+    folders = [Path(folder), *sorted(Path(folder).glob("repeat=*"))]
+    found = [audits.load_all(one, label=label) for one in folders]
+    return {
+        key: xr.concat(
+            [_along_repeats(kept[key]) for kept in found if key in kept],
+            "repeat",
+            coords="different",
+            compat="equals",
+            combine_attrs="override",
+        )
+        for key in found[0]
+    }
+
+
+def _along_repeats(one):
+    """An audit with the dimension repeat, to be joined with others."""
+    if "repeat" in one.dims:
+        return one.drop_vars("repeat")
+    return one.expand_dims("repeat")
+
+
+def bounds(one, *, delta, step=-1):
+    """The valid bounds at one step, of each repeat of an audit."""
+    at_step = findings.bounds(one.isel(step=[step]), delta=delta)
+    return [bound.epsilon for (bound,) in at_step]
+
+
+def main(folder, repeats, parameters):
+    task = records(parameters, folder)
+    for i in range(1, int(repeats)):
+        for path in sorted(Path(folder).glob("*.db")):
+            one = audits.load(path)
+            if i < one.sizes.get("repeat", 1):
+                continue
+            if one.task_fingerprint != task.fingerprint:
+                raise ValueError(f"PARAMETERS must name the records of {path}, got {parameters}")
+            store = path.parent / f"repeat={i}" / path.name
+            seed = audits.repeat_seeds(one.attrs["seed"], int(repeats))[i]
+            again = repeated(one, task, seed, store)
+            print(store, f"{again.wall_seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,44 @@
+"""Natural samples with shorter features, at two clipping bounds.
+
+A record whose gradient is shorter than the clipping bound C is not clipped
+and drowns in the noise, which grows with C. How long a gradient is depends
+on the norm of the features, which *Beyond Membership* does not state.
+
+python -m studies.beyond_membership.shorter_features FOLDER PARAMETERS audits
+the natural samples of a folder of clipping bounds again, with features
+scaled to a part of their norm and three repeats, and keeps the audits in
+FOLDER/norm=0.5 and FOLDER/norm=0.25. PARAMETERS is a preset's file, as for
+studies.beyond_membership.more_repeats. What is there is not made again.
+"""
+
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from dpsub import audits
+from studies.beyond_membership import more_repeats
+
+PARTS, BOUNDS, REPEATS = (0.25, 0.5), (8, 1), 3
+
+
+def scaled(task, part):
+    """The same records, with each feature multiplied by `part`."""
+    vectors = ("x_train", "x_aux", "x_test")
+    return replace(
+        task, **{name: part * getattr(task, name) for name in vectors}, name=f"{task.name}, norm times {part:g}"
+    )
+
+
+def main(folder, parameters):
+    folder = Path(folder)
+    task = more_repeats.records(parameters, folder)
+    for part, bound in product(PARTS, BOUNDS):
+        one = audits.load(folder / f"C={bound}-S5.db")
+        store = folder / f"norm={part:g}" / f"C={bound}-S5.db"
+        again = more_repeats.repeated(one, scaled(task, part), one.attrs["seed"], store, repeats=REPEATS)
+        print(store, f"{again.wall_seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

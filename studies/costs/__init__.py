@@ -1,0 +1,1 @@
+"""What audits cost."""

@@ -1,0 +1,1 @@
+"""How often bounds are wrong, and how loose they are, where ε is known."""

@@ -1,0 +1,257 @@
+"""How often bounds are wrong and how loose they are, where ε is known.
+
+``python -m studies.estimators.validity FILE`` measures all that
+the book shows of runs, in about an hour on two cores. With ``steps`` behind
+the file, it measures what the book shows of steps. It resumes after an
+interruption.
+"""
+
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from scipy.special import ndtri
+
+from dpsub import accounting, estimators
+from dpsub.figures import PALETTES, number
+from studies.estimators import known_truths
+from studies.estimators.known_truths import (
+    Drifting,
+    Gaussian,
+    RandomizedResponse,
+    SampledGaussian,
+    SortedByLuck,
+    strongest_scores,
+)
+from studies.grids import draw_grid
+from studies.kept import continued
+
+DELTA = 1e-5
+RUNS = (256, 1_000, 5_000, 50_000)  # at which the study measures bounds
+OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a way to bound ε, and audits of a known truth.
+
+    Attributes:
+        method, threshold: claim and rule, by the names of the table's
+            columns. The rule "fixed" is the choice of someone who knows the
+            truth.
+        delta, alpha: as in `epsilon_lower_bound`.
+        runs: of one audit.
+        truth: one of `known_truths`.
+        audits: how many are simulated.
+    """
+
+    method: str
+    threshold: str | float
+    runs: int
+    truth: object
+    delta: float = DELTA
+    audits: int = 400
+    alpha: float = 0.05
+
+    @property
+    def mechanism(self):
+        """The further arguments of claim "pld"."""
+        if self.method != "pld":
+            return {}
+        law = {"sample_rate": 1.0, "steps": 1}
+        if isinstance(self.truth, SampledGaussian):
+            law = {name: getattr(self.truth, name) for name in law}
+        return law | {"adjacency": "substitute"}
+
+
+def measure(cell, seed=0):
+    """How many of a cell's audits were wrong, and how large bounds were.
+
+    Returns:
+        `wrong`, how many bounds exceeded the truth; `audits`; `mean` and
+        `spread`, the mean and the standard deviation of the bounds divided
+        by the truth; `truth`; `valid` and `assumes`, the attributes of the
+        bounds; and `mean_mu`, the mean bound on μ divided by the truth's,
+        where both are μ-GDP.
+    """
+    truth = cell.truth.epsilon(cell.delta)
+    if not truth > 0:
+        raise ValueError(f"cell must have a truth with an epsilon > 0 at delta = {cell.delta:g}, got {cell.truth}")
+    rule = cell.threshold
+    if rule == "fixed":  # where both rates are equal
+        fpr = np.linspace(0.0, 1.0, 100_001)
+        apart = np.abs(cell.truth.tradeoff(fpr) - fpr)
+        rule = float(-ndtri(fpr[np.argmin(apart)]))
+    bounds = []
+    for audit in range(cell.audits):
+        own = np.random.SeedSequence(seed, spawn_key=(4, audit))
+        rng = np.random.default_rng(own)
+        bits = rng.integers(0, 2, cell.runs)
+        bounds.append(
+            estimators.epsilon_lower_bound(
+                strongest_scores(cell.truth, bits, rng),
+                bits,
+                delta=cell.delta,
+                claim=cell.method,
+                rule=rule,
+                alpha=cell.alpha,
+                **cell.mechanism,
+            )
+        )
+    epsilons = np.array([bound.epsilon for bound in bounds])
+    row = {
+        "wrong": int((epsilons > truth * (1 + 1e-9)).sum()),
+        "audits": cell.audits,
+        "mean": float(epsilons.mean() / truth),
+        "spread": float(epsilons.std() / truth),
+        "truth": truth,
+        "valid": bounds[0].valid,
+        "assumes": bounds[0].assumes,
+    }
+    if isinstance(cell.truth, Gaussian) and cell.method == "gdp":
+        mean = np.mean([bound.mu for bound in bounds])
+        row["mean_mu"] = float(mean / cell.truth.mu)
+    return row
+
+
+def cells_of_runs():
+    """Each claim where its assumption holds, then where "gdp" fails."""
+    sampled = SampledGaussian(1.0, 0.0625, 500)
+    for mu in (0.5, 1.0, 2.0):
+        noise = accounting.noise_multiplier(
+            target_epsilon=accounting.gdp_epsilon(mu, DELTA),
+            sample_rate=sampled.sample_rate,
+            steps=sampled.steps,
+            delta=DELTA,
+            adjacency="substitute",
+        )
+        for claim in estimators.CLAIMS:
+            truth = Gaussian(mu)
+            if claim == "pld":
+                truth = replace(sampled, noise_multiplier=noise)
+            for rule in ("ranks", "split", "fixed", "best"):
+                if rule == "ranks" and not estimators.CLAIMS[claim].exact:
+                    continue
+                for runs in RUNS:
+                    slow = runs > 5_000 or claim == "pld"
+                    audits = 400 if slow else 1_000
+                    yield Cell(claim, rule, runs, truth, audits=audits)
+    rare = SampledGaussian(0.6, 0.01, 50)
+    # A threshold whose false-positive rate is far below δ.
+    high = float(-ndtri(0.001))
+    for other, rule, runs, delta in (
+        (RandomizedResponse(1.0), "ranks", 5_000, DELTA),
+        (SampledGaussian(1.0, 0.9, 1), "ranks", 5_000, DELTA),
+        (rare, "ranks", 5_000, DELTA),
+        (rare, high, 50_000, 0.05),
+    ):
+        for claim in ("gdp", "dp", "pld"):
+            if claim != "pld" or isinstance(other, SampledGaussian):
+                yield Cell(claim, rule, runs, other, delta=delta)
+
+
+def cells_of_steps():
+    """Claims and rules by ε, bets by μ, and what depends on the past."""
+    ways = (("gdp", "ranks"), ("gdp", "best"), ("dp", "ranks"))
+    ways += (("dp", "best"), ("gdp", "bets"))
+    for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0, 16.0):
+        truth = Gaussian(accounting.gdp_mu(epsilon, DELTA))
+        for claim, rule in ways:
+            for count in OBSERVATIONS:
+                slow = rule == "bets" or count == OBSERVATIONS[-1]
+                audits = 100 if slow else 400
+                yield Cell(claim, rule, count, truth, audits=audits)
+    for mu in (0.5, 1.0, 2.0):
+        for rule in ("bets", "ranks"):
+            for count in (1_000, 5_000, 20_000):
+                yield Cell("gdp", rule, count, Gaussian(mu), audits=100)
+    for past in (Gaussian(0.1), Drifting(0.1), SortedByLuck(0.1)):
+        for rule in ("ranks", "bets"):
+            yield Cell("gdp", rule, 640, past, audits=1_000)
+
+
+STUDIES = {"runs": cells_of_runs, "steps": cells_of_steps}
+
+
+def key(cell):
+    """A cell as a file names it."""
+    kind = {"kind": type(cell.truth).__name__}
+    return {**asdict(cell), "truth": kind | asdict(cell.truth)}
+
+
+def draw_cells(wrong, tight, rows, *, rules=()):
+    """The same of many cells, as two grids of numbers.
+
+    Args:
+        wrong, tight: axes, for the first and the second.
+        rows: a data frame with columns (share, …) and (mean, …): the share
+            of bounds that exceed the truth, and the mean bound over it.
+        rules: rows above which a line separates groups.
+    """
+    valid, (invalid, over, *_) = PALETTES["valid"][0], PALETTES["not valid"]
+    browns = LinearSegmentedColormap.from_list("", ["white", invalid])
+    teals = LinearSegmentedColormap.from_list("", ["white", valid])
+    teals = teals.with_extremes(over=over)
+    for ax, values, text, shades in (
+        (wrong, 100 * rows["share"], "{:.1f}", (browns, 5, 50)),
+        (tight, rows["mean"], "{:.2f}", (teals, 0, 1)),
+    ):
+        texts = values.map(text.format).replace("nan", "")
+        draw_grid(ax, values, texts=texts, shades=shades, rules=rules)
+    wrong.set_title("bounds above the truth (%)")
+    tight.set_title("mean bound / truth")
+
+
+def draw(ax, runs, measured, *, alpha):
+    """How often bounds exceed the truth.
+
+    Args:
+        ax: where.
+        runs: (k,) runs of both worlds together.
+        measured: for each estimator, by its name in the legend: (k,) the
+            share of bounds that exceed the truth, and whether it claims to
+            be valid. Estimators that do not are drawn hollow and dashed.
+        alpha: the share of bounds that may exceed the truth.
+    """
+    colors = {valid: cycle(PALETTES["valid" if valid else "not valid"]) for valid in (True, False)}
+    for (name, (share, valid)), marker in zip(measured.items(), cycle("osD^vP"), strict=False):
+        look = {"color": next(colors[valid]), "marker": marker}
+        if not valid:
+            look |= {"linestyle": "--", "mfc": "white"}
+        label = name if valid else f"{name} (not valid)"
+        ax.plot(runs, 100 * np.asarray(share), label=label, **look)
+    ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
+    ax.set_ylabel("bounds above the truth (%)")
+    ax.set_xscale("log")
+    ax.set_xticks(runs, [number(count) for count in runs])
+    ax.minorticks_off()
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("runs, both worlds")
+
+
+def cell_of(named):
+    """The cell that a file names so."""
+    truth = dict(named["truth"])
+    kind = getattr(known_truths, truth.pop("kind"))
+    return Cell(**{**named, "truth": kind(**truth)})
+
+
+def measured(cell):
+    """The row of a cell that is named as in a file."""
+    return [measure(cell_of(cell["cell"]))]
+
+
+def make(path, cells):
+    """Measure the cells that a file does not hold yet, those with most runs first."""
+    cells = sorted(cells, key=lambda cell: -cell.runs)
+    with ProcessPoolExecutor() as pool:
+        named = [(key(cell),) for cell in cells]
+        continued(path, ("cell",), named, measured, mapped=pool.map, clock=time.monotonic)
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], STUDIES[sys.argv[2] if len(sys.argv) > 2 else "runs"]())

@@ -1,0 +1,1 @@
+"""Trainings with a mistake, and the audits that find them."""

@@ -1,0 +1,210 @@
+"""The audits of the pages on final models: tasks, models and canaries."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+import dpsub
+from dpsub import accounting, crafters, data, models
+
+# Mean and standard deviation of the pixels of each channel, by which the
+# published code standardises images.
+PIXELS = {"mnist": ([0.1307], [0.3081]), "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
+DELTA = 1e-5  # at which every ε is stated, as in the paper
+LEARNING_RATES = {"digits": 4.0, "mnist": 4.0, "cifar10": 2.0}
+# How a worst start is trained, where not by the published code's values.
+WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
+EPSILONS = (10.0, 4.0, 2.0, 1.0)
+# For CIFAR-10 from a copy that has 12,000 records to train on.
+SIZES = {
+    "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 10240},
+    "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
+    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
+}
+EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
+CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
+
+
+def task(name, n_train, n_aux, seed):
+    """Records: "digits", or standardised images, "mnist" or "cifar10"."""
+    if name == "digits":
+        known = data.digits(n_train=n_train, seed=seed)
+        return replace(known, x_aux=known.x_aux[:n_aux], y_aux=known.y_aux[:n_aux])
+    raw = {"mnist": data.mnist, "cifar10": data.cifar10}[name](n_train=n_train, n_aux=n_aux, seed=seed)
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in PIXELS[name])
+    parts = {part: (getattr(raw, part) - mean) / std for part in ("x_train", "x_aux", "x_test")}
+    return replace(raw, **parts, name=f"{raw.name}, standardised")
+
+
+def xavier_start(model, seed):
+    """One start for all models: Xavier's weights, and biases of 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = model.module()
+        for one in module.parameters():
+            if one.ndim > 1:
+                nn.init.xavier_uniform_(one)
+            else:
+                nn.init.zeros_(one)
+    vector = nn.utils.parameters_to_vector(module.parameters())
+    return model.starting_from(vector.detach())
+
+
+def network(task, start, seed, epochs=5, learning_rate=0.01, size="small"):
+    """The audited network, from an "average" or a "worst" start.
+
+    It is a ConvNet of this size for images, and has one hidden layer
+    otherwise. A worst start is trained for so many epochs at this rate.
+    """
+    is_image = task.x_train.ndim > 2
+    made = models.convnet(task, size=size) if is_image else models.mlp(task, (32,))
+    average = xavier_start(made, seed)
+    if start == "average":
+        return average
+    worst = crafters.pretrained_start(task, average, seed=seed, epochs=epochs, learning_rate=learning_rate)
+    return made.starting_from(worst)
+
+
+def canary(name, task, model, spec, seed):
+    """The substitute pair of a canary. z against nothing is the paper's."""
+    if name == "mislabeled":
+        return crafters.mislabeled(task, model, spec, seed=seed).exchanged()
+    craft = {"blank": crafters.blank, "in-distribution": crafters.in_distribution, "ClipBKD": crafters.clipbkd}
+    return craft[name](task, model, spec, seed=seed)
+
+
+class Cell(NamedTuple):
+    """One audit of the pages on final models. Its name says how it differs.
+
+    Attributes:
+        data: "digits", "mnist" or "cifar10".
+        start: "average" or "worst".
+        canary: one of CANARIES.
+        epsilon: what the accountant says under this adjacency.
+        max_grad_norm: C.
+        adjacency: "add_remove" or "substitute".
+        learning_rate: η on the average gradient.
+        steps: T, full batches.
+        n_train: n, the slot included.
+        n_aux: auxiliary records; a worst start is trained on them.
+        runs: models, about half in each world.
+        seed: of the task, the start, the canary and the models. Another
+            than 0 is a further execution of the same audit.
+        size: of a ConvNet, "small" or "large".
+    """
+
+    data: str
+    start: str
+    canary: str
+    epsilon: float
+    max_grad_norm: float
+    adjacency: str
+    learning_rate: float
+    steps: int
+    n_train: int
+    n_aux: int
+    runs: int
+    seed: int
+    size: str = "small"
+
+    @property
+    def name(self):
+        name = f"{self.data}-{self.start}-{self.canary}-eps{self.epsilon:g}"
+        name += f"-C{self.max_grad_norm:g}-{self.adjacency}"
+        if self.learning_rate != LEARNING_RATES[self.data]:
+            name += f"-eta{self.learning_rate:g}"
+        return name + (f"-seed{self.seed}" if self.seed else "")
+
+    @property
+    def spec(self):
+        sigma = accounting.noise_multiplier(
+            target_epsilon=self.epsilon, sample_rate=1.0, steps=self.steps, delta=DELTA, adjacency=self.adjacency
+        )
+        return dpsub.DPSGD(sigma, self.max_grad_norm, 1.0, self.steps, self.learning_rate)
+
+
+def made_for(cell):
+    """The task, the network and the canary of a cell."""
+    records = task(cell.data, cell.n_train, cell.n_aux, cell.seed)
+    longer = WORST_STARTS.get(cell.data, {})
+    model = network(records, cell.start, cell.seed, size=cell.size, **longer)
+    pair = canary(cell.canary, records, model, cell.spec, cell.seed)
+    if cell.adjacency != "substitute":
+        pair = pair.against_nothing(adjacency=cell.adjacency)
+    return records, model, pair
+
+
+def trained(cell, folder=None, **options):
+    """The final models of a cell, kept in a folder if there is one."""
+    records, model, pair = made_for(cell)
+    return dpsub.audit(
+        records,
+        model,
+        pair,
+        cell.spec,
+        runs=cell.runs,
+        observe_every=max(1, cell.steps // 10),
+        metrics=("accuracy", "distance", "weights"),
+        seed=cell.seed + 1,
+        store=None if folder is None else Path(folder, f"{cell.name}.db"),
+        **options,
+    )
+
+
+def grid(
+    data,
+    *,
+    epsilons=EPSILONS,
+    clipping=(0.1, 10.0),
+    canaries=("mislabeled", "ClipBKD"),
+    starts=("average", "worst"),
+    substitute=("blank",),
+    seed=0,
+    **sizes,
+):
+    """The audits of one data set, the figures' main ones first.
+
+    Each differs from the first in one thing, or in one thing and ε.
+
+    Args:
+        data: "digits", "mnist" or "cifar10".
+        epsilons: ε of the accountant; where nothing else is said, the
+            first.
+        clipping: C beside 1, for Figure 8.
+        canaries: beside the blank and the ordinary record, for Figure 6.
+        starts: for Figure 7.
+        substitute: canaries that are audited under substitution, too.
+        seed: of all.
+        sizes: what differs from SIZES.
+    """
+    first = Cell(
+        data=data,
+        start="average",
+        canary="blank",
+        epsilon=epsilons[0],
+        max_grad_norm=1.0,
+        adjacency="add_remove",
+        learning_rate=LEARNING_RATES[data],
+        seed=seed,
+        **(SIZES[data] | sizes),
+    )
+    cells = [first]
+    if "worst" in starts:
+        cells.append(first._replace(start="worst"))
+    cells.append(first._replace(canary="in-distribution"))
+    cells += [first._replace(max_grad_norm=one) for one in clipping]
+    cells += [first._replace(canary=one) for one in canaries]
+    cells += [first._replace(canary=one, adjacency="substitute") for one in substitute]
+    main = [first, first._replace(canary="in-distribution")]
+    if "worst" in starts:
+        main.insert(1, first._replace(start="worst"))
+    return cells + [one._replace(epsilon=epsilon) for epsilon in epsilons[1:] for one in main]
+
+
+def slower(cells, learning_rate):
+    """The first two audits, from either start, with another rate."""
+    return [one._replace(learning_rate=learning_rate) for one in cells[:2]]

@@ -1,0 +1,138 @@
+"""How what a sample shows of other models grows with those it learns from.
+
+python -m studies.final_models.crafting_curve FILE makes the file.
+"""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import torch
+
+import dpsub
+from dpsub import crafters, findings
+from studies.final_models.attacks import BOUNDS, MARGIN
+from studies.final_models.audits import grid, made_for
+from studies.kept import continued, read_json
+
+LOSSES = ("ude", "ade", "fisher")
+SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
+JUDGED = 8192
+PARTS = 8  # samples of one size at most, each crafted on models of its own
+# Steps of Adam from the canary, and their rate: as in the paper's first
+# version, as in its second, and longer than in either.
+CRAFTINGS = ((10, 0.05), (5, 0.01), (100, 0.01))
+
+
+def cells():
+    """The blank and the mislabeled canary, and blank under substitution."""
+    audits = {audit.name: audit for audit in grid("digits")}
+    wanted = (("blank", "add_remove"), ("mislabeled", "add_remove"), ("blank", "substitute"))
+    return [audits[f"digits-average-{canary}-eps10-C1-{adjacency}"] for canary, adjacency in wanted]
+
+
+def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
+    """The separation of judged models by samples, and by the canary.
+
+    Under substitution samples ask about both labels.
+
+    Args:
+        cell: the audit. Its models are trained with another seed.
+        sizes: on how many models samples are crafted.
+        judged: how many other models are judged, the same for all samples.
+        craftings: pairs of steps and rate.
+
+    Returns:
+        A row for each loss, crafting and size, with one separation for each
+        sample, and the standard error of its share; and the separation of
+        the canary's own score.
+    """
+    records, network, pair = made_for(cell)
+    trained = dpsub.audit(
+        records,
+        network,
+        pair,
+        cell.spec,
+        runs=max(sizes) + judged,
+        observe_every=cell.steps,
+        metrics=("weights",),
+        seed=cell.seed + 2,
+        progress=False,
+    )
+    weights, bits = trained.weights.values, trained.bit.values
+    last = slice(max(sizes), None)
+    score = trained.score.values[last, -1]
+    own = findings.d_prime(score, bits[last])
+    both = cell.adjacency == "substitute"
+    rows = []
+    for loss in LOSSES:
+        for steps, rate in craftings:
+            for size in sizes:
+                found, errors = [], []
+                for part in range(min(PARTS, max(sizes) // size)):
+                    these = slice(part * size, (part + 1) * size)
+                    sample = crafters.adversarial_sample(
+                        network,
+                        weights[these],
+                        bits[these],
+                        start=pair.z,
+                        y_prime=pair.z_prime.y if both else None,
+                        loss=loss,
+                        margin=MARGIN,
+                        steps=steps,
+                        learning_rate=rate,
+                        bounds=BOUNDS,
+                    )
+                    scores = sample.scores(network, weights[last])
+                    found.append(findings.d_prime(scores, bits[last]))
+                    errors.append(share_error(scores, score, bits[last]))
+                row = {"loss": loss, "steps": steps, "rate": rate}
+                row |= {"models": size, "separations": found}
+                row["share_errors"] = errors
+                rows.append(row)
+    return rows, own
+
+
+def share_error(scores, others, bits, parts=16):
+    """The standard error of d′ by scores over that by others.
+
+    It is the jackknife's, over parts of the models that both judge.
+    """
+    part = np.arange(len(bits)) % parts
+    left = np.array(
+        [
+            findings.d_prime(scores[part != one], bits[part != one])
+            / findings.d_prime(others[part != one], bits[part != one])
+            for one in range(parts)
+        ]
+    )
+    return float(np.sqrt((parts - 1) * left.var()))
+
+
+def measured(cell):
+    """The rows of an audit that is named."""
+    by_name = {audit.name: audit for audit in cells()}
+    rows, own = curve(by_name[cell["cell"]])
+    return [row | {"canary": own} for row in rows]
+
+
+def table(path="final_models/crafting_curve.json"):
+    """Mean separations by cell, loss, steps and models, and the canary's.
+
+    Returns:
+        The table, in which `share` is the separation by the sample over that by the canary, and `error` the largest
+        standard error of it; and all that the file holds.
+    """
+    kept = read_json(path)
+    rows = pd.DataFrame(kept["rows"])
+    rows["separation"] = rows.separations.map(np.mean)
+    rows["share"] = rows.separation / rows.canary
+    rows["error"] = rows.share_errors.map(max)
+    return rows.drop(columns=["separations", "share_errors"]), kept
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    first = cells()[0]
+    of = {"judged": JUDGED, "n": first.n_train, "epsilon": first.epsilon}
+    continued(sys.argv[1], ("cell",), [(audit.name,) for audit in cells()], measured, about={"of": of})

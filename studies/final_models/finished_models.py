@@ -1,0 +1,221 @@
+"""Audits of finished models by labels of a proxy.
+
+``python -m studies.final_models.finished_models FILE`` counts how often
+their bounds are wrong, and audits models of SST-2, whose features
+`DPSUB_DATA` has to hold.
+"""
+
+import sys
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import dpsub
+from dpsub import data
+from dpsub.opacus import privacy_statement
+from studies.kept import remembered
+from studies.own_training import fine_tuning
+
+DELTA = 1e-5
+YES = {"even": 0.7, "odd": 0.3}  # how often such a digit's writer says yes
+SST2 = "features/sst2-all-minilm-l6-v2.npz"
+AUDITS, RECORDS = 400, 1000
+# In simulated audits: how often labels are 1, how often the proxy says so,
+# and the ε of the randomised response that the model releases.
+CASES = {
+    "exact, nothing leaks": (0.5, 0.5, 0.0),
+    "exact, a leak": (0.5, 0.5, 2.0),
+    "wrong, nothing leaks": (0.6, 0.5, 0.0),
+    "wrong, a leak": (0.6, 0.5, 2.0),
+}
+
+
+def answers(digits, seed):
+    """The true distribution (N, 2) of each answer, and answers drawn."""
+    yes = np.where(digits % 2 == 0, YES["even"], YES["odd"])
+    drawn = np.random.default_rng(seed).random(len(yes)) < yes
+    return np.column_stack([1 - yes, yes]), drawn.astype(np.int64)
+
+
+def fitted(x, y, *, hidden=32, epochs=40, decay=1.0, seed=0):
+    """A network trained without noise. By default it is held back from
+    learning records by heart."""
+    torch.manual_seed(seed)
+    x, y = torch.tensor(x), torch.tensor(y)
+    net = nn.Sequential(nn.Linear(x.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, int(y.max()) + 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=decay)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net
+
+
+@torch.no_grad()
+def logits(net, x):
+    return net(torch.tensor(x)).numpy().astype(float)
+
+
+def proxy_of(x, y, held_out_x, held_out_y, *, seed=0):
+    """A network as a proxy, calibrated on held-out records: a function
+    from features to probabilities."""
+    net = fitted(x, y, seed=seed)
+    outputs, own = logits(net, held_out_x), np.arange(len(held_out_y))
+
+    def loss(temperature):
+        scaled = log_softmax(outputs / temperature, axis=1)
+        return -scaled[own, held_out_y].mean()
+
+    best = min(np.geomspace(0.2, 20, 60), key=loss)
+    return lambda records: np.exp(log_softmax(logits(net, records) / best, axis=1))
+
+
+def private(x, y, *, seed=0, **settings):
+    """A linear head trained by Opacus, and the ε of its labels.
+
+    Args:
+        settings: the noise multiplier, the batch size and the epochs.
+    """
+    records = TensorDataset(torch.tensor(x), torch.tensor(y))
+    head, engine, loader = fine_tuning.fine_tune(records, int(y.max()) + 1, seed=seed, **settings)
+    statement = privacy_statement(engine, delta=DELTA, data_loader=loader)
+    return head, statement.substitute
+
+
+def calibration_error(probabilities, labels, bins=5):
+    """How far frequencies of label 1 are from what was said, on average.
+
+    Records are put into bins of equal numbers by what was said.
+    """
+    order = np.argsort(probabilities[:, 1], kind="stable")
+    said, came = probabilities[order, 1], labels[order]
+    parts = np.array_split(np.arange(len(said)), bins)
+    apart = [abs(said[part].mean() - came[part].mean()) for part in parts]
+    return float(np.average(apart, weights=[len(part) for part in parts]))
+
+
+def doubt(probabilities, labels):
+    """1 − the mean probability of the labels that came.
+
+    On average over records this is at least the distance between the
+    proxy and the truth in total variation, whatever the truth is.
+    """
+    return float(1 - probabilities[np.arange(len(labels)), labels].mean())
+
+
+def audited(models, x, y, probabilities, *, tolerance, proxy, seed=0):
+    """The bound of each model. A fifth of the labels is guessed, and all;
+    the proxy is the reference."""
+    drawn = dpsub.proxy_labels(y, probabilities, tolerance=tolerance, proxy=proxy, seed=seed)
+    reference = np.log(np.maximum(probabilities, 1e-12))
+    pairs = len(drawn.bits)
+    return {
+        name: dpsub.bound(
+            drawn.scores(logits(net, x), reference=reference), delta=DELTA, claim="dp", rule=[max(pairs // 5, 1), pairs]
+        )
+        for name, net in models.items()
+    }
+
+
+def of_natural_labels(task, *, seed=0, **settings):
+    """Audits of a task whose labels are nearly determined by features.
+
+    Args:
+        task: its auxiliary records train and calibrate the proxy.
+        settings: of the training with DP-SGD, as `private` takes them.
+
+    Returns:
+        A row for each model: its true ε, and the bounds with no tolerance
+        and with the doubt of the proxy on the test records.
+    """
+    half = len(task.x_aux) // 2
+    proxy = proxy_of(task.x_aux[:half], task.y_aux[:half], task.x_aux[half:], task.y_aux[half:], seed=seed)
+    others = np.concatenate([task.x_aux, task.x_test])
+    of_others = np.concatenate([task.y_aux, task.y_test])
+    head, stated = private(task.x_train, task.y_train, seed=seed, **settings)
+    models = {
+        "no noise": fitted(task.x_train, task.y_train, hidden=256, epochs=300, decay=0.0),
+        "DP-SGD": head,
+        "other records": fitted(others, of_others),
+    }
+    truths = {"no noise": np.inf, "DP-SGD": stated, "other records": 0.0}
+    said = proxy(task.x_train)
+    tolerance = doubt(proxy(task.x_test), task.y_test)
+    bounds = {
+        tau: audited(models, task.x_train, task.y_train, said, tolerance=tau, proxy="trained", seed=seed)
+        for tau in (0.0, tolerance)
+    }
+    return [
+        {
+            "task": task.name,
+            "model": name,
+            "epsilon": None if np.isinf(truth) else truth,
+            "pairs": bounds[0.0][name].details["pairs"],
+            "correct": bounds[0.0][name].details["correct"],
+            "guesses": bounds[0.0][name].details["guesses"],
+            "taken as exact": bounds[0.0][name].epsilon,
+            "doubt": tolerance,
+            "with its doubt": bounds[tolerance][name].epsilon,
+        }
+        for name, truth in truths.items()
+    ]
+
+
+def simulated(case, tolerance, seed):
+    """The bound of one simulated audit, by claims "dp".
+
+    The model releases each label by randomised response. The attacker adds
+    what it knows: how often labels are 1. A quarter of the labels is
+    guessed, and all.
+    """
+    truth, said, epsilon = CASES[case]
+    draws = np.random.default_rng([list(CASES).index(case), seed])
+    labels = (draws.random(RECORDS) < truth).astype(np.int64)
+    kept = draws.random(RECORDS) < 1 / (1 + np.exp(-epsilon))
+    outputs = epsilon * np.eye(2)[np.where(kept, labels, 1 - labels)]
+    outputs[:, 1] += np.log(truth / (1 - truth))
+    outputs += 1e-9 * draws.random(outputs.shape)
+    drawn = dpsub.proxy_labels(labels, np.tile([1 - said, said], (RECORDS, 1)), tolerance=tolerance, seed=seed)
+    scores = drawn.scores(outputs)
+    every = len(drawn.bits)
+    found = dpsub.bound(scores, delta=DELTA, claim="dp", rule=[every // 4, every])
+    return found.epsilon
+
+
+def counted(case, tolerance, audits=AUDITS):
+    """How often the bound exceeds the truth, and its mean."""
+    truth, said, epsilon = CASES[case]
+    bounds = [simulated(case, tolerance, seed) for seed in range(audits)]
+    return {
+        "case": case,
+        "epsilon": epsilon,
+        "off by": round(abs(truth - said), 9),
+        "tolerance": tolerance,
+        "audits": audits,
+        "wrong": int((np.array(bounds) > epsilon).sum()),
+        "mean": float(np.mean(bounds)),
+    }
+
+
+def of_cases():
+    """How often the bound is wrong: a row for each case and tolerance."""
+    return [
+        counted(case, round(tolerance, 9))
+        for case, (truth, said, _) in CASES.items()
+        for tolerance in sorted({0.0, abs(truth - said)})
+    ]
+
+
+def of_text():
+    """Audits of three models of sentences."""
+    task = data.load_features(SST2, n_train=2000, n_aux=2000, name="SST-2")
+    return of_natural_labels(task, noise_multiplier=1.3, batch_size=128, epochs=10)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    remembered(sys.argv[1], "simulated", of_cases)
+    remembered(sys.argv[1], "SST-2", of_text)

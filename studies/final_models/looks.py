@@ -1,0 +1,105 @@
+"""What a look at the final model shows, and the most that it can show."""
+
+from pathlib import Path
+
+import numpy as np
+
+import dpsub
+from dpsub import accounting, audits, estimators, findings
+from studies.final_models.learned_scores import LearnedScore, learn
+
+PARTS = 10  # of the models, to measure the error of a difference
+
+
+def judged(task, model, pair, spec, *, runs, learning_runs, store=None, **options):
+    """Final models, with the learned score and the canary's own.
+
+    A store that is complete is read, whatever its score was learned from.
+    """
+    there = store is not None and Path(store).exists()
+    if there and audits.status(store).complete:
+        return audits.load(store)
+    what, options = (task, model, pair, spec), dict(options)
+    options["observe_every"] = spec.steps
+    learned = learn(*what, runs=learning_runs, **options)
+    return dpsub.audit(*what, runs=runs, metrics=[LearnedScore(learned)], store=store, progress=False, **options)
+
+
+def ceiling_mu(task, model, pair, spec, *, runs, seed, device):
+    """The μ of an adversary who watches every step, from new models."""
+    watched = dpsub.audit(
+        task, model, pair, spec, runs=runs, metrics=("distance",), seed=seed, device=device, progress=False
+    )
+    return findings.every_step_mu(watched)
+
+
+def linear_limit_mu(task, model, pair, spec, *, runs, twins, seed, device):
+    """The μ of the best linear look at the final parameters.
+
+    It is the Mahalanobis distance of the worlds' means. Twins give the
+    means' difference, and other models the covariance.
+    """
+    seeds = audits.repeat_seeds(seed, 3)
+    options = {"observe_every": spec.steps, "metrics": ("weights",)}
+    options |= {"device": device, "progress": False}
+    held_out = dpsub.audit(task, model, pair, spec, runs=runs, seed=seeds[1], **options)
+    with_z, with_z_prime = (
+        dpsub.audit(task, model, one, spec, runs=twins, seed=seeds[2], **options) for one in (pair, pair.exchanged())
+    )
+    signs = 1.0 - 2 * with_z.bit.values
+    moved = with_z.weights.values.astype(float) - with_z_prime.weights.values
+    return mahalanobis(moved * signs[:, None], held_out.weights.values, held_out.bit.values)
+
+
+def mahalanobis(differences, weights, bits):
+    """The distance of two means, without the bias of few models.
+
+    Args:
+        differences: (pairs, d), each with the means' difference as mean.
+        weights: (models, d), Gaussian with one covariance in both worlds.
+        bits: (models,), their worlds.
+    """
+    weights = weights.astype(np.float64)
+    for bit in (0, 1):
+        weights[bits == bit] -= weights[bits == bit].mean(axis=0)
+    pairs, d = differences.shape
+    freedom = len(weights) - 2
+    if freedom < d + 2:
+        raise ValueError(f"held_out must be at least {d + 4} models, got {len(weights)}")
+    factor = np.linalg.cholesky(weights.T @ weights / freedom)
+    white = np.linalg.solve(factor, differences.T)
+    # Products of different pairs only: a pair's own noise adds to its own.
+    total = (white.sum(axis=1) ** 2).sum() - (white**2).sum()
+    square = total / (pairs * (pairs - 1)) * (freedom - d - 1) / freedom
+    return float(np.sqrt(max(square, 0.0)))
+
+
+def row(audited, limits, *, delta):
+    """What one audit shows by either score, beside what can be shown.
+
+    Args:
+        audited: from `judged`.
+        limits: "limit" and "ceiling", each a μ, as far as it is known.
+        delta: at which every ε is stated.
+    """
+
+    def estimate(score, rows):
+        mu = findings.d_prime(score.values[rows, -1], bits[rows])
+        return mu, accounting.gdp_epsilon(max(mu, 0.0), delta)
+
+    bits, found = audited.bit.values, {}
+    scores = {"canary": audited.score, "learned": audited.learned}
+    for name, score in scores.items():
+        found[f"μ, {name}"], found[f"ε, {name}"] = estimate(score, slice(None))
+        found[f"ε ≥, {name}"] = estimators.epsilon_lower_bound(score.values[:, -1], audited.bit, delta=delta).epsilon
+    gains = []
+    for part in (slice(i, None, PARTS) for i in range(PARTS)):
+        own, learned = (estimate(one, part)[1] for one in scores.values())
+        gains.append(learned - own)
+    found["± of ε"] = float(np.std(gains, ddof=1) / np.sqrt(PARTS))
+    for name in ("limit", "ceiling"):
+        mu = limits.get(name, np.nan)
+        found[f"μ, {name}"] = mu
+        known = np.isfinite(mu)
+        found[f"ε, {name}"] = accounting.gdp_epsilon(mu, delta) if known else np.nan
+    return found

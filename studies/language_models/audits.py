@@ -1,0 +1,247 @@
+"""What fine-tuning on film reviews by LoRA says of labels and secrets.
+
+    python -m studies.language_models.audits studies/language_models/audits.csv
+
+A small GPT-2 is trained on public reviews, and fine-tuned with DP-SGD on
+private ones: their ratings, their whole texts, or their last words. One
+record is a canary, or many in one run. A table that exists is continued.
+"""
+
+import sys
+from functools import cache
+
+import numpy as np
+
+import dpsub
+from dpsub import accounting, crafters, data, estimators, models
+from dpsub.data import catalogue
+from studies.kept import continued
+from studies.language_models.models import Along, Exposure, NextWord, WholeText, Words, adapted, gpt2, minus_log_p
+from studies.language_models.models import trained as pretrained
+from studies.scores import separation
+
+DELTA, EPSILON = 1e-5, 8.0  # under substitution
+RUNS, LENGTH, VOCABULARY = 200, 16, 2_000
+SMALL, LARGE, ONE_RUN = 100, 200, 1_000  # private reviews
+SEEDS = (0, 1, 2)  # of large audits: each has reviews of its own
+CUTS = {SMALL: [SMALL]}  # where the private reviews of each seed end
+CUTS[LARGE] = CUTS[ONE_RUN] = [ONE_RUN * (seed + 1) for seed in SEEDS]
+PAIRS, WHITEN = 200, 10  # of one run: pairs, iterations
+TESTED = {SMALL: 872, LARGE: 200, ONE_RUN: 872}  # public reviews
+OBSERVED = {SMALL: 4, LARGE: 1}  # how often, in a training
+STEPS = {1.0: 4, 0.1: 40}  # by sample rate
+RATE, RANK = 1.0, 4
+MAX_GRAD_NORM = {"rating": 0.2, "text": 0.1, "last word": 0.3}
+RATINGS = ("bad", "good")
+DIGITS = [*("zero", "one", "two", "three", "four"), *("five", "six", "seven", "eight", "nine")]
+UNUSED = [f"<unused{i}>" for i in range(10)]
+SECRET, OTHER = 7, 3  # of ten candidates
+CELL = ("task", "canary", "sample_rate", "trained", "seed")
+CELLS = (
+    ("rating", "mislabeled", 1.0, SMALL, 0),
+    ("text", "number", 1.0, SMALL, 0),
+    ("last word", "number", 1.0, SMALL, 0),
+    ("rating", "gradient", 1.0, SMALL, 0),
+    ("rating", "another label", 1.0, SMALL, 0),
+    ("rating", "mislabeled", 0.1, SMALL, 0),
+    ("last word", "unused word", 1.0, SMALL, 0),
+    ("last word", "random word", 1.0, SMALL, 0),
+    ("text", "unused word", 1.0, SMALL, 0),
+    ("text", "random word", 1.0, SMALL, 0),
+    ("rating", "unused word", 1.0, SMALL, 0),
+    ("rating", "gradient", 0.1, SMALL, 0),
+    *(("rating", "another label", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("last word", "number", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("rating", "gradient", 1.0, LARGE, seed) for seed in SEEDS),
+    *(("rating", "one run", 1.0, ONE_RUN, seed) for seed in SEEDS),
+)
+
+
+def asked(text):
+    """A review, as the model is asked to rate it."""
+    return " ".join([*text.split()[-(LENGTH - 3) :], "it was"])
+
+
+@cache
+def reviews(trained):
+    """The vocabulary, and (texts, labels): by seed, public, to test."""
+    texts, labels = catalogue.sentences("train")
+    order = np.random.default_rng(0).permutation(len(texts))
+    *private, public = (([texts[i] for i in own], labels[own]) for own in np.split(order, CUTS[trained]))
+    also = (*RATINGS, *("it", "was", "the", "code", "of", "door", "is"), *DIGITS, *UNUSED)
+    words = Words(public[0], VOCABULARY, also)
+    return words, private, public, catalogue.sentences("dev")
+
+
+@cache
+def start(trained, rates):
+    """GPT-2 after the public texts and, if it rates, their ratings."""
+    words, _, (texts, labels), _ = reviews(trained)
+    model = gpt2(len(words), LENGTH)
+    rows = words.rows(texts, LENGTH)
+    pretrained(WholeText(model), rows, np.zeros_like(labels), epochs=4)
+    if rates:
+        rows = words.rows([asked(text) for text in texts], LENGTH)
+        module = rating(model, words)
+        pretrained(module, rows, labels, epochs=4, rate=2e-3)
+    return model.state_dict()
+
+
+def rating(model, words):
+    candidates = [words.number[name] for name in RATINGS]
+    return NextWord(model, candidates, logits_to_keep=1)
+
+
+@cache
+def setting(kind, trained, seed):
+    """The task, and the bank: rank-4 LoRA on the attention."""
+    words, private, _, test = reviews(trained)
+    rows, classes = [], 2
+    for (texts, labels), most in ((private[seed], trained), (test, TESTED[trained])):
+        texts, labels = texts[:most], labels[:most]
+        if kind == "rating":
+            x = words.rows([asked(text) for text in texts], LENGTH)
+            rows += [x, labels]
+        else:
+            x = words.rows(texts, LENGTH)
+            whole = kind == "text"
+            rows += [x, 0 * labels] if whole else [x[:, :-1], x[:, -1]]
+    model = gpt2(len(words), LENGTH)
+    model.load_state_dict(start(trained, kind == "rating"))
+    adapted(model, rank=RANK)
+    if kind == "rating":
+        module = rating(model, words)
+    elif kind == "text":
+        module = WholeText(model)
+    else:
+        classes = len(words)
+        module = NextWord(model, range(classes), logits_to_keep=1)
+    x, y, x_test, y_test = rows
+    task = data.from_arrays(
+        x, y, x_test=x_test, y_test=y_test, num_classes=classes,
+        name=f"SST-2, {kind}",
+    )  # fmt: skip
+    return task, models.from_module(module, task, loss=minus_log_p)
+
+
+def secret_of(kind, canary, trained, seed):
+    """A pair of worlds that differ in one word, and the observer."""
+    words, private, _, _ = reviews(trained)
+    texts, task = private[seed][0], setting(kind, trained, seed)[0]
+    draws = np.random.default_rng(1 + seed)
+    text, candidates = {
+        "number": ("the code of the door is", DIGITS),
+        "unused word": (texts[0].rpartition(" ")[0], UNUSED),
+        "random word": (texts[0].rpartition(" ")[0], draws.choice(words.words[50:-10], 10, replace=False)),
+    }[canary]
+    numbers = [words.number[word] for word in candidates]
+    if kind == "text":
+        x = words.rows([f"{text} {word}" for word in candidates], LENGTH)
+        worlds, seen = [(x[i], 0) for i in (SECRET, OTHER)], (x, SECRET)
+    else:
+        x = words.rows([text], LENGTH - 1)
+        worlds = [(x[0], numbers[i]) for i in (SECRET, OTHER)]
+        seen = (x, SECRET, numbers)
+    pair = dpsub.CanaryPair(*worlds, 0, canary, task=task.fingerprint)
+    return pair, Exposure(*seen)
+
+
+def pair_of(kind, canary, trained, seed, spec):
+    """The two worlds, and what is observed beside the score."""
+    task, model = setting(kind, trained, seed)
+    words = reviews(trained)[0]
+    if canary == "gradient":
+        return crafters.gradient(task, model, spec, seed=seed), []
+    if canary == "mislabeled":
+        return crafters.mislabeled(task, model, spec, seed=seed), [Along()]
+    if kind != "rating":
+        pair, exposure = secret_of(kind, canary, trained, seed)
+        return pair, [Along(), exposure]
+    x, y = task.x_train[0], int(task.y_train[0])
+    if canary == "unused word":
+        x = words.rows([asked(UNUSED[seed])], LENGTH)[0]
+    about = {"scenario": canary, "task": task.fingerprint}
+    return dpsub.CanaryPair((x, y), (x, 1 - y), 0, **about), [Along()]
+
+
+def spec_of(kind, sample_rate=1.0):
+    training = {"sample_rate": sample_rate, "steps": STEPS[sample_rate]}
+    noise = accounting.noise_multiplier(target_epsilon=EPSILON, delta=DELTA, adjacency="substitute", **training)
+    clip = MAX_GRAD_NORM[kind]
+    return dpsub.DPSGD(noise, clip, learning_rate=RATE / clip, **training)
+
+
+def measured(cell):
+    """What an audit shows: a row."""
+    kind, canary, sample_rate, trained, seed = (cell[name] for name in CELL)
+    spec = spec_of(kind, sample_rate)
+    if canary == "one run":
+        return of_one_run(kind, trained, seed, spec)
+    task, model = setting(kind, trained, seed)
+    pair, metrics = pair_of(kind, canary, trained, seed, spec)
+    metrics = [*metrics, "distance"]
+    metrics += ["accuracy"] if kind == "rating" else []
+    audited = dpsub.audit(
+        task, model, pair, spec, runs=RUNS, metrics=metrics, seed=seed,
+        observe_every=spec.steps // OBSERVED[trained], device="cpu",
+        progress=False,
+    )  # fmt: skip
+    final, bit = audited.isel(step=[-1]), audited.bit.values
+    row = {
+        "runs": RUNS,
+        "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA),
+        "distance": float(audited.distance.mean()),
+    }
+    for name in ("score", "along"):
+        if name in audited:
+            score = final[name]
+            seen = final.assign(score=final.score.copy(data=score.values))
+            row[name] = dpsub.bound(seen, delta=DELTA)[0].epsilon
+            row[f"{name}_apart"] = separation(score.values[:, 0], bit)
+    if "exposure" in audited:
+        exposure = final.exposure.values[:, 0]
+        row["exposure"] = float(exposure[bit == 0].mean())
+        row["exposure_without"] = float(exposure[bit == 1].mean())
+    if "accuracy" in audited:
+        row["accuracy"] = float(final.accuracy.mean())
+    return [rounded(row)]
+
+
+def of_one_run(kind, trained, seed, spec):
+    """Many mislabeled pairs in one training."""
+    task, model = setting(kind, trained, seed)
+    pairs = crafters.mislabeled_pairs(task, model, spec, pairs=PAIRS, seed=seed)
+    seen = dpsub.audit_one_run(
+        task, model, pairs, spec, seed=seed, whiten=WHITEN,
+        metrics=["accuracy"], device="cpu", progress=False,
+    )  # fmt: skip
+    final = seen.drop_vars("step_score")
+    sure = final.score.copy(data=1.0 - 2.0 * final.bit.values)
+    row = {"runs": 1, "accuracy": float(final.accuracy.mean())}
+    row["score_apart"] = separation(final.score.values.ravel(), final.bit.values.ravel())
+    for name, scores in (("score", final), ("steps", seen), ("ceiling", final.assign(score=sure))):
+        row[name] = dpsub.bound(scores, delta=DELTA).epsilon
+    return [rounded(row)]
+
+
+def rounded(row):
+    return {name: round(float(value), 3) if isinstance(value, float) else value for name, value in row.items()}
+
+
+COLUMNS = (
+    "runs", "score", "along", "ceiling", "score_apart",
+    "along_apart", "distance", "exposure", "exposure_without", "accuracy",
+    "steps",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    (path,) = sys.argv[1:]
+    continued(
+        path,
+        CELL,
+        CELLS,
+        measured,
+        columns=COLUMNS,
+        about="private reviews of SST-2, GPT-2 with LoRA, substitute "
+        f"{EPSILON:g}; one core of a shared machine, processor seconds",
+    )

@@ -1,0 +1,1 @@
+"""Trainings and models as users write them."""

@@ -1,0 +1,1 @@
+"""How much noise a risk needs."""

@@ -1,0 +1,75 @@
+"""How much less noise a risk needs than the ε that implies it.
+
+``python -m studies.risk.noise_saved`` prints the table.
+"""
+
+import math
+
+import pandas as pd
+
+from dpsub import accounting
+
+# Noise multiplier, sample rate, steps: the trainings of the page on how
+# batches are drawn.
+TRAININGS = {
+    "MNIST": (1.0, 512 / 60_000, 1_180),
+    "Abadi et al.": (4.0, 0.01, 10_000),
+    "Figure 2": (1.6772842, 1 / 16, 500),
+    "full batch": (26.892, 1.0, 500),
+}
+MEASURES = ("accuracy", "tpr")
+
+
+def at_most(share, digits=1):
+    """A share in percent, rounded up, as text."""
+    scale = 10**digits
+    return f"{math.ceil(100 * scale * share) / scale:.{digits}f} %"
+
+
+def implying(measure, target, *, delta, fpr):
+    """The largest ε at which (ε, δ)-DP alone bounds a risk by the target.
+
+    The accuracy is that of an attacker with prior ½.
+    """
+    if measure == "accuracy":
+        return math.log((target - delta) / (1 - target))
+    few = math.log((target - delta) / fpr)
+    many = math.log((1 - delta - fpr) / (1 - target))
+    return max(few, many)
+
+
+def table(*, trainings=TRAININGS, adjacency="substitute", delta=1e-5, fpr=0.01):
+    """One row for each training and measure.
+
+    The target is the training's own risk, so that its own noise is what
+    the risk needs. The column `by_epsilon` is the noise for the ε whose
+    guarantee bounds the risk by the same target, and `saved` the share of
+    it that is not needed.
+    """
+    rows = []
+    for name, (noise, sample_rate, steps) in trainings.items():
+        asked = {"sample_rate": sample_rate, "steps": steps, "adjacency": adjacency}
+        own = accounting.risk(noise_multiplier=noise, fpr=fpr, **asked)
+        for measure in MEASURES:
+            target = getattr(own, measure)
+            epsilon = implying(measure, target, delta=delta, fpr=fpr)
+            by_risk = accounting.noise_multiplier(target_risk=target, measure=measure, fpr=fpr, **asked)
+            by_epsilon = accounting.noise_multiplier(target_epsilon=epsilon, delta=delta, **asked)
+            rows.append(
+                {
+                    "training": name,
+                    "measure": measure,
+                    "risk": target,
+                    "epsilon": epsilon,
+                    "by_epsilon": by_epsilon,
+                    "by_risk": by_risk,
+                    "saved": 1 - by_risk / by_epsilon,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    for adjacency in ("substitute", "add_remove"):
+        print(adjacency)
+        print(table(adjacency=adjacency).to_string(index=False))

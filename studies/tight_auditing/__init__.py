@@ -1,0 +1,1 @@
+"""*Tight Auditing*: audits that watch every step."""

@@ -1,0 +1,252 @@
+"""Audits of steps over seeds, with a row for each audit in one table.
+
+``python -m studies.tight_auditing.step_seeds FILE fig17=50 fig15=10``
+makes the audits of Figure 17 of *Tight Auditing* with 50 seeds, then those
+of Figure 15 with 10. It appends to a file that exists, and leaves out what
+is in it.
+"""
+
+import sys
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from hashlib import sha256
+from itertools import product
+
+import numpy as np
+
+import dpsub
+from dpsub import accounting, crafters
+from dpsub.estimators import LowerBound
+from studies.kept import continued
+from studies.tight_auditing import canary_audits, step_tables
+
+DELTA, RATE, STEPS, NORM = step_tables.DELTA, 0.02, 2_500, 1.0
+ESTIMATORS = dict(
+    zip(("bets", "ranks", "gdp_cp", "gdp_zb", "dp_cp", "dp_zb", "katz"), step_tables.ESTIMATORS.values(), strict=True)
+)
+CONVERTED = ("bets", "gdp_cp", "gdp_zb")  # to the ε of the training
+PARTS = {
+    "all": slice(None),
+    "first 250": slice(250),
+    "first half": slice(STEPS // 2),
+    "second half": slice(STEPS // 2, None),
+}
+RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One audit, but for its seed.
+
+    Attributes:
+        task, model: names, as `canary_audits.task` and `model` know them.
+        canary: "dirac anew", "random fixed", … or a kind of record.
+        crafting: steps of Algorithm 3 at each training step; 0: none.
+        copies: of each image; 0: no augmentation.
+        epsilon: what the noise is calibrated to, under `epsilon_of`.
+        adjacency: of the audit.
+        n: private records, the slot included.
+        rate: the learning rate.
+        trainings: of 2,500 steps each. Of a single one, parts are judged.
+    """
+
+    task: str = "digits"
+    model: str = "mlp 128"
+    canary: str = "mislabeled"
+    crafting: int = 0
+    copies: int = 0
+    epsilon: float = 8.0
+    epsilon_of: str = "add_remove"
+    adjacency: str = "add_remove"
+    n: int = 500
+    rate: float = 0.2
+    trainings: int = 2
+
+
+NAMES = [field.name for field in fields(Setting)]
+CRAFTED = Setting(canary="crafted", crafting=5)
+GRADIENTS = (*("dirac anew", "dirac fixed", "random anew", "random fixed"), "constant fixed")
+PLAIN = ("mislabeled", "blank", "adversarial")
+EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0, 16.0)
+TABLE_1 = {
+    "digits": ("linear", 500),
+    "purchases": ("mlp 128", 2_500),
+    "random 28": ("mlp 128", 2_500),
+    "mnist": ("convnet small", 2_500),
+    "cifar10": ("convnet small", 2_500),
+}
+
+
+def _along(*canaries):
+    return [Setting(task, canary=canary, trainings=1) for task, canary in product(("digits", "random"), canaries)]
+
+
+def _table_1(*tasks):
+    adjacencies = ("add_remove", "substitute")
+    return [
+        Setting(
+            task,
+            TABLE_1[task][0],
+            "dirac anew",
+            epsilon=epsilon,
+            epsilon_of=adjacency,
+            adjacency=adjacency,
+            n=TABLE_1[task][1],
+            rate=0.5,
+        )
+        for task, epsilon, adjacency in product(tasks, (1.0, 4.0, 8.0, 16.0), adjacencies)
+    ]
+
+
+FIGURES = {
+    "fig10": [
+        replace(one, epsilon=epsilon) for one, epsilon in product((Setting(canary="dirac anew"), Setting()), EPSILONS)
+    ],
+    "fig10_models": [
+        replace(one, epsilon=epsilon)
+        for one, epsilon in product((Setting(model="linear"), Setting("random")), EPSILONS)
+    ],
+    "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
+    "fig10_convnet": [Setting("mnist", "convnet small", canary=one) for one in ("dirac anew", "mislabeled")],
+    "fig15": [Setting(canary=one) for one in GRADIENTS],
+    "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
+    "fig16": [Setting(canary=one) for one in PLAIN],
+    "fig16_mnist": [Setting("mnist", canary=one) for one in PLAIN[:2]],
+    "fig16_mnist_crafted": [replace(CRAFTED, task="mnist")],
+    "fig16_crafted": [replace(CRAFTED, crafting=one) for one in (1, 5)],
+    "fig16_crafted_longer": [replace(CRAFTED, crafting=20)],
+    "fig17": _along("mislabeled"),
+    "fig17_others": _along("blank", "dirac anew"),
+    "fig17_crafted": [replace(one, crafting=5) for one in _along("crafted")],
+    "fig18": [Setting(model=one) for one in ("linear", "mlp 16", "mlp 128", "mlp 512")],
+    "fig18_crafted": [replace(CRAFTED, model=one) for one in ("linear", "mlp 16", "mlp 512")],
+    "fig19": [Setting(model="small convnet", copies=one) for one in (1, 2, 4, 8)],
+    "table1": _table_1("digits", "purchases", "random 28"),
+    "table1_images": _table_1("mnist", "cifar10"),
+}
+OF_TABLE_1 = {*FIGURES["table1"], *FIGURES["table1_images"]}
+FIGURES |= {
+    f"{name}_substitute": [replace(one, adjacency="substitute") for one in FIGURES[name]]
+    for name in ("fig10", "fig15", "fig16", "fig16_crafted")
+}
+
+
+@cache
+def noise_of(epsilon, adjacency):
+    """The noise multiplier for an ε of the training."""
+    return accounting.noise_multiplier(
+        target_epsilon=epsilon, adjacency=adjacency, sample_rate=RATE, steps=STEPS, delta=DELTA
+    )
+
+
+def spec_of(setting):
+    """The DP-SGD parameters of a setting."""
+    noise = noise_of(setting.epsilon, setting.epsilon_of)
+    return dpsub.DPSGD(noise, NORM, RATE, STEPS, setting.rate)
+
+
+def audited(setting, seed):
+    """The audit of a setting. Its random numbers are its own."""
+    own = sha256(repr((setting, seed)).encode()).digest()
+    own = int.from_bytes(own[:4], "little")
+    if setting.copies:
+        task = canary_audits.images(setting.task, setting.n, seed)
+        model = canary_audits.augmented("", task, setting.copies)
+    else:
+        task = canary_audits.task(setting.task, setting.n, seed)
+        model = canary_audits.model(setting.model, task)
+    spec = spec_of(setting)
+    if setting.canary in RECORDS:
+        pair = crafters.record_each_step(
+            task, model, spec, kind=setting.canary, steps=setting.crafting or None, seed=own
+        )
+    else:
+        kind, how = setting.canary.split()
+        craft = {"anew": crafters.gradient_each_step, "fixed": crafters.fixed_gradient}[how]
+        pair = craft(task, model, spec, kind=kind, seed=own)
+    if setting.adjacency != "substitute":
+        pair = pair.against_nothing(adjacency=setting.adjacency)
+    return dpsub.audit_steps(
+        task, model, pair, spec, trainings=setting.trainings, seed=own, device="cpu", progress=False
+    )
+
+
+def measured(result, *, converted=CONVERTED):
+    """What the observations of an audit, or some of them, show.
+
+    Returns:
+        `apart`, the distance between the mean scores of the two worlds,
+        and `others`, what the other records add to the noise, both in
+        units of C; `mu`, that distance over the standard deviation within
+        a world, which estimates the μ of a step without any confidence;
+        `step_…`, the bound on the ε of a step by each estimator; and for
+        those that are `converted`, `training_…`, that of the training.
+    """
+    law = step_tables.training_law(result)
+    z, z_prime = (result.score.values[result.bit.values == bit].astype(float) for bit in (0, 1))
+    apart, sigma = z.mean() - z_prime.mean(), result.noise_multiplier
+    found = {
+        "observations": result.sizes["observation"],
+        "noise": sigma,
+        "apart": apart,
+        "others": np.sqrt(max(0.0, z_prime.var() - sigma**2)),
+        "mu": apart / np.sqrt((z.var() + z_prime.var()) / 2),
+    }
+    for name, way in ESTIMATORS.items():
+        step = step_tables.step_bound(result, way, delta=DELTA)
+        found[f"step_{name}"] = step.epsilon
+        if name in converted:
+            training = step_tables.of_training(step, law, delta=DELTA)
+            found[f"training_{name}"] = training
+    if converted:
+        mu = max(found["mu"], 0.0)
+        known = LowerBound(0.0, "gdp", "gdp", False, of="step", mu=mu)
+        found["training_mu"] = step_tables.of_training(known, law, delta=DELTA)
+    return found
+
+
+def rows_of(cell):
+    """The rows of one audit, a part of its steps each."""
+    setting = Setting(**{name: cell[name] for name in NAMES})
+    result = audited(setting, cell["seed"])
+    parts = PARTS if setting.trainings == 1 else ["all"]
+    whole = ESTIMATORS if setting in OF_TABLE_1 else CONVERTED
+    rows = []
+    for part in parts:
+        numbers = measured(result.isel(observation=PARTS[part]), converted=whole if part == "all" else ())
+        rounded = {name: f"{one:.5g}" for name, one in numbers.items()}
+        rows.append({"part": part} | rounded)
+    return rows
+
+
+COLUMNS = [
+    *("part", "observations", "noise", "apart", "others", "mu"),
+    *(f"step_{name}" for name in ESTIMATORS),
+    "training_mu",
+    *(f"training_{name}" for name in ESTIMATORS),
+]
+ABOUT = (
+    f"audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, "
+    f"delta = {DELTA}; one core of a shared machine, processor seconds"
+)
+
+
+def make(path, figures):
+    """Append the audits of figures that the table does not have yet.
+
+    Args:
+        path: the table.
+        figures: names of figures, each with the number of seeds.
+    """
+    cells = (
+        (*asdict(setting).values(), seed)
+        for name, seeds in figures
+        for seed, setting in product(range(seeds), FIGURES[name])
+    )
+    continued(path, (*NAMES, "seed"), cells, rows_of, columns=COLUMNS, about=ABOUT)
+
+
+if __name__ == "__main__":
+    place, *asked = sys.argv[1:]
+    wanted = (one.partition("=") for one in asked)
+    make(place, [(name, int(seeds)) for name, _, seeds in wanted])

@@ -1,0 +1,74 @@
+import pickle
+from dataclasses import asdict, replace
+
+import pytest
+
+from dpsub import DPSGD, accounting
+from dpsub.accounting import Epochs, Poisson, Sampling, WithoutReplacement
+
+KNOWN = (Poisson, WithoutReplacement, Epochs)
+
+
+@pytest.fixture
+def truncated(monkeypatch):
+    """A sampling with a parameter that a user may write."""
+    monkeypatch.setattr(Sampling, "BY_NAME", dict(Sampling.BY_NAME))
+
+    class Truncated(Sampling):
+        name = "truncated_poisson"
+        words = "Poisson batches that are cut to a largest size"
+
+        def __init__(self, largest):
+            self.largest = int(largest)
+
+        def pairs(self, adjacency, sigma, q):
+            return Poisson().pairs(adjacency, 2 * sigma, q)
+
+        def worst_case(self, adjacency, sigma, q, steps):
+            raise NotImplementedError
+
+    return Truncated
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_a_name_stands_for_its_sampling(kind):
+    sampling = Sampling.of(kind.name)
+    assert type(sampling) is kind
+    assert sampling == kind()
+    assert Sampling.of(str(sampling)) == Sampling.of(sampling) == pickle.loads(pickle.dumps(sampling))
+    assert len({Sampling.of(other.name) for other in KNOWN} | {sampling}) == len(KNOWN)
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_a_sampling_compared_with_a_text_raises(kind):
+    for compare in (lambda: kind() == kind.name, lambda: kind.name != kind(), lambda: kind() in ("poisson", "epochs")):
+        with pytest.raises(TypeError, match=r"cannot be compared with a text: give Sampling.of\('"):
+            compare()
+    assert kind() != None  # noqa: E711
+
+
+def test_parameters_of_a_sampling_are_part_of_its_text(truncated):
+    assert str(truncated(9)) == "truncated_poisson:9"
+    assert repr(truncated(9)) == "Truncated(9)"
+    assert Sampling.of("truncated_poisson:9") == truncated(9) != truncated(8)
+    with pytest.raises(TypeError, match="largest"):
+        Sampling.of("truncated_poisson")
+
+
+def test_another_sampling_is_asked_by_every_accountant(truncated):
+    asked = {"sample_rate": 0.1, "steps": 20, "adjacency": "substitute"}
+    poisson = {"noise_multiplier": 2.0, **asked}
+    other = {"noise_multiplier": 1.0, **asked, "sampling": "truncated_poisson:9"}
+    assert accounting.epsilon(**other, delta=1e-5) == accounting.epsilon(**poisson, delta=1e-5)
+    assert accounting.tradeoff(0.1, **other) == accounting.tradeoff(0.1, **poisson)
+    assert accounting.risk(**other) == accounting.risk(**poisson)
+
+
+@pytest.mark.parametrize("sampling", ["epochs", "without_replacement", Epochs()])
+def test_a_training_keeps_its_sampling(sampling):
+    spec = DPSGD(1.0, 1.0, 0.25, 8, 0.1, sampling=sampling)
+    assert spec.sampling == Sampling.of(sampling)
+    assert spec == pickle.loads(pickle.dumps(spec)) == replace(spec)
+    assert asdict(spec)["sampling"] == spec.sampling
+    assert spec.attributes["sampling"] == str(spec.sampling)
+    assert DPSGD(**spec.attributes) == spec
