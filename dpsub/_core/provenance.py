@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,10 +14,14 @@ from dpsub._version import __version__
 PACKAGE = Path(__file__).parent.parent
 
 
+@cache
 def versions(*libraries: str) -> dict[str, str]:
-    """Versions of Python, dpsub, NumPy, SciPy and the named libraries."""
-    found = {"python": platform.python_version(), "dpsub": __version__}
-    return found | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
+    """Versions of Python, dpsub, NumPy, SciPy and those of the named libraries that are installed."""
+    numbers = {"python": platform.python_version(), "dpsub": __version__}
+    for name in ("numpy", "scipy", *libraries):
+        with suppress(metadata.PackageNotFoundError):
+            numbers[name] = metadata.version(name)
+    return numbers
 
 
 @cache

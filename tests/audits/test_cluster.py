@@ -20,6 +20,8 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audit_training, audits, crafters, data, models
 from dpsub.audits import executors, plans
+from dpsub.audits.own_training import OwnTraining
+from dpsub.audits.plans import Shard
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]
@@ -74,8 +76,6 @@ def test_workers_find_the_same_trainings_of_others(client, store):
     options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
     expected = audit_training(others.two_scores, **options)
     assert audit_training(others.two_scores, client=client, store=store, **options).equals(expected)
-    with pytest.raises(ValueError, match="processes must be 1 with a client"):
-        audit_training(others.two_scores, client=client, processes=2, **options)
 
 
 def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(arguments, client):
@@ -107,6 +107,21 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
     monkeypatch.setattr(executors, "_on_worker", dies)
     with pytest.raises(RuntimeError, match=r"while they trained runs \d+ to \d+ of repeat \d, .*tcp://10.0.0.7:1: if"):
         audit(*arguments, client=client, **OPTIONS)
+
+
+@pytest.mark.parametrize(("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1: .*it fails$")])
+def test_what_a_worker_cannot_compute_is_told(client, needed, message):
+    class Fails(OwnTraining):
+        not_sent = needed
+
+        def run(self, shard, device, stop, tick):
+            raise ValueError("it fails")
+
+    plan = Fails(
+        **dict.fromkeys(("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "mended"))
+    )
+    with pytest.raises(ValueError, match=message):
+        list(executors.Workers(client, "cpu").results(plan, [Shard(0, 0, range(1), 0, 1)], lambda units: None))
 
 
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
@@ -212,6 +227,22 @@ def test_a_worker_that_is_killed_costs_its_shards_and_nothing_else(arguments, st
         assert victim not in client.run(os.getpid).values()
     assert found.equals(expected)
     assert not audits.status(store).damaged
+
+
+@pytest.mark.slow
+def test_processes_train_what_no_file_has_and_count_its_failures():
+    def train(bit, seed):
+        return others.fails_at_times(bit, seed)
+
+    options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
+    with pytest.warns(UserWarning, match="runs failed"):
+        expected = audit_training(train, **options)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, **LOCAL) as cluster,
+        Client(cluster) as client,
+        pytest.warns(UserWarning, match="runs failed"),
+    ):
+        assert audit_training(train, client=client, **options).equals(expected)
 
 
 @pytest.mark.slow

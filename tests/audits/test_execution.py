@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 
@@ -6,9 +5,8 @@ import pytest
 import torch
 
 from dpsub import CanaryPair, audit, crafters, models, trainers
-from dpsub.audits import executors, many_runs
-from dpsub.audits.own_training import OwnTraining
-from dpsub.audits.plans import Shard, Stopped
+from dpsub.audits import many_runs
+from dpsub.audits.plans import Stopped
 from dpsub.trainers.bank import block_bytes
 
 
@@ -164,18 +162,3 @@ def test_progress_is_shown_only_when_wanted(task, model, canary, capsys, spec):
         told = capsys.readouterr().err
         assert shown in told
         assert bool(told) == wanted
-
-
-@pytest.mark.parametrize(("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1: .*it fails$")])
-def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, message):
-    class Fails(OwnTraining):
-        not_sent = needed
-
-        def run(self, shard, device, stop, tick):
-            raise ValueError("it fails")
-
-    names = ("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "mended")
-    own = dict.fromkeys(names)
-    monkeypatch.setattr(executors.futures, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
-    with pytest.raises(ValueError, match=message), executors.processes(1) as processes:
-        list(processes.results(Fails(**own), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

@@ -69,11 +69,6 @@ def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after)
         audits.audit_training(lambda bit, seed: 0.0, runs=2, adjacency="substitute", name="x", store=store)
 
 
-@pytest.mark.slow  # the processes of audits/test_own_training.py are the same
-def test_a_fifth_kind_of_audit_is_spread_over_processes(store):
-    assert audit_counts(store=store, processes=2, runs=120).equals(audit_counts(runs=120))
-
-
 def test_repeats_have_seeds_of_their_own(run, task, model, expected):
     several = run(store=None, repeats=3)
     seeds = audits.repeat_seeds(3, 3)
