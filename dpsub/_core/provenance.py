@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -16,12 +15,9 @@ PACKAGE = Path(__file__).parent.parent
 
 @cache
 def versions(*libraries: str) -> dict[str, str]:
-    """Versions of Python, dpsub, NumPy, SciPy and those of the named libraries that are installed."""
-    numbers = {"python": platform.python_version(), "dpsub": __version__}
-    for name in ("numpy", "scipy", *libraries):
-        with suppress(metadata.PackageNotFoundError):
-            numbers[name] = metadata.version(name)
-    return numbers
+    """Versions of Python, dpsub, NumPy, SciPy and the named libraries."""
+    own = {"python": platform.python_version(), "dpsub": __version__}
+    return own | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
 
 
 @cache

@@ -87,7 +87,7 @@ def _compute(place: Memory, executor: Executor, *, allow_mix: bool, progress: bo
 
 def _check_kind(place: Memory, made: Made) -> None:
     """Refuse a shard that was made on another kind of device, or by other versions, than those that are there."""
-    for earlier in place.collected.shards.values() if place.plan.of_one_kind else ():
+    for earlier in () if place.plan.calls_users else place.collected.shards.values():
         if earlier.kind != made.kind:
             kinds = "".join(f"\n  {name}: {earlier.kind[name]}, now {value}" for name, value in made.kind.items())
             raise ValueError(

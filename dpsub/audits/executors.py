@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dpsub.audits.plans import Made, Plan, Results, Shard, Tick
+from dpsub.audits.plans import Made, Plan, Results, Shard, Stopped, Tick
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
@@ -48,9 +48,14 @@ class Here(Executor):
 
     def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
         def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
-            return timed(plan, shard, self._device, stop, tick)
+            def tick_unless_stopped(units: int) -> None:
+                if stop.is_set():
+                    raise Stopped
+                tick(units)
 
-        if plan.serial:
+            return timed(plan, shard, self._device, tick_unless_stopped)
+
+        if plan.calls_users:
             for shard in shards:
                 yield shard, *compute(shard, Event())
             return
@@ -107,9 +112,10 @@ def _result(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
                 f"client: several workers died while they trained {shard}, the last of them at "
                 f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"  # type: ignore[attr-defined]
             ) from None
-        if not plan.not_sent:
+        if not plan.calls_users:
             raise
-        raise ValueError(f"{plan.not_sent}: {message_of(error)}") from None
+        expected = "train must be a function that the workers can import, with the libraries that it uses"
+        raise ValueError(f"{expected}: {message_of(error)}") from None
 
 
 @contextmanager
@@ -142,11 +148,11 @@ def where(client: Any, device: str) -> Iterator[Executor]:
         yield Workers(client, device)
 
 
-def timed(plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Results, Made]:
+def timed(plan: Plan, shard: Shard, device: torch.device, tick: Tick) -> tuple[Results, Made]:
     """What a shard is computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
-    results = plan.run(shard, device, stop, tick)
+    results = plan.run(shard, device, tick)
     return results, plan.made(device, time.monotonic() - begin)
 
 
@@ -155,12 +161,12 @@ def _itself(plan: Any) -> Any:
 
 
 def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
-    """Compute one shard, which nobody asks to stop, and whose progress is counted by shards."""
+    """Compute one shard, whose progress is counted when it is done."""
 
     def compute(where: torch.device) -> tuple[Results, Made]:
-        return timed(plan, shard, where, Event(), lambda units: None)
+        return timed(plan, shard, where, lambda units: None)
 
-    if plan.serial:
+    if plan.calls_users:
         return compute(torch.device("cpu"))
     where = devices.device(device)
     torch.set_num_threads(1)  # a worker with several threads computes as many shards side by side

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Event
 from typing import Any, ClassVar, Unpack
 from zlib import crc32
 
@@ -136,10 +135,7 @@ class OwnTraining(Plan):
 
     call: ClassVar[str] = "audit_training"
     things: ClassVar[str] = "runs"
-    of_one_kind: ClassVar[bool] = False
-    serial: ClassVar[bool] = True
-    may_fail: ClassVar[bool] = True
-    not_sent: ClassVar[str] = "train must be a function that the workers can import, with the libraries that it uses"
+    calls_users: ClassVar[bool] = True
 
     train: Train
     name: str
@@ -190,7 +186,7 @@ class OwnTraining(Plan):
         check_same(attributes, plan.attributes)
         return plan
 
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
+    def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         scores = np.full((shard.runs, len(self.observed)), np.nan, np.float32)
         bits, failed = self.bits[shard.start : shard.stop], {}
         with _turn:
@@ -204,8 +200,8 @@ class OwnTraining(Plan):
         return Results({"score": scores, "bit": bits}, failed)
 
     def made(self, device: torch.device, seconds: float = 0.0) -> Made:
-        loaded = versions("torch", *(name for name in FRAMEWORKS if name in sys.modules))
-        return Made(platform.machine(), "", loaded, commit(), seconds)
+        loaded = {name: getattr(sys.modules[name], "__version__", "") for name in FRAMEWORKS if name in sys.modules}
+        return Made(platform.machine(), "", versions("torch") | loaded, commit(), seconds)
 
 
 def _check_train(train: object) -> None:

@@ -109,12 +109,12 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
         audit(*arguments, client=client, **OPTIONS)
 
 
-@pytest.mark.parametrize(("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1: .*it fails$")])
-def test_what_a_worker_cannot_compute_is_told(client, needed, message):
+@pytest.mark.parametrize(("of_user", "message"), [(False, "^it fails$"), (True, "^train must be .* import, .*fails$")])
+def test_what_a_worker_cannot_compute_is_told(client, of_user, message):
     class Fails(OwnTraining):
-        not_sent = needed
+        calls_users = of_user
 
-        def run(self, shard, device, stop, tick):
+        def run(self, shard, device, tick):
             raise ValueError("it fails")
 
     plan = Fails(
@@ -131,8 +131,8 @@ def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path
         return shard, shard
 
     monkeypatch.setattr(executors, "_on_worker", slow)
-    with executors.workers(client, "cpu") as there:
-        done = there.results(SimpleNamespace(not_sent="", units=int), list(range(60)), lambda units: None)
+    with executors.where(client, "cpu") as there:
+        done = there.results(SimpleNamespace(calls_users=False, units=int), list(range(60)), lambda units: None)
         next(done)
         done.close()
     began = len(list(tmp_path.iterdir()))

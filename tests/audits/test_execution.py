@@ -1,5 +1,4 @@
 from dataclasses import replace
-from threading import Event
 
 import pytest
 import torch
@@ -135,13 +134,18 @@ def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, s
         audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
 
 
-def test_a_shard_that_is_told_to_stop_says_so(plan_of):
-    plan, stop, cpu = plan_of(runs=2), Event(), torch.device("cpu")
+def test_a_shard_that_nobody_waits_for_ends_at_its_next_step(plan_of):
+    plan, cpu, ticks = plan_of(runs=2), torch.device("cpu"), []
     shard = plan.cut.shards[0]
-    assert plan.run(shard, cpu, stop, lambda units: None).arrays["score"].shape == (2, 4)
-    stop.set()
+    assert plan.run(shard, cpu, ticks.append).arrays["score"].shape == (2, 4)
+    assert sum(ticks) == 2
+    assert len(ticks) > plan.spec.steps
+
+    def stopped(units):
+        raise Stopped
+
     with pytest.raises(Stopped):
-        plan.run(shard, cpu, stop, lambda units: None)
+        plan.run(shard, cpu, stopped)
 
 
 def test_progress_counts_models_and_begins_where_the_store_is(run, capsys, killed_after):

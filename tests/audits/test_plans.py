@@ -42,7 +42,7 @@ class NoisyCounts(Plan):
         bit = unfilled("0: with the record, 1: without", sizes, "int8")
         return xr.Dataset({"score": unfilled("noisy count", sizes), "bit": bit})
 
-    def run(self, shard, device, stop, tick):
+    def run(self, shard, device, tick):
         rng = stream(self.seed, "audit", shard.number)
         bits = rng.integers(0, 2, shard.runs, dtype=np.int8)
         tick(shard.runs)
