@@ -43,10 +43,10 @@ ROOMS = {
 BUDGETS = {
     "_core": 631,
     "accounting": 1_480,
-    "estimators": 1_949,
-    "figures": 459,
+    "estimators": 1_948,
+    "figures": 458,
     "opacus": 1_038,
-    "data": 582,
+    "data": 581,
     "models": 1_251,
     "trainers": 640,
     "crafters": 1_019,
