@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 import xarray as xr
+from browsing import SETTINGS
 from drifting import audited
 
 from book.explorers import pages as explorers
@@ -68,12 +69,6 @@ def test_a_value_in_a_page_cannot_end_its_script_or_ask_for_another():
         explorers.filled("attacker.html", starts=float("nan"))
 
 
-SETTINGS = [
-    {"sigma": 1.1, "q": 0.004, "steps": 15_000, "delta": 1e-5},
-    {"sigma": 48.4, "q": 1, "steps": 500, "delta": 1e-6},
-    {"sigma": 0.8, "q": 0.25, "steps": 1, "delta": 1e-3},
-    {"sigma": 5, "q": 0.1, "steps": 2_000, "delta": 1e-9},
-]
 ASKS = """
 const asked = (training) => ({
   substitute: epsilonOf("substitute", training),
