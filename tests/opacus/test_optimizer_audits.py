@@ -8,7 +8,6 @@ import torch
 import xarray as xr
 from opacus import PrivacyEngine
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
-from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from scipy.stats import binom
 from torch.utils.data import DataLoader, TensorDataset
@@ -333,22 +332,12 @@ def test_a_callback_sees_every_step_and_may_end_the_training():
     assert seen == list(range(1, auditor.refuted_at + 1))
 
 
-def test_the_report_says_in_words_what_was_found():
-    _, auditor = audited(400, kind=HalfTheNoise)
-    told = words(auditor.report())
-    assert max(map(len, str(auditor.report()).splitlines())) <= 76
-    for part in (
-        f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}", "at confidence 95 %",
-        "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1",
-    ):  # fmt: skip
-        assert part in told
-
-
-def test_a_verdict_comes_before_why_its_bounds_lag():
+def test_the_report_says_the_verdict_first_and_then_why_its_bounds_lag():
     _, auditor = audited(80, noise_multiplier=0.7, audit={"noise_multiplier": 1.0})
     told = words(auditor.report())
-    parts = (f"refuted at step {auditor.refuted_at},", "The bounds bet on all claims at once", "where 1 is claimed")
-    places = [told.find(part) for part in parts]
+    assert max(map(len, str(auditor.report()).splitlines())) <= 76
+    refuted = f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}"
+    places = [told.find(part) for part in (refuted, "The bounds bet on all claims at once", "where 1 is claimed")]
     assert -1 < places[0] < places[1] < places[2]
 
 
@@ -385,14 +374,9 @@ def test_claims_of_no_noise_are_refused():
     silent = optimizer_of(noise_multiplier=0.0)
     with pytest.raises(ValueError, match=r"optimizer.noise_multiplier must be > 0, got 0.0: its ε is infinite"):
         audit_optimizer(silent, **CLAIM)
-    with pytest.raises(ValueError, match="noise_multiplier must be > 0, got 0"):
-        audit_optimizer(silent, noise_multiplier=0, **CLAIM)
     auditor = audit_optimizer(silent, noise_multiplier=1.0, **CLAIM)
     train(silent, 100, until=auditor)
     assert auditor.refuted
-
-
-def test_a_claim_that_becomes_no_noise_is_refused_at_its_step():
     optimizer, _ = audited(3)
     optimizer.noise_multiplier = 0.0
     with pytest.raises(ValueError, match="optimizer.noise_multiplier must be > 0, got 0.0"):
@@ -497,6 +481,5 @@ def test_batches_of_epochs_are_claimed_as_the_accountant_does():
 def test_distributed_optimizers_are_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    for kind, norm in ((DistributedDPOptimizer, 1.0), (DistributedPerLayerOptimizer, [1.0])):
-        with pytest.raises(ValueError, match=f"must be of one process, got the distributed {kind.__name__}"):
-            audit_optimizer(optimizer_of(kind=kind, max_grad_norm=norm), **CLAIM)
+    with pytest.raises(ValueError, match="must be of one process, got the distributed DistributedDPOptimizer"):
+        audit_optimizer(optimizer_of(kind=DistributedDPOptimizer), **CLAIM)
