@@ -64,17 +64,11 @@ def through_a_file(result, folder):
 
 ROADS = {
     "as it is": lambda result, _: (result.score, result.bit),
-    "part": lambda result, _: (result.score[::2], result.bit[::2]),
     "sel": lambda result, _: (result.sel(run=slice(10, 90)).score, result.sel(run=slice(10, 90)).bit),
     "arithmetic": lambda result, _: (np.log(result.score + 10) - 1, result.bit),
-    "difference": lambda result, _: (result.score - scores().score.mean(), result.bit),
     "sum with others": lambda result, _: (scores().score + result.score, result.bit),
     "scores alone": lambda result, _: (result.score, result.bit.values),
     "bits alone": lambda result, _: (result.score.values, result.bit),
-    "more runs": lambda result, _: (
-        result.reindex(run=np.arange(RUNS)).score,
-        result.reindex(run=np.arange(RUNS)).bit,
-    ),
     "file": lambda result, folder: (through_a_file(result, folder).score, through_a_file(result, folder).bit),
     "concatenated": lambda result, _: (
         xr.concat([result, result], "run").score,
@@ -297,7 +291,7 @@ def test_a_selection_holds_each_run_once():
         bound(found.isel(run=np.r_[0:50, 20:80]), delta=DELTA)
 
 
-@pytest.mark.parametrize("road", ["file", "sel", "part", "arithmetic", "scores alone", "bits alone", "several steps"])
+@pytest.mark.parametrize("road", ["file", "sel", "arithmetic", "scores alone", "bits alone", "several steps"])
 def test_what_a_run_was_drawn_from_stays_on_every_road(road, tmp_path):
     order = np.arange(200).reshape(-1, 2)
     found = twice("worst case").drop_vars("step").isel(run=np.hstack([order, order + 200]).ravel())  # two, and again

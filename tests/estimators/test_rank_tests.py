@@ -290,13 +290,8 @@ def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(claim, mu, audits):
     ("options", "message"),
     [
         ({}, "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold'"),
-        ({"folds": [1, 2]}, r"folds must have shape \(40,\), got \(2,\)"),
         ({"folds": np.arange(40)}, "folds must each hold runs of both worlds, got one world only in fold 0, of 1 runs"),
-        (
-            {"folds": np.zeros(40), "rule": "ranks"},
-            "folds must be given for rule 'folds' only, got rule",
-        ),
-        ({"folds": np.zeros(40), "claim": "katz"}, "rule 'folds' needs an exact claim, got 'katz'"),
+        ({"folds": np.zeros(40), "rule": "ranks"}, "folds must be given for rule 'folds' only, got rule"),
     ],
 )
 def test_bad_input_is_named(options, message):
