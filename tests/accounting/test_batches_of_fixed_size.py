@@ -110,7 +110,6 @@ def test_all_questions_take_it():
     ("change", "message"),
     [
         ({"adjacency": "add_remove"}, "adjacency must be 'substitute' with .* a removed record changes how many"),
-        ({"adjacency": "zero_out"}, "adjacency must be 'substitute' with .* that of 'substitute' holds for it"),
         ({"engine": "prv"}, "engine must be 'auto' with sampling='without_replacement', got 'prv'"),
     ],
 )

@@ -39,7 +39,7 @@ def test_calibration_says_when_no_noise_is_needed():
 
 
 @pytest.mark.parametrize("q", [1, 0.5])
-@pytest.mark.parametrize(("target", "wanted"), [(1e-13, "larger"), (1e-200, "larger"), (1e12, "smaller")])
+@pytest.mark.parametrize(("target", "wanted"), [(1e-13, "larger"), (1e12, "smaller")])
 def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
     with pytest.raises(
         ValueError, match=f"target_epsilon must be {wanted} for a noise_multiplier .*, got {re.escape(f'{target:g}')}"

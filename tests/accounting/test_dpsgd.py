@@ -14,16 +14,9 @@ def test_mechanism_is_what_the_accountants_take():
     assert spec.optimizer == "sgd"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be > 0, got -1.0"),
-        ({"optimizer": "rmsprop"}, "optimizer must be one of 'sgd', 'adam', got 'rmsprop'"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        DPSGD(**{**GOOD, **change})
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="noise_multiplier must be > 0, got -1.0"):
+        DPSGD(**GOOD | {"noise_multiplier": -1.0})
 
 
 def test_numbers_are_stored_as_what_they_are():
@@ -44,7 +37,5 @@ def test_sampling_is_named_where_it_is_not_poissons():
     asked = {"delta": 1e-5, "adjacency": "substitute"}
     fixed_epsilon, poisson_epsilon = (accounting.epsilon(**one.mechanism, **asked) for one in (fixed, poisson))
     assert fixed_epsilon > poisson_epsilon
-    with pytest.raises(ValueError, match="sampling must be one of"):
-        DPSGD(noise_multiplier=1.0, sampling="shuffle", **setting)
     with pytest.raises(ValueError, match="sample_rate must be 1 / "):
         DPSGD(noise_multiplier=1.0, sampling="epochs", **(setting | {"sample_rate": 0.3}))
