@@ -1,4 +1,5 @@
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
     assert tuple(raw.feature_names) == BREAST_CANCER_COLUMNS
 
 
-@pytest.mark.parametrize("make", [digits, breast_cancer, purchase100_like, random_images])
+@pytest.mark.parametrize("make", [digits, breast_cancer, partial(purchase100_like, n_aux=200), random_images])
 def test_a_task_follows_from_its_seed(make, monkeypatch):
     monkeypatch.setattr(catalogue, "PURCHASE_TEST", 100)
     task, again, other = (make(n_train=200, seed=seed) for seed in (1, 1, 2))
