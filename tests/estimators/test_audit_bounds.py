@@ -7,7 +7,7 @@ import xarray as xr
 from scipy.stats import binom
 
 import dpsub
-from dpsub import accounting, bound, crafters, data, models
+from dpsub import accounting, bound
 from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import LowerBound, epsilon_lower_bound, over_repeats, step_to_training
 from dpsub.estimators import one_run_epsilon_lower_bound as bound_of_guesses
@@ -15,7 +15,6 @@ from dpsub.estimators import one_run_guesses as guess
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.lower_bounds import RULES
-from studies.final_models.linear_discriminants import LinearDiscriminant
 
 DELTA = 1e-5
 STEP = LowerBound(3.9, "gdp", "gdp", True, "rests on coins", mu=0.9, details={"observations": 500, "reached": 400})
@@ -312,33 +311,6 @@ def test_steps_without_a_sample_rate_are_bounded_one_by_one():
 def test_what_is_no_audit_or_does_not_fit_it_is_named(audited, options, message):
     with pytest.raises(ValueError, match=message):
         bound(audited, **{"delta": DELTA, **options})
-
-
-def test_audits_as_they_are_returned_are_taken():
-    task = data.digits(n_train=20)
-    model, spec = models.linear(task), dpsub.DPSGD(1.0, 1.0, 0.5, 80, 0.1)
-    canary, quiet = crafters.gradient(task, model, spec, seed=0), {"progress": False}
-    pairs = crafters.gradient_pairs(task, model, spec, pairs=8, seed=0)
-    own = dpsub.audit_training(own_score, runs=40, adjacency="substitute", name="own", **quiet)
-    trained = dpsub.audit(task, model, canary, spec, runs=60, metrics=("weights",), **quiet)
-    learned = dpsub.distinguish(trained, model, LinearDiscriminant(), protocol="folds", folds=2, **quiet)
-    many = {"trained": trained, "own": own, "learned": learned}
-    single = {
-        "steps": dpsub.audit_steps(task, model, canary, spec, **quiet),
-        "pairs": dpsub.audit_one_run(task, model, pairs, spec, models=4, **quiet),
-        "worst case": dpsub.audit_worst_case(noise_multiplier=1, runs=90, **LAW).isel(step=0),
-    }
-    for audited in many.values():
-        assert all(one.valid and one.of == "training" for one in np.ravel(bound(audited, delta=DELTA)))
-    for audited in single.values():
-        found = bound(audited, delta=DELTA)
-        assert found.valid
-        assert found.of == "training"
-        assert f"{found}".startswith("ε ≥ ")
-
-
-def own_score(bit, seed):
-    return float(np.random.default_rng(seed).normal() + 2 * (bit == 0))
 
 
 def test_a_bound_says_itself_in_one_line():

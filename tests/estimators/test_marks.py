@@ -267,14 +267,14 @@ AUDITS = {
 }
 
 
-def twice(kind):
-    made, along = AUDITS[kind]
-    return xr.concat([made()] * 2, along)
-
-
 @pytest.mark.parametrize("kind", AUDITS)
-def test_rows_that_are_there_twice_are_refused_on_both_roads(kind):
-    found = twice(kind)
+def test_rows_of_any_audit_have_a_valid_bound_once_and_are_refused_twice(kind):
+    made, along = AUDITS[kind]
+    alone = made()
+    once = bound(alone, delta=DELTA)
+    assert once.valid
+    assert once.of == ("step" if kind == "mechanism" else "training")
+    found = xr.concat([alone] * 2, along)
     with pytest.raises(ValueError, match=TWO_AUDITS):
         bound(found, delta=DELTA)
     estimate, options = (
@@ -294,7 +294,8 @@ def test_a_selection_holds_each_run_once():
 @pytest.mark.parametrize("road", ["file", "sel", "arithmetic", "scores alone", "bits alone", "several steps"])
 def test_what_a_run_was_drawn_from_stays_on_every_road(road, tmp_path):
     order = np.arange(200).reshape(-1, 2)
-    found = twice("worst case").drop_vars("step").isel(run=np.hstack([order, order + 200]).ravel())  # two, and again
+    found = xr.concat([worst_case().drop_vars("step")] * 2, "run")
+    found = found.isel(run=np.hstack([order, order + 200]).ravel())  # two, and again
     found = found.assign_coords(run=np.arange(400))
     with pytest.raises(ValueError, match="differ in seed and number"):
         epsilon_lower_bound(*ROADS[road](found, tmp_path), delta=DELTA)

@@ -298,9 +298,3 @@ def test_bad_input_is_named(options, message):
     scores, bits, _ = scores_of_folds(np.random.default_rng(0), 40, 1.0, 1)
     with pytest.raises(ValueError, match=message):
         of(scores, bits, **options)
-
-
-def test_too_many_and_too_few_runs_are_named():
-    assert max_certifiable_epsilon(4, delta=DELTA) == 0
-    scores, bits = np.arange(12.0), np.arange(12) % 2
-    assert of(scores, bits, folds=np.arange(12) // 6).note == "the rank test needs 8 runs with z_prime, got 6"

@@ -152,11 +152,6 @@ class TestDegenerateScores:
         assert other.risk == pytest.approx(one.risk, abs=0.1)
 
 
-def test_few_runs_show_nothing_and_say_so():
-    bits = np.arange(14) % 2
-    assert risk_lower_bound(1.0 - bits, bits).note == "the rank test needs 8 runs with z_prime, got 7"
-
-
 def test_steps_give_one_bound_each(gaussian_scores):
     scores, bits = gaussian_scores(6, 500, 2.0)
     both = risk_lower_bound(np.stack([scores, -scores], axis=1), bits)
