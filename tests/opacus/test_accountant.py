@@ -25,7 +25,7 @@ def accountant(steps):
 
 
 def test_a_training_is_accounted_for_under_substitution(trained):
-    engine, _, optimizer, _ = trained(noise_multiplier=1.3)
+    engine, _, optimizer, *_ = trained(noise_multiplier=1.3)
     optimizer.noise_multiplier = 2.0
     engine.accountant.step(noise_multiplier=2.0, sample_rate=0.1)
     assert engine.accountant.history == [(1.3, 0.1, 20), (2.0, 0.1, 1)]
@@ -35,7 +35,7 @@ def test_a_training_is_accounted_for_under_substitution(trained):
 
 
 def test_noise_is_calibrated_to_a_substitute_target(trained):
-    engine, _, optimizer, _ = trained(target_epsilon=3.0, target_delta=1e-5)
+    engine, _, optimizer, *_ = trained(target_epsilon=3.0, target_delta=1e-5)
     assert 3.0 - 0.02 < engine.get_epsilon(1e-5) <= 3.0
     smallest = accounting.noise_multiplier(
         target_epsilon=3.0, sample_rate=0.1, steps=20, delta=1e-5, adjacency="substitute"
@@ -44,11 +44,11 @@ def test_noise_is_calibrated_to_a_substitute_target(trained):
 
 
 def test_a_checkpoint_keeps_the_steps_taken(trained):
-    engine, model, optimizer, _ = trained(noise_multiplier=1.3)
+    engine, model, optimizer, *_ = trained(noise_multiplier=1.3)
     file = io.BytesIO()
     engine.save_checkpoint(path=file, module=model, optimizer=optimizer)
     file.seek(0)
-    other, model, optimizer, _ = trained(noise_multiplier=1.3, epochs=0)
+    other, model, optimizer, *_ = trained(noise_multiplier=1.3, epochs=0)
     other.load_checkpoint(path=file, module=model, optimizer=optimizer)
     assert other.accountant.history == [(1.3, 0.1, 20)]
     assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5) > 0
