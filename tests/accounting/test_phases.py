@@ -73,12 +73,6 @@ def test_epochs_are_full_batches(adjacency):
     assert np.allclose(fnr, full_batch, rtol=1e-12)
 
 
-def test_two_epochs_of_ten_fixed_batches():
-    asked = {"noise_multiplier": 1, "sample_rate": 0.1, "steps": 20, "delta": 1e-5, "adjacency": "substitute"}
-    assert accounting.epsilon(**asked) == pytest.approx(4.59, abs=0.01)
-    assert accounting.epsilon(**asked, sampling="epochs") == pytest.approx(15.46, abs=0.01)
-
-
 def test_noise_for_epochs_meets_its_target_and_no_less_does():
     asked = {"sample_rate": 0.05, "steps": 60, "delta": 1e-5, "adjacency": "substitute", "sampling": "epochs"}
     sigma = accounting.noise_multiplier(target_epsilon=4.0, **asked)

@@ -183,35 +183,6 @@ def test_an_empty_batch_is_a_step(private, adjacency):
     assert auditor.steps == 8
 
 
-def test_accumulated_batches_hold_one_canary(private):
-    plain, trained = private(lr=0.0), private(lr=0.0)
-    auditor = audited(trained, canary="constant")
-    for _ in range(3):
-        for one in (plain, trained):
-            one.optimizer.zero_grad()
-            for _ in range(4):
-                one.backward()
-            one.optimizer.step()
-        same([a.grad for a in plain.parameters], [b.grad for b in trained.parameters])
-        assert all([len(part) for part in b.grad_sample] == [8] * 4 for b in trained.parameters)
-    assert auditor.steps == 3
-
-
-@pytest.mark.parametrize("kind", ["flat", "ghost"])
-def test_skipped_steps_hold_one_canary(private, kind):
-    plain, trained = private(kind, lr=0.0), private(kind, lr=0.0)
-    auditor = audited(trained, canary="constant")
-    for _ in range(3):
-        for one in (plain, trained):
-            for skipped in (True, True, False):
-                one.optimizer.signal_skip_step(skipped)
-                one.optimizer.zero_grad()
-                one.backward()
-                one.optimizer.step()
-        same([a.grad for a in plain.parameters], [b.grad for b in trained.parameters])
-    assert auditor.steps == 3
-
-
 def test_a_closure_is_called_once_and_its_gradients_are_audited(private):
     trained, calls = private(), []
     auditor = audited(trained)
