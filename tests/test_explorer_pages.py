@@ -363,14 +363,3 @@ def test_a_page_fits_and_its_drawings_can_be_read(page, width):
             * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
     )
     assert min(sizes, default=12) >= 12
-
-
-@on(*PAGES)
-def test_a_page_can_be_read_in_the_dark(page):
-    def looks():
-        style = "getComputedStyle(document.querySelector('.dpsub-explorer'))"
-        return page.evaluate(f"[{style}.color, {style}.backgroundColor]")
-
-    assert looks() == ["rgb(26, 26, 26)", "rgb(255, 255, 255)"]
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]

@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from dpsub.accounting import calibration, epsilon, noise_multiplier
-from dpsub.accounting.engines import epsilons
+from dpsub.accounting import epsilon, noise_multiplier
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -27,20 +26,6 @@ def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
         ValueError, match=f"target_epsilon must be {wanted} for a noise_multiplier .*, got {re.escape(f'{target:g}')}"
     ):
         noise_multiplier(target_epsilon=target, sample_rate=q, steps=10, delta=1e-30, adjacency="substitute")
-
-
-def test_calibration_asks_for_few_precise_answers(monkeypatch):
-    asked = []
-
-    def counted(*arguments):
-        asked.append(arguments)
-        return epsilons(*arguments)
-
-    monkeypatch.setattr(calibration, "epsilons", counted)
-    for q, adjacency in ((0.25, "substitute"), (1e-3, "add_remove")):
-        asked.clear()
-        noise_multiplier(target_epsilon=9.5, sample_rate=q, steps=177, delta=1e-5, adjacency=adjacency)
-        assert len(asked) <= 8
 
 
 @pytest.mark.slow

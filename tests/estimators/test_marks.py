@@ -99,11 +99,6 @@ def test_folds_stay_on_every_road(road, tmp_path):
     assert not any(bound.valid for bound in np.atleast_1d(bounds))
 
 
-def test_scores_with_and_without_a_mark_are_not_concatenated():
-    with pytest.raises(ValueError, match="in_sample"):
-        xr.concat([scores(), scores("in_sample")], "run")
-
-
 def test_findings_of_an_audit_judge_by_its_marks():
     marked = scores("in_sample").assign_coords(step=5)
     marked.attrs = {"noise_multiplier": 20.0, "sample_rate": 1.0, "steps": 5, "adjacency": "substitute"}
