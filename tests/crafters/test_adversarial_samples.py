@@ -267,12 +267,3 @@ def call(heads):
 def test_bad_arguments_are_named(call, changes, message):
     with pytest.raises(ValueError, match=message):
         call(**changes)
-
-
-@pytest.mark.parametrize("at_once", [2**23, 1])
-def test_a_model_that_reads_words_cannot_be_crafted_on(banks_of_modules, monkeypatch, at_once):
-    monkeypatch.setattr(sample_losses, "PARAMETERS_AT_ONCE", at_once)
-    task, model = banks_of_modules["lstm"]
-    weights = np.random.default_rng(0).normal(size=(4, model.parameters))
-    with pytest.raises(ValueError, match="model must be differentiable by its records' features, got .* token ids"):
-        crafters.adversarial_sample(model, weights, [0, 0, 1, 1], start=(task.x_train[0], 0))
