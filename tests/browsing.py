@@ -10,6 +10,12 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "_build" / "html"
+SETTINGS = [  # at which explorers are compared with the accountant
+    {"sigma": 1.1, "q": 0.004, "steps": 15_000, "delta": 1e-5},
+    {"sigma": 48.4, "q": 1, "steps": 500, "delta": 1e-6},
+    {"sigma": 0.8, "q": 0.25, "steps": 1, "delta": 1e-3},
+    {"sigma": 5, "q": 0.1, "steps": 2_000, "delta": 1e-9},
+]
 
 
 @contextlib.contextmanager

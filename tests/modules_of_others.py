@@ -124,18 +124,6 @@ class FastAttention(nn.Module):
         return self.out(seen.transpose(1, 2).flatten(2).mean(dim=1))
 
 
-class Cells(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.out = nn.GRUCell(8, 4), nn.Linear(4, 10)
-
-    def forward(self, x):
-        seen = x.new_zeros(len(x), 4)
-        for row in x.view(-1, 8, 8).unbind(1):
-            seen = self.cell(row, seen)
-        return self.out(seen)
-
-
 class Scaled(nn.Module):
     """With a parameter that is a single number, one that is used twice, and one that is not used."""
 
@@ -191,10 +179,6 @@ def weighted(outputs, labels):
     return nn.functional.cross_entropy(outputs, labels, weight=CLASS_WEIGHTS, reduction="none")
 
 
-def smoothed(outputs, labels):
-    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.1, reduction="none")
-
-
 def squares(outputs, labels):
     return (outputs - nn.functional.one_hot(labels, 10)).square().sum(dim=1)
 
@@ -208,34 +192,20 @@ ACCEPTED = {
     **{name: (make, None) for name, make in MODULES.items()},
     "prelu": (of_layers(nn.PReLU), None),
     "prelu by channel": (of_layers(lambda: nn.PReLU(4), shape=IMAGES), None),
-    "functional prelu": (
-        of_layers(lambda: Function(lambda x: nn.functional.prelu(x, x.new_tensor([0.3]))), shape=ROWS),
-        None,
-    ),
     "activations": (of_layers(nn.ELU, nn.GELU, nn.Softplus, nn.LeakyReLU, nn.Hardsigmoid, nn.GLU), None),
     "in place": (of_layers(lambda: Function(lambda x: x.mul_(2)), lambda: nn.ReLU(inplace=True)), None),
-    "softmax": (of_layers(lambda: nn.Softmax(dim=1), lambda: nn.LogSoftmax(dim=1)), None),
-    "convolution 1d": (of_layers(lambda: nn.Conv1d(8, 4, 3, stride=2, padding=1, groups=2), shape=ROWS), None),
     "convolution 2d": (of_layers(lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), shape=IMAGES), None),
-    "convolution 3d": (of_layers(lambda: nn.Conv3d(2, 3, 2), shape=(2, 4, 4, 2)), None),
-    "transposed": (of_layers(lambda: nn.ConvTranspose2d(4, 2, 2, stride=2), shape=IMAGES), None),
     "pooling": (of_layers(lambda: nn.MaxPool2d(2), lambda: nn.AdaptiveAvgPool2d(1), shape=IMAGES), None),
-    "resized": (of_layers(lambda: nn.Upsample(scale_factor=2), lambda: nn.PixelShuffle(2), shape=IMAGES), None),
-    "layer norm": (of_layers(lambda: nn.LayerNorm(8), lambda: nn.RMSNorm(8), shape=ROWS), None),
     "group norm": (of_layers(lambda: nn.GroupNorm(2, 4), lambda: nn.LocalResponseNorm(2), shape=IMAGES), None),
-    "instance norm": (of_layers(lambda: nn.InstanceNorm2d(4, affine=True), shape=IMAGES), None),
     "weight norm": (of_layers(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(64, 8))), None),
-    "orthogonal": (of_layers(lambda: nn.utils.parametrizations.orthogonal(nn.Linear(64, 8))), None),
     "linear algebra": (
         of_layers(lambda: Function(lambda x: torch.linalg.solve(x + 9 * torch.eye(8), x.cumsum(1))), shape=ROWS),
         None,
     ),
     "distances": (of_layers(lambda: Function(lambda x: torch.cdist(x, x + 1)), shape=ROWS), None),
     "gradient of one's own": (of_layers(lambda: Function(Sign.apply)), None),
-    "sorted": (of_layers(lambda: Function(lambda x: x.sort(dim=1)[0].amax(dim=2)), shape=ROWS), None),
     "fused attention": (FastAttention, None),
     "masked attention": (lambda: FastAttention(attn_mask=torch.ones(8, 8).tril().bool()), None),
-    "cells": (Cells, None),
     "embedding": (lambda: Words(nn.Embedding(5, 3), 24), None),
     "embedding with padding": (lambda: Words(nn.Embedding(5, 3, padding_idx=2), 24), None),
     "bag of words": (lambda: Words(nn.EmbeddingBag(5, 3), 3), None),
@@ -248,7 +218,6 @@ ACCEPTED = {
     "otherwise in training": (of_layers(lambda: Function(lambda x, trains: x * 2 if trains else x, modes=True)), None),
     "weighted loss": (head, weighted),
     "weighted loss object": (head, nn.CrossEntropyLoss(weight=CLASS_WEIGHTS, reduction="none")),
-    "smoothed loss": (head, smoothed),
     "squares": (head, squares),
     "margins": (head, margins),
 }

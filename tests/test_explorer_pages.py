@@ -4,11 +4,10 @@ import contextlib
 import functools
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from browsing import served
+from browsing import ROOT, SETTINGS, served
 from drifting import audited
 from scipy.stats import binom, norm
 
@@ -17,7 +16,6 @@ from book.explorers import pages as explorers
 from dpsub import accounting
 from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
 
-ROOT = Path(__file__).parent.parent
 ANSWERED = ".dpsub-explorer:not([aria-busy])"
 
 pytestmark = pytest.mark.book
@@ -85,14 +83,6 @@ def choose(page, **answers):
         page.locator(f"[data-input={name}] input[value={value}]").check()
     page.wait_for_selector(ANSWERED)
     return page.locator("[data-shown=answer]").inner_text()
-
-
-SETTINGS = [
-    {"sigma": 1.1, "q": 0.004, "steps": 15_000, "delta": 1e-5},
-    {"sigma": 48.4, "q": 1, "steps": 500, "delta": 1e-6},
-    {"sigma": 0.8, "q": 0.25, "steps": 1, "delta": 1e-3},
-    {"sigma": 5, "q": 0.1, "steps": 2_000, "delta": 1e-9},
-]
 
 
 def is_the_accountants(page, *, sigma, q, steps, delta):
@@ -373,14 +363,3 @@ def test_a_page_fits_and_its_drawings_can_be_read(page, width):
             * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
     )
     assert min(sizes, default=12) >= 12
-
-
-@on(*PAGES)
-def test_a_page_can_be_read_in_the_dark(page):
-    def looks():
-        style = "getComputedStyle(document.querySelector('.dpsub-explorer'))"
-        return page.evaluate(f"[{style}.color, {style}.backgroundColor]")
-
-    assert looks() == ["rgb(26, 26, 26)", "rgb(255, 255, 255)"]
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert looks() == ["rgb(232, 232, 232)", "rgb(20, 24, 30)"]

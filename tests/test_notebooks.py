@@ -391,26 +391,8 @@ def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name
 
 
 @SLOW
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("fig5_runs", {"runs": [100], "sample_rates": [0.25]}),
-        (
-            "what_weakens",
-            {
-                "max_grad_norms": [2.0],
-                "lengths": [40],
-                "learning_rates": [0.1],
-                "runs": 64,
-                "n_train": 60,
-                "steps": 40,
-                "crafting_steps": 100,
-            },
-        ),
-    ],
-)
-def test_lists_of_one_are_enough(tmp_path, name, parameters):
-    assert execute(name, tmp_path, **parameters)
+def test_lists_of_one_are_enough(tmp_path):
+    assert execute("fig5_runs", tmp_path, runs=[100], sample_rates=[0.25])
 
 
 @SLOW

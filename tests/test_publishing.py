@@ -64,17 +64,6 @@ def test_the_readme_of_the_package_index_has_no_relative_link():
     assert f"]({URL}/blob/main/notebooks/quickstart.ipynb)" in readme
 
 
-def test_files_are_tried_only_where_there_is_one_of_each(tmp_path, monkeypatch):
-    module = from_ci("try_dist")
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module.sys, "argv", ["try_dist.py"])
-    with pytest.raises(SystemExit, match="dist/ must hold one wheel and one sdist"):
-        module.main()
-    monkeypatch.setattr(module.sys, "argv", ["try_dist.py", "oldest"])
-    with pytest.raises(SystemExit, match="versions must be lowest or newest, got 'oldest'"):
-        module.main()
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_run_commands_that_exist(path):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -12,7 +12,6 @@ import claims
 import nbformat
 import pytest
 import reference
-import test_public_face as faces
 from browsing import ROOT, SITE, listed
 from bs4 import BeautifulSoup
 from pybtex.database import parse_file
@@ -41,14 +40,29 @@ def value_of(full):
     return getattr(import_module(module), name)
 
 
+ROOMS = [name for name in dpsub.__all__ if isinstance(getattr(dpsub, name), ModuleType)]
+
+
+def named(name):
+    """What users write so."""
+    value = dpsub
+    for part in name.removeprefix("dpsub.").split("."):
+        value = getattr(value, part, None)
+    return value
+
+
 def test_no_face_is_forgotten():
     covered = {id(value_of(full)) for full in documented()}
-    for name in faces.public():
-        of_a_class = name.split(".")[-2][0].isupper()
-        assert of_a_class or id(faces.named(name)) in covered, name
-    for name in dpsub.__all__:
-        value = getattr(dpsub, name)
-        assert isinstance(value, ModuleType) or name == "__version__" or id(value) in covered, name
+    of_rooms = {f"{room}.{name}" for room in ROOMS for name in getattr(dpsub, room).__all__}
+    for name in of_rooms | {*dpsub.__all__} - {*ROOMS, "__version__"}:
+        assert id(named(name)) in covered, name
+
+
+def test_a_name_of_the_package_is_that_of_a_room():
+    """The package's face repeats what rooms export, so that a name means one thing."""
+    in_rooms = {id(value) for room in ROOMS for value in vars(getattr(dpsub, room)).values()}
+    own = {"DPSGD", "CanaryPair", "Pairs", "Record", "audit_worst_case", "__version__"}
+    assert {name for name in dpsub.__all__ if name not in ROOMS and id(named(name)) not in in_rooms} <= own
 
 
 def test_the_index_lists_every_public_name_once_by_what_one_wants():
@@ -56,19 +70,13 @@ def test_the_index_lists_every_public_name_once_by_what_one_wants():
     listed = Counter(name for row in rows for name in re.findall(r"`([^`]+)`", row))
     assert not [name for name, times in listed.items() if times > 1]
 
-    def found(name):
-        value = dpsub
-        for part in name.removeprefix("dpsub.").split("."):
-            value = getattr(value, part, None)
-        return value
-
     def key(full, value):
         return id(value) if inspect.isfunction(value) or inspect.isclass(value) else full.rpartition(".")[2]
 
     known = {key(full, value_of(full)): full for full in documented()}
-    named = {key(name, found(name)): name for name in listed}
-    assert {full for it, full in known.items() if it not in named} == set(), "missing in the table of book/api.md"
-    assert {name for it, name in named.items() if it not in known} == set(), "no public name"
+    found = {key(name, named(name)): name for name in listed}
+    assert {full for it, full in known.items() if it not in found} == set(), "missing in the table of book/api.md"
+    assert {name for it, name in found.items() if it not in known} == set(), "no public name"
 
 
 def test_every_public_name_and_method_says_what_it_is():
@@ -232,7 +240,7 @@ def test_the_claims_figures_pages_and_names_exist(paper):
             if "/" in name:
                 assert (ROOT / name).exists(), name
             else:
-                assert inspect.getdoc(faces.named(f"dpsub.{name.removeprefix('dpsub.')}"))
+                assert inspect.getdoc(named(name))
 
 
 def figures_of(notebook):

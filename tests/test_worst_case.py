@@ -198,16 +198,6 @@ def test_shuffled_epochs_show_less_than_the_safe_bound_and_more_than_poisson():
     assert 5 < shown.epsilon < accounting.epsilon(**asked, sampling="epochs")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sampling": "shuffle"}, "sampling must be one of 'poisson', 'without_replacement', 'epochs', got 'shuffle'"),
-        ({"sampling": "epochs", "sample_rate": 0.3}, "sample_rate must be 1 / .steps an epoch."),
-        ({"sampling": "epochs", "steps": 30}, "steps must be whole epochs of 20 steps with sampling='epochs', got 30"),
-        ({"sampling": "without_replacement", "adjacency": "zero_out"}, "adjacency must be 'substitute' with sampling="),
-        ({"runs": 1.5}, "runs must be a whole number >= 1, got 1.5"),
-    ],
-)
-def test_what_has_no_worst_case_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        audit_worst_case(**{**SMALL, "runs": 10, "adjacency": "substitute", **change})
+def test_epochs_that_are_not_complete_have_no_worst_case():
+    with pytest.raises(ValueError, match="steps must be whole epochs of 20 steps with sampling='epochs', got 30"):
+        audit_worst_case(**{**SMALL, "steps": 30}, runs=10, adjacency="substitute", sampling="epochs")

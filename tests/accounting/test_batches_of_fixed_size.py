@@ -106,20 +106,9 @@ def test_all_questions_take_it():
     assert fixed[1] < poisson[1] - 0.01
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"adjacency": "add_remove"}, "adjacency must be 'substitute' with .* a removed record changes how many"),
-        ({"adjacency": "zero_out"}, "adjacency must be 'substitute' with .* that of 'substitute' holds for it"),
-        ({"engine": "prv"}, "engine must be 'auto' with sampling='without_replacement', got 'prv'"),
-    ],
-)
-def test_what_has_no_answer_is_refused_with_the_reason(change, message):
-    with pytest.raises(ValueError, match=message):
-        accounting.epsilon(**{**named(*KNOWN[0][0]), **change})
-
-
-def test_group_privacy_is_refused_with_the_reason():
+def test_what_has_no_answer_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="adjacency must be 'substitute' with .* a removed record changes how many"):
+        accounting.epsilon(**{**named(*KNOWN[0][0]), "adjacency": "add_remove"})
     with pytest.raises(ValueError, match="sampling must have an ε under .zero_out. for group privacy"):
         accounting.group_privacy_epsilon(
             noise_multiplier=1.0, sample_rate=0.1, steps=5, delta=1e-5, sampling="without_replacement"

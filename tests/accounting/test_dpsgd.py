@@ -14,16 +14,9 @@ def test_mechanism_is_what_the_accountants_take():
     assert spec.optimizer == "sgd"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be > 0, got -1.0"),
-        ({"optimizer": "rmsprop"}, "optimizer must be one of 'sgd', 'adam', got 'rmsprop'"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        DPSGD(**{**GOOD, **change})
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="noise_multiplier must be > 0, got -1.0"):
+        DPSGD(**GOOD | {"noise_multiplier": -1.0})
 
 
 def test_numbers_are_stored_as_what_they_are():
@@ -34,17 +27,9 @@ def test_numbers_are_stored_as_what_they_are():
 
 
 def test_sampling_is_named_where_it_is_not_poissons():
-    setting = {"max_grad_norm": 1.0, "learning_rate": 0.1, "sample_rate": 0.25, "steps": 4}
-    poisson = DPSGD(noise_multiplier=1.0, **setting)
-    fixed = DPSGD(noise_multiplier=1.0, sampling="without_replacement", **setting)
-    assert "sampling" not in poisson.mechanism
-    assert "sampling" not in poisson.attributes
-    assert fixed.mechanism["sampling"] == accounting.WithoutReplacement()
-    assert fixed.attributes["sampling"] == "without_replacement"
-    asked = {"delta": 1e-5, "adjacency": "substitute"}
-    fixed_epsilon, poisson_epsilon = (accounting.epsilon(**one.mechanism, **asked) for one in (fixed, poisson))
-    assert fixed_epsilon > poisson_epsilon
-    with pytest.raises(ValueError, match="sampling must be one of"):
-        DPSGD(noise_multiplier=1.0, sampling="shuffle", **setting)
+    assert "sampling" not in DPSGD(**GOOD).mechanism
+    assert "sampling" not in DPSGD(**GOOD).attributes
+    fixed = DPSGD(**GOOD, sampling="without_replacement").mechanism
+    assert fixed["sampling"] == accounting.WithoutReplacement()
     with pytest.raises(ValueError, match="sample_rate must be 1 / "):
-        DPSGD(noise_multiplier=1.0, sampling="epochs", **(setting | {"sample_rate": 0.3}))
+        DPSGD(**GOOD | {"sample_rate": 0.3}, sampling="epochs")

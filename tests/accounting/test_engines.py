@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-from dpsub.accounting import Poisson, epsilon, epsilon_interval, gdp_epsilon, grid_engine
+from dpsub.accounting import Poisson, epsilon, epsilon_interval, gdp_epsilon
 from dpsub.accounting.engines import ENGINES, answers
-from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training
 
 ADJACENCIES = ("substitute", "add_remove")
@@ -170,19 +169,6 @@ def test_intervals_of_ever_finer_grids_are_intersected():
 def test_bounds_that_contradict_each_other_are_no_answer():
     with pytest.raises(ArithmeticError, match="two bounds contradict each other"):
         asked_in_turn((1.0, 2.0), (2.1, 3.0), relative_width=lambda low, high: 2.0)
-
-
-def test_no_grid_is_computed_twice(monkeypatch):
-    # Under add/remove the mesh is at most -log(1 - q), and at least what a million points allow.
-    computed = []
-
-    def curves(training, mesh, reach):
-        computed.append(mesh)
-        return [RevealedCurve(1.0, 0.25, 3e-5, 177)]  # its lower end is 0, so every grid seems too coarse
-
-    monkeypatch.setattr(grid_engine, "curves", curves)
-    epsilon_interval(noise_multiplier=0.24, sample_rate=3e-5, steps=177, delta=1e-5, adjacency="add_remove")
-    assert len(set(computed)) == len(computed)
 
 
 def test_dp_accountings_error_is_quadratic_in_the_mesh_above_and_linear_below(by_dp_accounting):

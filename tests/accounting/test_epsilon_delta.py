@@ -180,11 +180,9 @@ GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10, "delta": 1e-5,
     ("change", "message"),
     [
         ({"noise_multiplier": 0}, "noise_multiplier must be > 0, got 0"),
-        ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number > 0, got '1'"),
         ({"sample_rate": 1.5}, "sample_rate must be > 0 and <= 1, got 1.5"),
         ({"delta": 1}, "delta must be > 0 and < 1, got 1"),
         ({"adjacency": "replace"}, "adjacency must be one of 'substitute', 'add_remove', 'zero_out', got 'replace'"),
-        ({"engine": "rdp"}, "engine must be one of 'auto', 'prv', got 'rdp'"),
     ],
 )
 def test_bad_input_is_named(change, message):

@@ -100,11 +100,6 @@ def test_gaussian_dp_has_an_answer_for_every_float(log_mu, log_epsilon, log_delt
         assert 0 <= gdp_epsilon(mu, delta) < math.inf
 
 
-def test_a_mu_whose_epsilon_is_no_float_is_refused():
-    with pytest.raises(ValueError, match=r"mu must be at most about 1.8e154 .*, got 1e\+155"):
-        gdp_epsilon(1e155, 1e-5)
-
-
 @pytest.mark.parametrize("delta", [1e-300, 0.1, 0.5, 0.9])
 def test_at_no_epsilon_mu_is_what_delta_allows(delta):
     assert gdp_delta(gdp_mu(0.0, delta), 0.0) == pytest.approx(delta, rel=1e-12)

@@ -3,7 +3,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,24 +48,14 @@ MECHANISM = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 10}
     [
         ({**MECHANISM, "history": [(1.0, 0.01, 300)]}, "history must be given alone"),
         ({"history": []}, r"history must be a sequence of .*, got \[\]: no step has been taken yet"),
-        ({"history": [(1, 0.1)]}, r"history must be a sequence of .*, got \[\(1, 0.1\)\]"),
         ({"history": [(1, 0.1, 2), (0, 0.1, 2)]}, r"history\[1\]: noise_multiplier must be > 0, got 0"),
-        ({"history": [(1.0, 1e-310, 5)]}, "sample_rate must be >= 1e-300 and <= 1"),  # without an inverse
-        ({**MECHANISM, "steps": 0}, "steps must be whole numbers >= 1 and <= 1000000000, got 0"),
         ({**MECHANISM, "steps": 2.5}, "steps must be whole numbers .*, got 2.5"),
-        ({**MECHANISM, "steps": []}, "steps must be a whole number or a non-empty sequence"),
         ({**MECHANISM, "steps": None}, "noise_multiplier, sample_rate and steps must all be given, or else a history"),
     ],
 )
 def test_what_is_no_training_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         epsilon(delta=1e-5, adjacency="substitute", **change)
-
-
-@pytest.mark.parametrize("steps", [torch.tensor([2, 3]), np.array([2.0, 3.0]), [torch.tensor(2), 3]])
-def test_sequences_of_steps_may_be_arrays_and_tensors(steps):
-    asked = {**MECHANISM, "sample_rate": 1.0, "delta": 1e-5, "adjacency": "substitute"}
-    assert (epsilon(**{**asked, "steps": steps}) == epsilon(**{**asked, "steps": [2, 3]})).all()
 
 
 SETTING = {"noise_multiplier": 1.3, "sample_rate": 0.05, "steps": 60}
@@ -82,12 +71,6 @@ def test_epochs_are_full_batches(adjacency):
     fnr = accounting.tradeoff([0.01, 0.3], **asked)
     full_batch = accounting.tradeoff([0.01, 0.3], noise_multiplier=1.3, sample_rate=1, steps=3, adjacency=adjacency)
     assert np.allclose(fnr, full_batch, rtol=1e-12)
-
-
-def test_two_epochs_of_ten_fixed_batches():
-    asked = {"noise_multiplier": 1, "sample_rate": 0.1, "steps": 20, "delta": 1e-5, "adjacency": "substitute"}
-    assert accounting.epsilon(**asked) == pytest.approx(4.59, abs=0.01)
-    assert accounting.epsilon(**asked, sampling="epochs") == pytest.approx(15.46, abs=0.01)
 
 
 def test_noise_for_epochs_meets_its_target_and_no_less_does():
@@ -140,21 +123,16 @@ def test_an_epoch_counts_with_its_least_noise(phases):
     assert found == {sigma: list(least.values()).count(sigma) for sigma in least.values()}
 
 
-@pytest.mark.parametrize(("ask", "setting"), [
-    (accounting.epsilon, {**SETTING, "delta": 1e-5}), (accounting.delta, {**SETTING, "epsilon": 1}),
-    (accounting.noise_multiplier, {"target_epsilon": 1, "sample_rate": 0.05, "steps": 60, "delta": 1e-5}),
-])  # fmt: skip
-def test_epochs_refuse_add_remove_with_the_reason(ask, setting):
+def test_epochs_refuse_add_remove_with_the_reason():
     with pytest.raises(ValueError, match="a removed record would shift the others between batches"):
-        ask(**setting, adjacency="add_remove", sampling="epochs")
+        epsilon(**EPOCHS, delta=1e-5, adjacency="add_remove")
     with pytest.raises(ValueError, match="sampling must be one of 'poisson', .*: did you mean 'epochs'"):
-        ask(**setting, adjacency="substitute", sampling="shuffle")
+        epsilon(**SETTING, delta=1e-5, adjacency="substitute", sampling="shuffle")
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.0042667, 0.999])
-def test_epochs_need_whole_numbers_of_steps(rate):
-    with pytest.raises(ValueError, match=rf"sample_rate must be 1 / \(steps an epoch\) .* got {rate}"):
-        accounting.epsilon(**{**EPOCHS, "sample_rate": rate}, delta=1e-5, adjacency="substitute")
+def test_epochs_need_whole_numbers_of_steps():
+    with pytest.raises(ValueError, match=r"sample_rate must be 1 / \(steps an epoch\) .* got 0.3"):
+        accounting.epsilon(**{**EPOCHS, "sample_rate": 0.3}, delta=1e-5, adjacency="substitute")
 
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-12, 1 / 60])

@@ -220,10 +220,8 @@ def test_risks_of_one_step_are_those_that_an_integral_shows(count):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"prior": 0}, "prior must be a number > 0 and < 1, or a sequence .*, got 0"),
         ({"prior": [0.5, 0.6]}, "prior must be a number .*, got [0.5, 0.6], with the sum 1.1"),
         ({"prior": [0.2, 0.3, 0.5], "adjacency": "add_remove"}, "prior must be of two values with adjacency 'add_rem"),
-        ({"steps": [1, 2]}, "steps must be a whole number >= 1"),
     ],
 )
 def test_errors_name_the_argument(given, message):
@@ -266,10 +264,8 @@ def test_noise_for_membership_risks_agrees_with_riskcal():
     ("given", "message"),
     [
         ({}, "target_epsilon or target_risk must be given, and not both, got none of them"),
-        ({"target_risk": 0.7, "target_epsilon": 1}, "target_epsilon or target_risk must be given, .*, got both"),
         ({"target_epsilon": 1}, "delta must be given with target_epsilon"),
         ({"target_risk": 0.7, "measure": "posterior"}, "delta must be given with measure 'posterior'"),
-        ({"target_risk": 0.7, "measure": "accurate"}, "measure must be one of 'accuracy', .*: did you mean 'accuracy'"),
         ({"target_risk": 0.5}, "target_risk must be > 0.5 for measure 'accuracy', got 0.5: an attacker who has not"),
         pytest.param(
             {"target_risk": 0.8, "sample_rate": 0.5, "steps": 1},

@@ -55,9 +55,7 @@ def test_worst_case_epsilon_at_a_known_point(sixteenth):
     assert worst_case_epsilon(**sixteenth, delta=1e-5) == pytest.approx(7.92371045, abs=1e-5)
 
 
-def test_worst_case_epsilon_is_the_accountants_where_the_sum_says_all(full):
-    everything = {**full, "steps": 500, "delta": 1e-5}
-    assert worst_case_epsilon(**everything) == pytest.approx(epsilon(**everything, adjacency="substitute"), abs=1e-6)
+def test_worst_case_epsilon_is_the_accountants_where_the_sum_says_all():
     one_step = {"noise_multiplier": 0.8, "sample_rate": 0.3, "steps": 1, "delta": 1e-4}
     low, _, high = epsilon_interval(**one_step, adjacency="substitute")
     assert low - 1e-6 <= worst_case_epsilon(**one_step) <= high + 1e-6
@@ -73,19 +71,7 @@ def test_worst_case_epsilon_is_zero_where_delta_alone_suffices():
     assert worst_case_epsilon(noise_multiplier=100.0, sample_rate=1e-4, steps=1, delta=0.1) == 0.0
 
 
-@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1 - 2**-53])
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-5, 1 - 2**-53])
 def test_worst_case_epsilon_at_any_delta_is_that_of_the_full_batch(delta):
     found = worst_case_epsilon(noise_multiplier=1.0, sample_rate=1.0, steps=100, delta=delta)
     assert found == pytest.approx(gdp_epsilon(20.0, delta), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"noise_multiplier": 1e160}, "noise_multiplier must be >= 0.0001 and <= 1000000, got 1e.160"),
-        ({"steps": 10**7}, "steps must be .* <= 1000000, got 10000000"),
-    ],
-)
-def test_what_worst_case_epsilon_cannot_compute_is_refused(sixteenth, change, message):
-    with pytest.raises(ValueError, match=message):
-        worst_case_epsilon(**{**sixteenth, **change}, delta=1e-5)

@@ -1,5 +1,3 @@
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -204,8 +202,6 @@ def test_crafting_is_deterministic_and_changes_nothing_that_is_given(trained):
     np.testing.assert_array_equal(found.x, again.x)
     np.testing.assert_array_equal(found.trace["loss"], again.trace["loss"])
     np.testing.assert_array_equal(weights, kept)
-    np.testing.assert_array_equal(copy.deepcopy(found).x, found.x)
-    assert not found.x.flags.writeable
 
 
 def separation(scores, bits):
@@ -260,33 +256,14 @@ def call(heads):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": torch.nn.Linear(30, 3)}, "model must be a bank, got a torch.nn.Module, Linear: .*from_module"),
         ({"y_prime": 1}, "y_prime must be None or a label other than y, got 1, which is y"),
         ({"y_prime": 3}, r"model must take records like the sample, of shape \(30,\) with labels 1 and 3, got Linear"),
         ({"bits": np.zeros(9)}, "bits must hold two models or more of each world, got 9 trained with z and 0 others"),
-        ({"start": np.zeros(30)}, r"start must be a record, the tuple \(x, y\), got a ndarray"),
         ({"bounds": (0.5, 1)}, "bounds must be .* hold the start, got 30 of its features outside"),
-        ({"bounds": (np.zeros((2, 30)), 1)}, r"bounds must be .* that broadcast to the start's shape \(30,\)"),
         ({"weights": LARGE, "loss": "ude", "learning_rate": 1e30}, "learning_rate must be small .* diverge, got 1e"),
-        ({"start": (np.full(30, 1e38), 1)}, "the start must be a record at which all losses are finite"),
         ({"weights": np.ones((9, 93)), "loss": "fisher"}, "start must be a record at which the losses .* differ, for"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, changes, message):
     with pytest.raises(ValueError, match=message):
         call(**changes)
-
-
-@pytest.mark.parametrize("at_once", [2**23, 1])
-def test_a_model_that_reads_words_cannot_be_crafted_on(banks_of_modules, monkeypatch, at_once):
-    monkeypatch.setattr(sample_losses, "PARAMETERS_AT_ONCE", at_once)
-    task, model = banks_of_modules["lstm"]
-    weights = np.random.default_rng(0).normal(size=(4, model.parameters))
-    with pytest.raises(ValueError, match="model must be differentiable by its records' features, got .* token ids"):
-        crafters.adversarial_sample(model, weights, [0, 0, 1, 1], start=(task.x_train[0], 0))
-
-
-def test_scores_that_are_not_finite_are_refused(heads):
-    sample = crafters.AdversarialSample(np.ones(30), 0)
-    with pytest.raises(ValueError, match="weights must give finite losses at the sample, got 2 that are not"):
-        sample.scores(heads, np.full((2, 93), [-3e38, 0, 3e38] * 31))

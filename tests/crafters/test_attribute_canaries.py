@@ -137,11 +137,8 @@ def test_scores_speak_for_z(patients, kind, about, spec):
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"columns": 5}, "columns must be whole numbers >= 0 and <= 4, got 5"),
         ({"columns": [1, 2, 2]}, "columns must be .* different indices .* of a one-hot group"),
-        ({"columns": [1]}, "columns must be .* two or more, got .1.: name a single column by its index alone"),
         ({"columns": (1, 2, 3), "values": [3]}, "values .positions within the .* group. must be .* <= 2, got 3"),
-        ({"columns": 0, "only": (1.0, 1)}, "only must be a value, or a pair of two different values"),
         ({"columns": 0, "only": 1.0, "values": [2.0]}, "only and values must not be given together"),
     ],
 )

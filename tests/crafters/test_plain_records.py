@@ -50,9 +50,8 @@ def test_labels_are_given_or_the_last_and_the_other_world_has_the_next(task, spe
     for label, found in ((None, (9, 0)), (0, (0, 1)), (np.int8(4), (4, 5))):
         pair = crafters.blank(task, models.linear(task), spec(), seed=0, label=label)
         assert (pair.z.y, pair.z_prime.y) == found
-    for craft in (crafters.blank, crafters.clipbkd):
-        with pytest.raises(ValueError, match="label must be >= 0 and <= 9, got 10"):
-            craft(task, models.linear(task), spec(), seed=0, label=10)
+    with pytest.raises(ValueError, match="label must be >= 0 and <= 9, got 10"):
+        crafters.blank(task, models.linear(task), spec(), seed=0, label=10)
 
 
 def test_ordinary_records_are_auxiliary_ones_of_two_classes(task, spec):
@@ -79,9 +78,8 @@ def test_every_auxiliary_record_is_as_likely_to_be_ordinary(spec):
 
 def test_ordinary_records_are_of_two_classes(task, spec):
     one_class = replace(task, x_aux=task.x_aux[:2], y_aux=np.array([3, 3]))
-    for wrong in (replace(task, x_aux=task.x_aux[:0], y_aux=task.y_aux[:0]), one_class):
-        with pytest.raises(ValueError, match="task must have auxiliary records of two classes or more: give x_aux"):
-            crafters.in_distribution(wrong, models.linear(task), spec(), seed=0)
+    with pytest.raises(ValueError, match="task must have auxiliary records of two classes or more: give x_aux"):
+        crafters.in_distribution(one_class, models.linear(task), spec(), seed=0)
 
 
 def test_clipbkd_is_the_last_right_singular_vector_with_the_mean_norm(crafted):
@@ -165,8 +163,3 @@ def test_clipbkd_has_no_label_that_the_loss_ignores(task, without_five, spec):
     least = module(torch.tensor(pair.z.x)[None].double())[0].argsort()[:2].tolist()
     assert least[0] == 5
     assert pair.z.y == least[1]
-
-
-def test_clipbkd_of_nothing_is_refused(crafted):
-    with pytest.raises(ValueError, match="task must have private records that are not all 0: the canary has their"):
-        crafted(np.zeros((4, 3)))

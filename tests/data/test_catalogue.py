@@ -1,4 +1,5 @@
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,16 +39,9 @@ def test_no_pixel_is_constant_over_the_private_digits():
         assert task.x_test.shape[1] == task.x_train.shape[1] == task.pixels.sum()
 
 
-@pytest.mark.parametrize(
-    ("make", "n_train", "message"),
-    [
-        (digits, 1_500, "n_train must be <= 1296 of the 1797 digits, which leaves some to test on, got 1500"),
-        (breast_cancer, 419, "n_train must be <= 418 of the 569 records.*got 419"),
-    ],
-)
-def test_more_records_than_there_can_be_are_refused(make, n_train, message):
-    with pytest.raises(ValueError, match=message):
-        make(n_train=n_train)
+def test_more_records_than_there_can_be_are_refused():
+    with pytest.raises(ValueError, match="n_train must be <= 418 of the 569 records.*got 419"):
+        breast_cancer(n_train=419)
 
 
 def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
@@ -69,7 +63,7 @@ def test_breast_cancer_is_standardised_by_auxiliary_records_alone():
     assert tuple(raw.feature_names) == BREAST_CANCER_COLUMNS
 
 
-@pytest.mark.parametrize("make", [digits, breast_cancer, purchase100_like, random_images])
+@pytest.mark.parametrize("make", [digits, breast_cancer, partial(purchase100_like, n_aux=200), random_images])
 def test_a_task_follows_from_its_seed(make, monkeypatch):
     monkeypatch.setattr(catalogue, "PURCHASE_TEST", 100)
     task, again, other = (make(n_train=200, seed=seed) for seed in (1, 1, 2))
@@ -161,19 +155,13 @@ def test_more_records_than_there_are_is_named(tmp_path):
     ("changes", "expected"),
     [
         ({"x_test": None}, "path must be an .npz file of plain arrays x_train, y_train, x_test and y_test, .*'x_test"),
-        ({"y_train": np.arange(3)}, r"y_train must have shape \(20,\), got \(3,\)"),
-        ({"x_train": np.where(POOL["x"] < 59, POOL["x"], np.nan)}, "x_train must be finite"),
         ({"x_test": np.zeros((4, 2))}, r"x_test must have shape \(records, 3\), got \(4, 2\)"),
-        ({"y_test": np.array([0, 1, 0.5, 1])}, "y_test must be whole numbers"),
         ({"x_train": np.array([object()] * 20)}, "path must be an .npz file of plain arrays"),
     ],
 )
 def test_other_layouts_are_named(tmp_path, changes, expected):
     with pytest.raises(ValueError, match=expected):
         load_features(save(tmp_path / "f.npz", **changes), n_train=20, n_aux=0)
-    (tmp_path / "f.npz").write_bytes(b"PK\x03\x04 cut short")
-    with pytest.raises(ValueError, match="path must be an .npz file of plain arrays"):
-        load_features(tmp_path / "f.npz")
 
 
 def test_no_auxiliary_record_is_a_private_one_but_for_rounding(tmp_path):

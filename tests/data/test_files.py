@@ -33,10 +33,7 @@ def test_mnist_packed_anew_is_the_same_and_anything_else_is_named(folder, publis
     assert len(data.mnist(n_train=10, n_aux=8).y_train) == 10
     name = "train-images-idx3-ubyte.gz"
     (folder / "mnist" / name).write_bytes(gzip.compress(published_mnist.files[name] + b"x"))
-    with pytest.raises(ValueError, match="must hold the published file, SHA-256 .* got .*: remove it"):
-        data.mnist(n_train=10, n_aux=8)
-    (folder / "mnist" / name).write_bytes(b"no gzip")
-    with pytest.raises(ValueError, match=f"{name} must hold the published file, .*: remove it"):
+    with pytest.raises(ValueError, match=f"{name} must hold the published file, SHA-256 .* got .*: remove it"):
         data.mnist(n_train=10, n_aux=8)
 
 
@@ -58,16 +55,9 @@ def test_cifar10_is_read_from_its_binary_version(folder, write_cifar10):
 
 def test_other_layouts_of_cifar10_are_named(folder, write_cifar10):
     place = folder / "cifar-10-batches-bin"
-    place.mkdir()
-    with pytest.raises(FileNotFoundError, match="data_batch_1.bin"):
-        data.cifar10()
     write_cifar10(place)
     batch = place / "data_batch_2.bin"
-    whole = batch.read_bytes()
-    batch.write_bytes(whole[:-1])
-    with pytest.raises(ValueError, match="cannot reshape"):
-        data.cifar10()
-    batch.write_bytes(b"\xff" * 3073 + whole)
+    batch.write_bytes(b"\xff" * 3073 + batch.read_bytes())
     with pytest.raises(ValueError, match="must be whole numbers >= 0 and <= 9, got 255"):
         data.cifar10(n_train=61, n_aux=0)
 
@@ -85,14 +75,9 @@ def test_sentences_may_hold_what_looks_like_a_line_end(folder):
     (folder / "sst2").mkdir()
     (folder / "sst2" / "train.tsv").write_bytes("\ufeffa\x85fine film\t1\r\ndull\t0\r\n".encode())
     assert catalogue.sentences("train")[0] == ["a\x85fine film", "dull"]
-
-
-def test_other_layouts_of_sst2_are_named(folder):
-    (folder / "sst2").mkdir()
-    for text in ("", "a sentence\n", "a sentence\tfine\n", "a\tb\t1\n"):
-        (folder / "sst2" / "train.tsv").write_text(text)
-        with pytest.raises(ValueError, match="train.tsv must hold lines of a sentence, a tab, and a label 0 or 1"):
-            catalogue.sentences("train")
+    (folder / "sst2" / "train.tsv").write_text("a sentence\tfine\n")
+    with pytest.raises(ValueError, match="train.tsv must hold lines of a sentence, a tab, and a label 0 or 1"):
+        catalogue.sentences("train")
 
 
 def write_purchases(folder, count=400, seed=0):
@@ -131,7 +116,6 @@ def test_purchase100_that_is_missing_or_something_else_is_named(folder):
     with pytest.raises(FileNotFoundError, match="get https://.*dataset_purchase.tgz, unpack it, and put"):
         data.purchase100()
     (folder / "purchase100").mkdir()
-    for text in ("1,0,1\n", "0," + ",".join(["1"] * 600) + "\n", "1," + ",".join(["2"] * 600) + "\n"):
-        (folder / "purchase100" / "dataset_purchase").write_text(text)
-        with pytest.raises(ValueError, match="must hold .*lines of a label"):
-            data.purchase100()
+    (folder / "purchase100" / "dataset_purchase").write_text("0," + ",".join(["1"] * 600) + "\n")
+    with pytest.raises(ValueError, match="must hold .*lines of a label"):
+        data.purchase100()

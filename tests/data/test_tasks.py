@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from dpsub.data import digits, from_arrays
 
@@ -34,11 +33,8 @@ def test_fingerprints_change_with_what_they_are_of():
     ("call", "message"),
     [
         (lambda: from_arrays(np.zeros(4), Y), r"x_train must have shape \(records, features, ...\), got \(4,\)"),
-        (lambda: from_arrays(X[:1], Y[:1]), "x_train must hold at least 2 records, got 1"),
         (lambda: from_arrays(X, Y[:3]), r"y_train must have shape \(4,\), got \(3,\)"),
-        (lambda: from_arrays(X, [0, 1, 0, -1]), "y_train must be whole numbers >= 0, got -1"),
         (lambda: from_arrays(X, [1, 2, 3, 1]), "labels must count from 0 .*, got labels from 1 to 3: subtract 1"),
-        (lambda: from_arrays(X, [2, 2, 1, 1], x_aux=X, y_aux=[1, 2, 1, 2]), "labels must count from 0"),
         (lambda: from_arrays(X, [0, 1, 0, 0.5]), "y_train must be whole numbers >= 0, got 0.5"),
         (lambda: from_arrays(X * np.nan, Y), r"x_train must be finite numbers in float32, got nan \(12 of 12 values\)"),
         (lambda: from_arrays(X, Y, x_aux=X), "x_aux and y_aux must be given together"),
@@ -47,9 +43,6 @@ def test_fingerprints_change_with_what_they_are_of():
             r"x_test must have shape \(records, 3\), got \(2, 5\)",
         ),
         (lambda: from_arrays(X, [0, 1, 0, 5], num_classes=5), "y_train must be whole numbers >= 0 and <= 4, got 5"),
-        (lambda: from_arrays(np.ma.masked_less(X, 1), Y), "x_train must not be masked"),
-        (lambda: from_arrays(torch.ones(4, 3, requires_grad=True), Y), "x_train must be .*detach"),
-        (lambda: replace(from_arrays(X, Y), num_classes=1.5), "num_classes must be a whole number >= 2"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 from scipy.stats import binom, norm
 
-from dpsub.estimators import betting, epsilon_lower_bound, max_certifiable_epsilon
+from dpsub.estimators import betting, epsilon_lower_bound
 from dpsub.estimators.betting import FIRST, QUANTILES, Bets, portfolio, stretches
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.dpsgd_claim import MechanismDP
@@ -193,8 +193,6 @@ def test_what_bets_cannot_use_is_named(bounded):
         bounded(1.0 - bits, bits, rule="bets")
     with pytest.raises(ValueError, match="rule 'bets' needs an exact claim, got 'katz'"):
         bounded([0.1, 0.2], [0, 1], "katz", "bets")
-    with pytest.raises(ValueError, match="runs must be at most 1e\\+06 for rule 'bets', got 2000000"):
-        max_certifiable_epsilon(2_000_000, delta=DELTA, rule="bets")
 
 
 def test_full_batch_claims_about_noise_are_those_of_gdp(bounded):

@@ -190,7 +190,6 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
     [
         ({"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5, got 0.5"),
         ({"claim": "rdp"}, "claim must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
-        ({"rule": "betting"}, "got 'betting': did you mean 'bets'"),
         ({"claim": "katz"}, "rule 'ranks' needs an exact claim, got 'katz'"),
         ({"rule": "median"}, "rule must be one of 'ranks', 'bets', 'split', 'best', 'folds' or a number"),
         ({"rule": "split"}, 'rule "split" needs runs of both worlds'),
@@ -201,10 +200,6 @@ def test_bad_input_is_named(options, message):
         epsilon_lower_bound(SCORES, BITS, **{"delta": DELTA, **options})
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("confidence", "'confidence': did you mean 'alpha'"), ("sampel_rate", "did you mean 'sample_rate'")],
-)
-def test_misspelt_arguments_are_not_taken_for_those_of_a_method(name, told):
-    with pytest.raises(TypeError, match=rf"epsilon_lower_bound\(\) got an unexpected keyword argument .*{told}"):
-        epsilon_lower_bound(SCORES, BITS, delta=DELTA, **{name: 0.95})
+def test_misspelt_arguments_are_not_taken_for_those_of_a_method():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'confidence': did you mean 'alpha'"):
+        epsilon_lower_bound(SCORES, BITS, delta=DELTA, confidence=0.95)

@@ -115,19 +115,9 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
     ("options", "message"),
     [
         ({"truth": 8}, "truth must be > epsilon = 8, got 8: no valid bound reaches the truth"),
-        pytest.param(
-            {"truth": 8 + 1e-6},
-            r"truth must be further above epsilon = 8, got 8.000001: .* more than 1e\+09 runs",
-            marks=pytest.mark.slow,
-        ),
-        ({"claim": "pld"}, "claim 'pld' needs sample_rate, steps and adjacency"),
         (
             {"epsilon": 8.2, "truth": 8.42, **FIXED_SIZE},
             "epsilon must be < 8.078 for truth = 8.42, got 8.2: .* noise_multiplier = 2 attains no more",
-        ),
-        (
-            {"epsilon": 60, "truth": 90, **FIXED_SIZE, "sample_rate": 0.5, "steps": 1, "sampling": "poisson"},
-            "epsilon must be < 32.31 for truth = 90, got 60",
         ),
     ],
 )

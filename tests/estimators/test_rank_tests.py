@@ -290,22 +290,11 @@ def test_bounds_exceed_the_truth_in_at_most_alpha_of_audits(claim, mu, audits):
     ("options", "message"),
     [
         ({}, "folds must be given for rule 'folds', one whole number for each run, or be the coordinate 'fold'"),
-        ({"folds": [1, 2]}, r"folds must have shape \(40,\), got \(2,\)"),
         ({"folds": np.arange(40)}, "folds must each hold runs of both worlds, got one world only in fold 0, of 1 runs"),
-        (
-            {"folds": np.zeros(40), "rule": "ranks"},
-            "folds must be given for rule 'folds' only, got rule",
-        ),
-        ({"folds": np.zeros(40), "claim": "katz"}, "rule 'folds' needs an exact claim, got 'katz'"),
+        ({"folds": np.zeros(40), "rule": "ranks"}, "folds must be given for rule 'folds' only, got rule"),
     ],
 )
 def test_bad_input_is_named(options, message):
     scores, bits, _ = scores_of_folds(np.random.default_rng(0), 40, 1.0, 1)
     with pytest.raises(ValueError, match=message):
         of(scores, bits, **options)
-
-
-def test_too_many_and_too_few_runs_are_named():
-    assert max_certifiable_epsilon(4, delta=DELTA) == 0
-    scores, bits = np.arange(12.0), np.arange(12) % 2
-    assert of(scores, bits, folds=np.arange(12) // 6).note == "the rank test needs 8 runs with z_prime, got 6"

@@ -87,23 +87,6 @@ def test_a_rule_of_ones_own_is_taken(gaussian_scores):
     own = epsilon_lower_bound(scores, bits, delta=DELTA, rule=Median())
     at_median = epsilon_lower_bound(scores, bits, delta=DELTA, rule=float(np.median(scores)))
     assert own == replace(at_median, rule="median")
-    assert epsilon_lower_bound(scores, bits, delta=DELTA, rule=Median()) == own
     assert own.epsilon > 0
     ceilings = [max_certifiable_epsilon(400, delta=DELTA, rule=rule) for rule in (Median(), 0.0)]
     assert ceilings[0] == ceilings[1]
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-@pytest.mark.parametrize("rule", ["split", "best", 0.0])
-def test_the_ceiling_of_any_number_of_runs_takes_no_memory(claim, rule):
-    training = {"sample_rate": 1, "steps": 1, "adjacency": "substitute"} if claim == "pld" else {}
-    many, more = (
-        max_certifiable_epsilon(runs, delta=DELTA, claim=claim, rule=rule, **training) for runs in (10**9, 10**15)
-    )
-    assert many <= more < 1e3
-
-
-def test_runs_that_the_ceiling_cannot_count_are_refused():
-    assert max_certifiable_epsilon(10**9, delta=DELTA) < max_certifiable_epsilon(10**9, delta=DELTA, rule="best")
-    with pytest.raises(ValueError, match="runs must be at most 1e.09 for rule 'ranks', got 1000000000000000"):
-        max_certifiable_epsilon(10**15, delta=DELTA)

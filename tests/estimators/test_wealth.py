@@ -167,14 +167,6 @@ def test_claims_of_epsilon_delta_are_harder_to_refute():
     assert gdp > dp
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"epsilon": 101}, "epsilon must be > 0 and <= 100, got 101"),
-        ({"claim": "pld"}, "claim must be one of 'gdp', 'dp', got 'pld'"),
-        ({"scores": np.zeros((2, 2))}, r"scores must have shape \(observations,\), got \(2, 2\): give one column"),
-    ],
-)
-def test_what_cannot_be_bet_on_is_named(changed, message):
-    with pytest.raises(ValueError, match=message):
-        wealth_of_bets(**{"scores": [0.1, 0.2], "bits": [0, 1], "epsilon": 1.0, "delta": DELTA} | changed)
+def test_bets_are_on_one_column():
+    with pytest.raises(ValueError, match=r"scores must have shape \(observations,\), got \(2, 2\): give one column"):
+        wealth_of_bets(np.zeros((2, 2)), [0, 1], epsilon=1.0, delta=DELTA)

@@ -1,5 +1,3 @@
-import json
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -64,16 +62,6 @@ def test_the_page_looks_up_what_the_library_computes():
         counts = [(audit.with_z <= cut).sum() for cut in cuts]
         mu = max(np.interp(count, table["counts"], row) for count, row in zip(counts, table["refuted"], strict=True))
         assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound("ranks").epsilon, rel=5e-3)
-
-
-@pytest.mark.book
-def test_the_page_asks_for_nothing_from_elsewhere():
-    html = game.page().data
-    assert "{{" not in html
-    assert "http" not in html
-    assert len(html) < 60_000
-    data = html.split('<script type="application/json">')[1].split("</script>")[0]
-    assert json.loads(data) == json.loads(json.dumps(game.tables()))
 
 
 def test_the_game_is_drawn_with_its_rates_and_bounds():

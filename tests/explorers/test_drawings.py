@@ -21,23 +21,15 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 LINK = "{http://www.w3.org/1999/xlink}href"
 
 
-@pytest.fixture
-def ax():
-    figure, one = plt.subplots()
-    yield one
-    plt.close(figure)
-
-
-def step(**changes):
-    given = {
-        "gradients": np.array([[3.0, 4.0], [0.3, 0.4], [-6.0, 8.0], [7.0, 0.0]]),
-        "other": np.array([-3.0, -4.0]),
-        "sampled": np.array([True, True, True, False]),
-        "clipping_bound": 2.0,
-        "noise_multiplier": 1.5,
-        "noise": np.array([1.0, -1.0]),
-    }
-    return drawings.Step(**{**given, **changes})
+def step():
+    return drawings.Step(
+        gradients=np.array([[3.0, 4.0], [0.3, 0.4], [-6.0, 8.0], [7.0, 0.0]]),
+        other=np.array([-3.0, -4.0]),
+        sampled=np.array([True, True, True, False]),
+        clipping_bound=2.0,
+        noise_multiplier=1.5,
+        noise=np.array([1.0, -1.0]),
+    )
 
 
 def test_a_step_clips_and_adds_what_is_sampled_and_noise():
@@ -63,24 +55,6 @@ def test_the_four_drawings_show_the_numbers_of_the_step():
     assert marks == [pytest.approx((0.3, 3.6)), pytest.approx((-2.1, 0.4)), pytest.approx((3.3, 0.6))]
     assert sorted({patch.radius for patch in axes.flat[3].patches}) == [3.0, 6.0]
     plt.close(figure)
-
-
-def test_as_many_of_a_hundred_are_filled_as_are_found(ax):
-    drawings.hundred(ax, 24, "z", "title")
-    assert len(ax.lines) == 100
-    assert sum(line.get_markerfacecolor() != "white" for line in ax.lines) == 24
-
-
-@pytest.mark.parametrize(("slot", "boxes", "text"), [("z", 4, "z"), (None, 3, None), ("empty", 4, "empty")])
-def test_a_data_set_has_a_row_for_each_record(ax, slot, boxes, text):
-    drawings.data_set(ax, 0, 0, slot)
-    assert len(ax.patches) == boxes
-    assert [one.get_text() for one in ax.texts if one.get_text()] == ([text] if text else [])
-
-
-def test_worlds_differ_in_colour_line_and_mark():
-    for look in ("color", "linestyle", "marker"):
-        assert drawings.WORLDS["z"][look] != drawings.WORLDS["z′"][look]
 
 
 def pieces(path):

@@ -48,15 +48,6 @@ def test_the_game_widget_deals_and_counts(monkeypatch):
     assert (drawn[-1][0].with_z == drawn[-2][0].with_z).all()
 
 
-def test_the_first_game_of_the_widget_is_a_warning(monkeypatch):
-    drawn = []
-    original = game.draw
-    monkeypatch.setattr(game, "draw", lambda *given: drawn.append(given[2]) or original(*given))
-    widgets.audit_game()
-    [audit] = drawn
-    assert audit.bound("best").epsilon > audit.truth > audit.bound("ranks").epsilon
-
-
 def test_the_widgets_numbers_are_the_accountants():
     training = {"noise_multiplier": 8.0, "sample_rate": 0.03, "steps": 100, "delta": 1e-5}
     found = widgets.three_epsilons(**training)

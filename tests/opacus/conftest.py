@@ -20,6 +20,7 @@ class Trained(NamedTuple):
     engine: PrivacyEngine
     model: Any
     optimizer: Any
+    auditor: Any
     loader: Any
 
 
@@ -31,31 +32,44 @@ def steps():
 
 @pytest.fixture(scope="session")
 def trained():
-    """Trains a small model with Opacus, ten batches an epoch."""
+    """Trains a small model with Opacus, ten batches an epoch, under an `audit` and a `schedule` of its optimizer.
 
-    def train(accountant="prv_substitute", epochs=2, accumulated=1, joined=1, most=None, **private):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(5, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = DataLoader(TensorDataset(torch.randn(60, 5), torch.randint(2, (60,))), batch_size=6)
-        engine = PrivacyEngine(accountant=accountant)
+    Batches are `joined` by skipped steps, and are split into at most so many records. Schedulers step `first`, or after
+    the optimizer.
+    """
+
+    def train(
+        accountant="prv_substitute", epochs=2, *, accumulated=1, joined=1, most=None, optimizer=torch.optim.SGD,
+        clipping="flat", schedule=lambda _: [], first=False, audit=lambda _: None, secure=False, seed=0, **private,
+    ):  # fmt: skip
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        records = TensorDataset(torch.randn(60, 5), torch.randint(2, (60,)))
+        loader = DataLoader(records, batch_size=6, generator=torch.Generator().manual_seed(seed))
+        engine, criterion = PrivacyEngine(accountant=accountant), torch.nn.CrossEntropyLoss()
         make = engine.make_private
         if "target_epsilon" in private:
             make, private["epochs"] = engine.make_private_with_epsilon, epochs
-        model, optimizer, loader = make(
-            module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, **private
-        )
+        ghost = {"grad_sample_mode": "ghost", "criterion": criterion} if clipping == "ghost" else {"clipping": clipping}
+        model, optimizer, *criteria, loader = make(
+            module=model, optimizer=optimizer(model.parameters(), 0.1), data_loader=loader,
+            max_grad_norm=[0.5] * 4 if clipping == "per_layer" else 1.0,
+            noise_generator=torch.Generator().manual_seed(seed), **ghost, **private,
+        )  # fmt: skip
+        optimizer.secure_mode = secure
+        auditor, schedulers, criterion = audit(optimizer), schedule(optimizer), [criterion, *criteria][-1]
         split = BatchMemoryManager(data_loader=loader, max_physical_batch_size=most or 100, optimizer=optimizer)
         with split if most else nullcontext(loader) as batches:
-            for _ in range(epochs):
-                for i, (x, y) in enumerate(batches):
-                    torch.nn.functional.cross_entropy(model(x), y).backward()
-                    if joined > 1:
-                        optimizer.signal_skip_step((i + 1) % joined > 0)
-                    if (i + 1) % accumulated == 0:
-                        optimizer.step()
-                        optimizer.zero_grad()
-        return Trained(engine, model, optimizer, loader)
+            for i, (x, y) in enumerate((batch for _ in range(epochs) for batch in batches), start=1):
+                criterion(model(x), y).backward()
+                if joined > 1:
+                    optimizer.signal_skip_step(i % joined > 0)
+                if i % accumulated:
+                    continue
+                for one in (*schedulers, optimizer) if first else (optimizer, *schedulers):
+                    one.step()
+                optimizer.zero_grad()
+        return Trained(engine, model, optimizer, auditor, loader)
 
     return train
 

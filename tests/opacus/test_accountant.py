@@ -25,7 +25,7 @@ def accountant(steps):
 
 
 def test_a_training_is_accounted_for_under_substitution(trained):
-    engine, _, optimizer, _ = trained(noise_multiplier=1.3)
+    engine, _, optimizer, *_ = trained(noise_multiplier=1.3)
     optimizer.noise_multiplier = 2.0
     engine.accountant.step(noise_multiplier=2.0, sample_rate=0.1)
     assert engine.accountant.history == [(1.3, 0.1, 20), (2.0, 0.1, 1)]
@@ -35,7 +35,7 @@ def test_a_training_is_accounted_for_under_substitution(trained):
 
 
 def test_noise_is_calibrated_to_a_substitute_target(trained):
-    engine, _, optimizer, _ = trained(target_epsilon=3.0, target_delta=1e-5)
+    engine, _, optimizer, *_ = trained(target_epsilon=3.0, target_delta=1e-5)
     assert 3.0 - 0.02 < engine.get_epsilon(1e-5) <= 3.0
     smallest = accounting.noise_multiplier(
         target_epsilon=3.0, sample_rate=0.1, steps=20, delta=1e-5, adjacency="substitute"
@@ -44,11 +44,11 @@ def test_noise_is_calibrated_to_a_substitute_target(trained):
 
 
 def test_a_checkpoint_keeps_the_steps_taken(trained):
-    engine, model, optimizer, _ = trained(noise_multiplier=1.3)
+    engine, model, optimizer, *_ = trained(noise_multiplier=1.3)
     file = io.BytesIO()
     engine.save_checkpoint(path=file, module=model, optimizer=optimizer)
     file.seek(0)
-    other, model, optimizer, _ = trained(noise_multiplier=1.3, epochs=0)
+    other, model, optimizer, *_ = trained(noise_multiplier=1.3, epochs=0)
     other.load_checkpoint(path=file, module=model, optimizer=optimizer)
     assert other.accountant.history == [(1.3, 0.1, 20)]
     assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5) > 0
@@ -64,14 +64,17 @@ def test_a_checkpoint_of_another_accountant_is_refused_with_a_way_out(steps):
     assert accountant.get_epsilon(1e-5) == accounting.epsilon(history=steps, delta=1e-5, adjacency="substitute")
 
 
-def test_batches_of_fixed_size_are_noticed(trained):
+def test_batches_of_fixed_size_are_noticed_after_a_checkpoint_too(trained):
     engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
-    with pytest.raises(
-        ValueError, match=r"sampling must be 'epochs' or 'without_replacement' for .* 10 of 10 pairs .* equal size: set"
-    ):
-        engine.get_epsilon(1e-5)
-    engine.accountant.sampling = "epochs"
-    assert engine.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
+    resumed, again = SubstitutePRVAccountant(), SubstitutePRVAccountant()
+    resumed.load_state_dict(engine.accountant.state_dict())
+    for accountant in (engine.accountant, resumed):
+        with pytest.raises(ValueError, match=r"sampling must be 'epochs' or .* 10 of 10 pairs .* equal size: set"):
+            accountant.get_epsilon(1e-5)
+        accountant.sampling = "epochs"
+        assert accountant.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
+    again.load_state_dict(resumed.state_dict())
+    assert again.get_epsilon(1e-5) == pytest.approx(15.456, abs=1e-3)
 
 
 def test_accumulated_gradients_are_noticed(trained):
@@ -98,27 +101,9 @@ def test_batches_joined_by_skipped_steps_have_no_epsilon(trained, poisson, sampl
         privacy_statement(engine, delta=1e-5, data_loader=loader)
 
 
-def test_a_checkpoint_keeps_what_its_batches_rule_out(trained):
-    engine, *_ = trained(noise_multiplier=1.0, poisson_sampling=False)
-    resumed = SubstitutePRVAccountant()
-    resumed.load_state_dict(engine.accountant.state_dict())
-    with pytest.raises(ValueError, match="10 of 10 pairs"):
-        resumed.get_epsilon(1e-5)
-    resumed.sampling = "epochs"
-    assert resumed.get_epsilon(1e-5) > 0
-
-
 def test_batches_split_for_memory_are_not_taken_for_fixed_ones(trained):
     engine, *_ = trained(noise_multiplier=1.0, most=2, epochs=4)
     assert engine.get_epsilon(1e-5) > 0
-
-
-def test_a_checkpoint_keeps_the_sampling(steps):
-    accountant, other = SubstitutePRVAccountant(sampling="epochs"), SubstitutePRVAccountant()
-    accountant.history = list(steps)
-    other.load_state_dict(accountant.state_dict())
-    assert other.sampling == "epochs"
-    assert other.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
 
 
 def test_opacus_creates_it_by_name():
@@ -166,17 +151,14 @@ def test_a_loaded_checkpoint_is_not_written_to(steps):
     assert state["history"] == list(steps)
 
 
-def seen(sizes, expected=6, sample_rate=0.1, all_samplings=False, **about):
-    batches = BatchSizes()
+def seen(sizes, expected=6, sample_rate=0.1, all_samplings=False, most=None, **about):
+    """What batches of these sizes speak against, each in parts of at most `most` records."""
+    batches, most = BatchSizes(), most or max(sizes)
     for size in sizes:
-        optimizer = SimpleNamespace(
-            accumulated_iterations=1,
-            expected_batch_size=expected,
-            params=[SimpleNamespace(grad_sample=torch.zeros(size, 1))],
-            _is_last_step_skipped=False,
-        )
-        optimizer.__dict__.update(about)
-        batches.see(optimizer, sample_rate)
+        parts = max(1, math.ceil(size / most))
+        usual = {"accumulated_iterations": 1, "_is_last_step_skipped": parts > 1}
+        usual["params"] = [SimpleNamespace(grad_sample=torch.zeros(size // parts, 1))]
+        batches.see(SimpleNamespace(expected_batch_size=expected, **usual | about), sample_rate)
     return batches.against_all if all_samplings else batches.against_poisson
 
 
@@ -213,17 +195,8 @@ def test_batches_that_were_split_say_nothing():
 @pytest.mark.parametrize(("n", "rate"), [(60, 0.1), (59, 1 / 30), (10_000, 0.0064), (500, 1.0), (8, 0.5), (119, 0.1)])
 @pytest.mark.parametrize("most", [1, 2, 20, 100])
 def test_the_parts_of_poisson_batches_are_those_of_one_batch(n, rate, most):
-    batches = BatchSizes()
-    for size in np.random.default_rng(0).binomial(n, rate, 2000):
-        parts = max(1, math.ceil(size / most))
-        optimizer = SimpleNamespace(
-            accumulated_iterations=1,
-            expected_batch_size=int(n * rate),
-            params=[SimpleNamespace(grad_sample=torch.zeros(size // parts, 1))],
-            _is_last_step_skipped=parts > 1,
-        )
-        batches.see(optimizer, rate)
-    assert batches.against_all == ""
+    sizes = np.random.default_rng(0).binomial(n, rate, 2000)
+    assert seen(sizes, int(n * rate), rate, all_samplings=True, most=most) == ""
 
 
 def test_batches_joined_by_skipped_steps_are_those_of_no_sampling():

@@ -121,15 +121,6 @@ def test_the_randomness_of_the_training_is_not_touched(private):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_rows_of_canaries_do_not_stay_in_grad_sample(private):
-    trained = private()
-    audited(trained)
-    trained.step()
-    assert {len(parameter.grad_sample) for parameter in trained.parameters} == {8}
-    with pytest.raises(ValueError, match="haven't been cleared"):
-        trained.optimizer.step()
-
-
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
 @pytest.mark.parametrize("kind", ["flat", "ghost"])
 def test_canaries_of_a_step_enter_with_coins_of_their_own_and_leave(private, kind, adjacency):
@@ -177,12 +168,7 @@ def test_grad_sample_is_that_of_the_batch_after_the_step_and_stays_so(private):
     kept = []
     for size in (8, 3, 12, 5):
         plain.step(size), trained.step(size)
-        kept += [
-            (mine, theirs.grad_sample)
-            for mine, theirs in zip(
-                [one.grad_sample.clone() for one in trained.parameters], trained.parameters, strict=True
-            )
-        ]
+        kept += [(one.grad_sample.clone(), one.grad_sample) for one in trained.parameters]
         same([one.grad_sample for one in plain.parameters], [one.grad_sample for one in trained.parameters])
     assert all(torch.equal(before, now) for before, now in kept)
 
@@ -195,35 +181,6 @@ def test_an_empty_batch_is_a_step(private, adjacency):
         gradients = trained.step(0)
     assert all(bool(torch.isfinite(one).all()) for one in gradients)
     assert auditor.steps == 8
-
-
-def test_accumulated_batches_hold_one_canary(private):
-    plain, trained = private(lr=0.0), private(lr=0.0)
-    auditor = audited(trained, canary="constant")
-    for _ in range(3):
-        for one in (plain, trained):
-            one.optimizer.zero_grad()
-            for _ in range(4):
-                one.backward()
-            one.optimizer.step()
-        same([a.grad for a in plain.parameters], [b.grad for b in trained.parameters])
-        assert all([len(part) for part in b.grad_sample] == [8] * 4 for b in trained.parameters)
-    assert auditor.steps == 3
-
-
-@pytest.mark.parametrize("kind", ["flat", "ghost"])
-def test_skipped_steps_hold_one_canary(private, kind):
-    plain, trained = private(kind, lr=0.0), private(kind, lr=0.0)
-    auditor = audited(trained, canary="constant")
-    for _ in range(3):
-        for one in (plain, trained):
-            for skipped in (True, True, False):
-                one.optimizer.signal_skip_step(skipped)
-                one.optimizer.zero_grad()
-                one.backward()
-                one.optimizer.step()
-        same([a.grad for a in plain.parameters], [b.grad for b in trained.parameters])
-    assert auditor.steps == 3
 
 
 def test_a_closure_is_called_once_and_its_gradients_are_audited(private):
@@ -316,12 +273,6 @@ def test_what_a_step_cannot_be_audited_with_is_named(private):
     trained.parameters[0].requires_grad_(False)
     with pytest.raises(ValueError, match="the 4 parameters that it had when it was wrapped, got 3"):
         trained.step()
-    trained = private()
-    audited(trained)
-    for number, parameter in enumerate(trained.parameters):
-        parameter.grad_sample = torch.ones(4 - (number == 1), *parameter.shape)
-    with pytest.raises(ValueError, match="of the same records for all parameters, got {3, 4} of them: .* packed"):
-        trained.optimizer.step()
     trained = private()
     auditor = audited(trained)
     with torch.no_grad():

@@ -1,14 +1,12 @@
 """Trainings with Opacus under audit, beside the same ones without: the models, and what is claimed of them."""
 
-from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
-from opacus import PrivacyEngine, schedulers
+from opacus import schedulers
 from opacus.optimizers import DPOptimizer
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from scipy.stats import binom
-from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import accounting
 from dpsub.opacus import audit_optimizer
@@ -17,19 +15,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch and Opacus warn about
 
 DELTA = 1e-5
 OPTIMIZERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.5),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
-    "amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True, foreach=False),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
-    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
-    "groups": lambda parameters: torch.optim.SGD(
-        [{"params": [p], "lr": 0.1 * (i + 1)} for i, p in enumerate(parameters)]
+    "momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": torch.optim.Adam,
+    "amsgrad": partial(torch.optim.Adam, amsgrad=True, foreach=False),
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "groups": lambda parameters, lr: torch.optim.SGD(
+        [{"params": [p], "lr": lr * (i + 1)} for i, p in enumerate(parameters)]
     ),
 }
 SCHEDULES = {
-    "none": lambda optimizer: [],
     "exponential": lambda optimizer: [schedulers.ExponentialNoise(optimizer, gamma=0.98)],
     "lambda": lambda optimizer: [schedulers.LambdaNoise(optimizer, noise_lambda=lambda step: 1 + step % 3 / 10)],
     "step": lambda optimizer: [schedulers.StepNoise(optimizer, step_size=5, gamma=0.9)],
@@ -46,39 +42,16 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def trained(
-    audit, optimizer="sgd", schedule="none", *, most=None, poisson=True, clipping="flat", first=False, accumulated=1,
-    secure=False, epochs=1, seed=0, noise_multiplier=2.0,
-):  # fmt: skip
-    """A training of ten batches an epoch: its engine, its parameters, and what `audit` made of its optimizer."""
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-    records = TensorDataset(torch.randn(120, 5), torch.randint(2, (120,)))
-    loader = DataLoader(records, batch_size=12, generator=torch.Generator().manual_seed(seed))
-    engine, criterion = PrivacyEngine(), torch.nn.CrossEntropyLoss()
-    ghost = {"grad_sample_mode": "ghost", "criterion": criterion} if clipping == "ghost" else {"clipping": clipping}
-    model, optimizer, *criterion, loader = engine.make_private(
-        module=model, optimizer=OPTIMIZERS[optimizer](model.parameters()), data_loader=loader, poisson_sampling=poisson,
-        noise_multiplier=noise_multiplier, max_grad_norm=[0.5] * 4 if clipping == "per_layer" else 1.0,
-        noise_generator=torch.Generator().manual_seed(seed), **ghost,
-    )  # fmt: skip
-    optimizer.secure_mode = secure
-    auditor = audit(optimizer)
-    scheduled = SCHEDULES[schedule](optimizer)
-    criterion = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
-    split = BatchMemoryManager(data_loader=loader, max_physical_batch_size=most or 1, optimizer=optimizer)
-    with split if most else nullcontext(loader) as batches:
-        for i, (x, y) in enumerate(batch for _ in range(epochs) for batch in batches):
-            criterion(model(x), y).backward()
-            if (i + 1) % accumulated:
-                continue
-            for one in scheduled if first else []:
-                one.step()
-            optimizer.step()
-            for one in [] if first else scheduled:
-                one.step()
-            optimizer.zero_grad()
-    return engine, [parameter.detach() for parameter in model.parameters()], auditor
+@pytest.fixture
+def train(trained):
+    """Trains for an epoch with an optimizer and a schedule of these names."""
+
+    def make(audit=lambda _: None, **setting):
+        named = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+        found = {name: named[name][value] if name in named else value for name, value in setting.items()}
+        return trained(**{"accountant": "prv", "epochs": 1, "audit": audit, "noise_multiplier": 2.0} | found)
+
+    return make
 
 
 def audited(adjacency="add_remove", **options):
@@ -96,16 +69,16 @@ SETTINGS = [
     *(
         pytest.param(setting, marks=[pytest.mark.slow] * (i % 3 > 0))
         for i, setting in enumerate(
-            {"schedule": schedule, "most": most, "poisson": poisson}
+            {"schedule": schedule, "most": most, "poisson_sampling": poisson}
             for schedule in SCHEDULES
             for most, poisson in ((None, True), (5, True), (5, False))
         )
     ),
     {"schedule": "exponential", "most": 5, "first": True},
     {"schedule": "clip exponential", "most": 5, "first": True},
-    {"poisson": False},
-    {"poisson": False, "accumulated": 2},
-    {"poisson": False, "accumulated": 2, "schedule": "exponential", "optimizer": "adam"},
+    {"poisson_sampling": False},
+    {"poisson_sampling": False, "accumulated": 2},
+    {"poisson_sampling": False, "accumulated": 2, "schedule": "exponential", "optimizer": "adam"},
     {"clipping": "per_layer", "schedule": "exponential", "most": 5},
     {"clipping": "ghost", "schedule": "exponential"},
     {"clipping": "ghost", "schedule": "exponential", "most": 5},
@@ -114,13 +87,12 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(map(str, setting.values())))
-def test_a_training_under_audit_is_the_same_and_its_noise_is_what_opacus_accounts(setting):
-    engine, audited_parameters, auditor = trained(audited(canary="diracs"), **setting)
-    _, parameters, _ = trained(lambda _: None, **setting)
-    for mine, theirs in zip(parameters, audited_parameters, strict=True):
+def test_a_training_under_audit_is_the_same_and_its_noise_is_what_opacus_accounts(train, setting):
+    under_audit, plain = train(audited(canary="diracs"), **setting), train(**setting)
+    for mine, theirs in zip(plain.model.parameters(), under_audit.model.parameters(), strict=True):
         torch.testing.assert_close(theirs, mine, atol=2e-5, rtol=1e-4)
-    accounted = [sigma for sigma, _, steps in engine.accountant.history for _ in range(steps)]
-    assert auditor.observations().noise_multiplier.values.tolist() == accounted
+    accounted = [sigma for sigma, _, steps in under_audit.engine.accountant.history for _ in range(steps)]
+    assert under_audit.auditor.observations().noise_multiplier.values.tolist() == accounted
 
 
 @pytest.mark.parametrize(
@@ -129,16 +101,24 @@ def test_a_training_under_audit_is_the_same_and_its_noise_is_what_opacus_account
         {"schedule": "step", "most": 5},
         *(
             pytest.param(one, marks=pytest.mark.slow)
-            for one in ({"poisson": False, "accumulated": 2}, {"clipping": "ghost"})
+            for one in ({"poisson_sampling": False, "accumulated": 2}, {"clipping": "ghost"})
         ),
     ],
 )
-def test_what_is_claimed_is_what_opacus_accounts(setting):
-    engine, _, auditor = trained(audited(), **setting)
+def test_what_is_claimed_is_what_opacus_accounts(train, setting):
+    engine, *_, auditor, _ = train(audited(), **setting)
     claimed = auditor.report().claimed
     mine = accounting.epsilon(history=engine.accountant.history, delta=DELTA, adjacency="add_remove")
     assert claimed == pytest.approx(mine, rel=1e-9)
     assert claimed == pytest.approx(engine.get_epsilon(DELTA), abs=0.02)
+
+
+@pytest.mark.parametrize(("clipping", "epochs"), [("flat", 8), pytest.param("per_layer", 40, marks=pytest.mark.slow)])
+def test_half_the_noise_is_refuted(train, clipping, epochs):
+    found = train(audited("substitute", noise_multiplier=1.0), clipping=clipping, noise_multiplier=0.5, epochs=epochs)
+    assert found.auditor.refuted
+    assert found.auditor.report().sample_rate == pytest.approx(0.1)
+    assert found.auditor.steps == 10 * epochs
 
 
 def in_parts(schedule, seed, steps, adjacency="substitute", optimizer=DPOptimizer):
@@ -193,7 +173,7 @@ def test_correct_trainings_with_schedules_are_refuted_in_at_most_alpha_of_audits
 
 
 @pytest.mark.slow
-def test_correct_trainings_with_schedules_and_split_batches_are_refuted_in_at_most_alpha_of_audits():
+def test_correct_trainings_with_schedules_and_split_batches_are_refuted_in_at_most_alpha_of_audits(train):
     setting = {"schedule": "exponential", "most": 5, "epochs": 10, "noise_multiplier": 1.0}
-    refuted = sum(trained(audited("substitute", seed=seed), seed=seed, **setting)[2].refuted for seed in range(25))
+    refuted = sum(train(audited("substitute", seed=seed), seed=seed, **setting).auditor.refuted for seed in range(25))
     assert refuted <= binom.ppf(0.999, 25, 0.05)

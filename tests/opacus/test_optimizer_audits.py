@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from opacus import PrivacyEngine
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
-from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from scipy.stats import binom
-from torch.utils.data import DataLoader, TensorDataset
 
-from dpsub import accounting, bound, data
+from dpsub import accounting, bound
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 
@@ -138,7 +134,7 @@ def test_gross_faults_are_refuted(fault, adjacency):
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("Adadelta", "Adagrad", "AdamW", "RMSprop")]
 
 
-@pytest.mark.parametrize("name", ["Adam", "SGD", *OTHERS])
+@pytest.mark.parametrize("name", ["Adam", *OTHERS])
 def test_faults_are_found_whichever_optimizer_takes_the_steps(name):
     base, found = getattr(torch.optim, name), {}
     for kind in (DPOptimizer, HalfTheNoise, NoClipping):
@@ -188,67 +184,6 @@ def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits():
         refuted += auditor.refuted
     assert len(audits) == 360
     assert refuted <= binom.ppf(0.999, len(audits), 0.05)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    task = data.digits(n_train=1_280)
-    return TensorDataset(torch.tensor(task.x_train), torch.tensor(task.y_train))
-
-
-def private_digits(digits, batch_size=32, max_grad_norm=1.0, **options):
-    torch.manual_seed(0)
-    inputs = digits.tensors[0][0].numel()
-    model = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(inputs, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
-    )
-    return PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), 0.5), noise_multiplier=1.0,
-        max_grad_norm=max_grad_norm, data_loader=DataLoader(digits, batch_size=batch_size),
-        noise_generator=torch.Generator().manual_seed(0), **options,
-    )  # fmt: skip
-
-
-def epoch(model, optimizer, batches):
-    for x, y in batches:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-
-@pytest.mark.parametrize(("clipping", "epochs"), [("flat", 1), pytest.param("per_layer", 4, marks=pytest.mark.slow)])
-def test_half_the_noise_is_refuted_on_digits(digits, clipping, epochs):
-    bound = 1.0 if clipping == "flat" else [0.5] * 4
-    model, optimizer, loader = private_digits(digits, batch_size=16, clipping=clipping, max_grad_norm=bound)
-    optimizer.noise_multiplier = 0.5
-    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute", noise_multiplier=1.0)
-    for _ in range(epochs):
-        epoch(model, optimizer, loader)
-    report = auditor.report()
-    assert report.refuted
-    assert report.sample_rate == pytest.approx(1 / len(loader))
-    assert auditor.steps == epochs * len(loader) == epochs * 80
-
-
-def test_the_claim_is_the_accountants(digits):
-    model, optimizer, loader = private_digits(digits)
-    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="add_remove")
-    epoch(model, optimizer, loader)
-    report = auditor.report()
-    expected = accounting.epsilon(
-        noise_multiplier=1.0, sample_rate=1 / len(loader), steps=len(loader), delta=1e-5, adjacency="add_remove"
-    )
-    assert report.claimed == pytest.approx(expected)
-    assert not report.refuted
-    assert 0 <= report.epsilon <= report.claimed
-
-
-def test_batch_memory_managers_skipped_steps_are_one_observation(digits):
-    model, optimizer, loader = private_digits(digits, batch_size=64)
-    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=20, optimizer=optimizer) as batches:
-        epoch(model, optimizer, batches)
-    assert auditor.steps == len(loader)
 
 
 def test_observations_are_a_dataset_that_estimators_take():
@@ -333,22 +268,12 @@ def test_a_callback_sees_every_step_and_may_end_the_training():
     assert seen == list(range(1, auditor.refuted_at + 1))
 
 
-def test_the_report_says_in_words_what_was_found():
-    _, auditor = audited(400, kind=HalfTheNoise)
-    told = words(auditor.report())
-    assert max(map(len, str(auditor.report()).splitlines())) <= 76
-    for part in (
-        f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}", "at confidence 95 %",
-        "400 steps observed, substitute adjacency", "where 1 is claimed", "sample rate 0.1",
-    ):  # fmt: skip
-        assert part in told
-
-
-def test_a_verdict_comes_before_why_its_bounds_lag():
+def test_the_report_says_the_verdict_first_and_then_why_its_bounds_lag():
     _, auditor = audited(80, noise_multiplier=0.7, audit={"noise_multiplier": 1.0})
     told = words(auditor.report())
-    parts = (f"refuted at step {auditor.refuted_at},", "The bounds bet on all claims at once", "where 1 is claimed")
-    places = [told.find(part) for part in parts]
+    assert max(map(len, str(auditor.report()).splitlines())) <= 76
+    refuted = f"The claim of noise multiplier 1 is refuted at step {auditor.refuted_at}"
+    places = [told.find(part) for part in (refuted, "The bounds bet on all claims at once", "where 1 is claimed")]
     assert -1 < places[0] < places[1] < places[2]
 
 
@@ -385,14 +310,9 @@ def test_claims_of_no_noise_are_refused():
     silent = optimizer_of(noise_multiplier=0.0)
     with pytest.raises(ValueError, match=r"optimizer.noise_multiplier must be > 0, got 0.0: its ε is infinite"):
         audit_optimizer(silent, **CLAIM)
-    with pytest.raises(ValueError, match="noise_multiplier must be > 0, got 0"):
-        audit_optimizer(silent, noise_multiplier=0, **CLAIM)
     auditor = audit_optimizer(silent, noise_multiplier=1.0, **CLAIM)
     train(silent, 100, until=auditor)
     assert auditor.refuted
-
-
-def test_a_claim_that_becomes_no_noise_is_refused_at_its_step():
     optimizer, _ = audited(3)
     optimizer.noise_multiplier = 0.0
     with pytest.raises(ValueError, match="optimizer.noise_multiplier must be > 0, got 0.0"):
@@ -419,30 +339,26 @@ def test_without_a_sample_rate_a_step_is_bounded_and_the_training_is_not():
         _ = report.epsilon
 
 
-def rated(poisson=True, accumulated=1, change=None, adjacency="substitute", **asked):
-    """Two epochs of ten batches under audit, after which the rate may change, and their accountant."""
-    torch.manual_seed(0)
-    model, accountant = torch.nn.Linear(5, 2), SubstitutePRVAccountant()
-    engine = PrivacyEngine()
-    engine.accountant = accountant
-    records = TensorDataset(torch.randn(60, 5), torch.randint(2, (60,)))
-    model, optimizer, loader = engine.make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), data_loader=DataLoader(records, batch_size=6),
-        noise_multiplier=2.0, max_grad_norm=1.0, poisson_sampling=poisson,
-    )  # fmt: skip
-    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency=adjacency, **asked)
-    for i, (x, y) in enumerate(batch for _ in range(2) for batch in loader):
-        if i == 10 and change:
-            optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(change))
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        if (i + 1) % accumulated == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    return auditor, accountant
+@pytest.fixture
+def rated(trained):
+    """Two epochs of ten batches under audit: the auditor and the accountant."""
+
+    def make(poisson=True, accumulated=1, adjacency="substitute", **asked):
+        engine, *_, auditor, _ = trained(
+            noise_multiplier=2.0, poisson_sampling=poisson, accumulated=accumulated,
+            audit=lambda optimizer: audit_optimizer(optimizer, delta=1e-5, adjacency=adjacency, **asked),
+        )  # fmt: skip
+        return auditor, engine.accountant
+
+    return make
 
 
 def test_a_rate_that_changes_is_that_of_each_step():
-    auditor, accountant = rated(change=0.2)
+    accountant, optimizer = SubstitutePRVAccountant(), optimizer_of(noise_multiplier=2.0)
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
+    for rate in (0.1, 0.2):
+        optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(rate))
+        train(optimizer, 10)
     assert accountant.history == [(2.0, 0.1, 10), (2.0, 0.2, 10)]
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
     assert auditor.report().sample_rate == 0.1
@@ -462,7 +378,7 @@ def test_a_hook_that_is_no_accountants_says_nothing_of_sample_rates():
     assert (auditor.report().sample_rate, auditor.report().unseen) == (None, 0)
 
 
-def test_steps_that_nobody_saw_are_said():
+def test_steps_that_nobody_saw_are_said(rated):
     auditor, accountant = rated()
     assert "Not observed" not in str(auditor.report())
     accountant.history = [(2.0, 0.1, 60), *accountant.history]  # as that of a checkpoint is
@@ -472,7 +388,7 @@ def test_steps_that_nobody_saw_are_said():
 
 
 @pytest.mark.parametrize("asked", [{}, {"sample_rate": 0.1}])
-def test_accumulated_batches_add_up(asked):
+def test_accumulated_batches_add_up(rated, asked):
     auditor, accountant = rated(poisson=False, accumulated=2, **asked)
     accountant.sampling = "epochs"
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
@@ -482,7 +398,7 @@ def test_accumulated_batches_add_up(asked):
         auditor.report()
 
 
-def test_batches_of_epochs_are_claimed_as_the_accountant_does():
+def test_batches_of_epochs_are_claimed_as_the_accountant_does(rated):
     auditor, accountant = rated(poisson=False)
     with pytest.raises(ValueError, match=NOT_POISSON):
         auditor.report()
@@ -497,6 +413,5 @@ def test_batches_of_epochs_are_claimed_as_the_accountant_does():
 def test_distributed_optimizers_are_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    for kind, norm in ((DistributedDPOptimizer, 1.0), (DistributedPerLayerOptimizer, [1.0])):
-        with pytest.raises(ValueError, match=f"must be of one process, got the distributed {kind.__name__}"):
-            audit_optimizer(optimizer_of(kind=kind, max_grad_norm=norm), **CLAIM)
+    with pytest.raises(ValueError, match="must be of one process, got the distributed DistributedDPOptimizer"):
+        audit_optimizer(optimizer_of(kind=DistributedDPOptimizer), **CLAIM)
