@@ -38,7 +38,6 @@ def continued(path, names, cells, measured, *, columns=(), about="", mapped=map,
         columns: the other columns of a .csv, if the first rows do not have them all.
         about: the first line of a new .csv; of a .json the entries beside `made` and `rows`.
         mapped: in place of `map`, to measure several cells at once.
-        clock: of the seconds.
     """
     path = Path(path).absolute()
     table = _Json(path, about or {}) if path.suffix == ".json" else _Csv(path, names, columns, about)
@@ -84,10 +83,7 @@ class _Json:
 
 
 def remembered(path, name, compute):
-    """An entry of a JSON file; computed and written into it if it is not there.
-
-    Without a path it is only computed.
-    """
+    """An entry of a JSON file; computed and written into it if it is not there. Without a path it is only computed."""
     if path is None:
         return compute()
     path = Path(path).absolute()
