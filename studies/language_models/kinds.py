@@ -25,6 +25,10 @@ LAST = [5, 6, 7, 8]
 TIMES = 3
 
 
+SIZE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64}
+SIZE |= {"num_hidden_layers": 2, "num_attention_heads": 2, "attn_implementation": "eager"}
+
+
 def llama(*, keys=2):
     """A Llama with two layers and tied embeddings.
 
@@ -33,19 +37,7 @@ def llama(*, keys=2):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=keys,
-            pad_token_id=0,
-            tie_word_embeddings=True,
-            attn_implementation="eager",
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**SIZE, num_key_value_heads=keys, pad_token_id=0, tie_word_embeddings=True))
 
 
 def from_folder(model):
@@ -62,19 +54,8 @@ def bert():
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=LENGTH,
-            attn_implementation="eager",
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForMaskedLM(BertConfig(**SIZE, **dropout, max_position_embeddings=LENGTH))
 
 
 def small_gpt2(**changed):
