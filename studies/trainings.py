@@ -4,6 +4,7 @@ import dpsub
 from dpsub import accounting
 
 DELTA = 1e-5
+ON_A_CPU = {"device": "cpu", "progress": False}
 
 
 def calibrated(epsilon, *, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd"):

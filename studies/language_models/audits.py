@@ -18,7 +18,7 @@ from studies.kept import continued
 from studies.language_models.models import Along, Exposure, NextWord, WholeText, Words, adapted, gpt2, minus_log_p
 from studies.language_models.models import trained as pretrained
 from studies.scores import separation
-from studies.trainings import DELTA, calibrated
+from studies.trainings import DELTA, ON_A_CPU, calibrated
 
 EPSILON = 8.0  # under substitution
 RUNS, LENGTH, VOCABULARY = 200, 16, 2_000
@@ -168,8 +168,8 @@ def measured(cell):
     task, model = setting(kind, trained, seed)
     pair, metrics = pair_of(kind, canary, trained, seed, spec)
     metrics = [*metrics, "distance", *(["accuracy"] if kind == "rating" else [])]
-    often = {"observe_every": spec.steps // OBSERVED[trained], "device": "cpu", "progress": False}
-    audited = dpsub.audit(task, model, pair, spec, runs=RUNS, metrics=metrics, seed=seed, **often)
+    how = {"observe_every": spec.steps // OBSERVED[trained], "metrics": metrics, "seed": seed}
+    audited = dpsub.audit(task, model, pair, spec, runs=RUNS, **how, **ON_A_CPU)
     final, bit = audited.isel(step=[-1]), audited.bit.values
     row = {
         "runs": RUNS,
@@ -195,8 +195,8 @@ def of_one_run(kind, trained, seed, spec):
     """Many mislabeled pairs in one training."""
     task, model = setting(kind, trained, seed)
     pairs = crafters.mislabeled_pairs(task, model, spec, pairs=PAIRS, seed=seed)
-    how = {"whiten": WHITEN, "metrics": ["accuracy"], "device": "cpu", "progress": False}
-    seen = dpsub.audit_one_run(task, model, pairs, spec, seed=seed, **how)
+    how = {"whiten": WHITEN, "metrics": ["accuracy"]}
+    seen = dpsub.audit_one_run(task, model, pairs, spec, seed=seed, **how, **ON_A_CPU)
     final = seen.drop_vars("step_score")
     sure = final.score.copy(data=1.0 - 2.0 * final.bit.values)
     row = {"runs": 1, "accuracy": float(final.accuracy.mean())}

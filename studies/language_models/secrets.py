@@ -16,6 +16,7 @@ import torch
 import dpsub
 from studies.kept import continued
 from studies.language_models import audits as sst2
+from studies.trainings import ON_A_CPU
 
 KIND, SECRETS, CANDIDATES, SEEDS = "last word", 200, (2, 10), (0, 1, 2)
 CELL = ("candidates", "seed")
@@ -44,7 +45,7 @@ def trained(words, ends, spec, seed):
     x, (y, y_prime) = task.x_train[:SECRETS], words[ends].T
     pairs = dpsub.Pairs(range(SECRETS), x, x, y, y_prime, scenario="secrets", task=task.fingerprint)
     path = [model.initial_parameters(1, torch.Generator())]
-    how = {"metrics": ["weights"], "subtract_expected": False, "device": "cpu", "progress": False}
+    how = {"metrics": ["weights"], "subtract_expected": False} | ON_A_CPU
     for steps in range(1, spec.steps + 1):  # each begins as the last one
         seen = dpsub.audit_one_run(task, model, pairs, replace(spec, steps=steps), seed=seed, **how)
         path.append(torch.tensor(seen.weights.values))

@@ -16,7 +16,7 @@ from dpsub.estimators import LowerBound
 from studies.kept import continued
 from studies.scores import separation
 from studies.tight_auditing import canary_audits, step_tables
-from studies.trainings import DELTA, calibrated
+from studies.trainings import DELTA, ON_A_CPU, calibrated
 
 RATE, STEPS, NORM = 0.02, 2_500, 1.0
 ESTIMATORS = dict(
@@ -68,31 +68,22 @@ def _along(*canaries):
 
 
 def _table_1(*tasks):
-    adjacencies = ("add_remove", "substitute")
     return [
-        Setting(
-            task,
-            TABLE_1[task][0],
-            "dirac anew",
-            epsilon=epsilon,
-            epsilon_of=adjacency,
-            adjacency=adjacency,
-            n=TABLE_1[task][1],
-            rate=0.5,
-        )
-        for task, epsilon, adjacency in product(tasks, (1.0, 4.0, 8.0, 16.0), adjacencies)
+        Setting(task, model, "dirac anew", 0, 0, epsilon, adjacency, adjacency, n, 0.5)
+        for task, (model, n) in TABLE_1.items()
+        if task in tasks
+        for epsilon, adjacency in product((1.0, 4.0, 8.0, 16.0), ("add_remove", "substitute"))
     ]
 
 
+def _by_epsilon(*settings):
+    return [replace(one, epsilon=epsilon) for one, epsilon in product(settings, EPSILONS)]
+
+
 FIGURES = {
-    "fig10": [
-        replace(one, epsilon=epsilon) for one, epsilon in product((Setting(canary="dirac anew"), Setting()), EPSILONS)
-    ],
-    "fig10_models": [
-        replace(one, epsilon=epsilon)
-        for one, epsilon in product((Setting(model="linear"), Setting("random")), EPSILONS)
-    ],
-    "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
+    "fig10": _by_epsilon(Setting(canary="dirac anew"), Setting()),
+    "fig10_models": _by_epsilon(Setting(model="linear"), Setting("random")),
+    "fig10_crafted": _by_epsilon(CRAFTED),
     "fig10_convnet": [Setting("mnist", "convnet small", canary=one) for one in ("dirac anew", "mislabeled")],
     "fig15": [Setting(canary=one) for one in GRADIENTS],
     "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
@@ -118,21 +109,15 @@ FIGURES |= {
 
 
 @cache
-def calibrated_once(epsilon, adjacency):
-    return calibrated(
-        epsilon, adjacency=adjacency, max_grad_norm=NORM, sample_rate=RATE, steps=STEPS, learning_rate=1.0
-    )
-
-
 def spec_of(setting):
     """The DP-SGD parameters of a setting."""
-    return replace(calibrated_once(setting.epsilon, setting.epsilon_of), learning_rate=setting.rate)
+    training = {"max_grad_norm": NORM, "sample_rate": RATE, "steps": STEPS, "learning_rate": setting.rate}
+    return calibrated(setting.epsilon, adjacency=setting.epsilon_of, **training)
 
 
 def audited(setting, seed):
     """The audit of a setting. Its random numbers are its own."""
-    own = sha256(repr((setting, seed)).encode()).digest()
-    own = int.from_bytes(own[:4], "little")
+    own = int.from_bytes(sha256(repr((setting, seed)).encode()).digest()[:4], "little")
     if setting.copies:
         task = canary_audits.images(setting.task, setting.n, seed)
         model = canary_audits.augmented("", task, setting.copies)
@@ -141,18 +126,15 @@ def audited(setting, seed):
         model = canary_audits.model(setting.model, task)
     spec = spec_of(setting)
     if setting.canary in RECORDS:
-        pair = crafters.record_each_step(
-            task, model, spec, kind=setting.canary, steps=setting.crafting or None, seed=own
-        )
+        how = {"kind": setting.canary, "steps": setting.crafting or None}
+        pair = crafters.record_each_step(task, model, spec, seed=own, **how)
     else:
         kind, how = setting.canary.split()
         craft = {"anew": crafters.gradient_each_step, "fixed": crafters.fixed_gradient}[how]
         pair = craft(task, model, spec, kind=kind, seed=own)
     if setting.adjacency != "substitute":
         pair = pair.against_nothing(adjacency=setting.adjacency)
-    return dpsub.audit_steps(
-        task, model, pair, spec, trainings=setting.trainings, seed=own, device="cpu", progress=False
-    )
+    return dpsub.audit_steps(task, model, pair, spec, trainings=setting.trainings, seed=own, **ON_A_CPU)
 
 
 def measured(result, *, converted=CONVERTED):
