@@ -115,7 +115,7 @@ def setting(kind, trained, seed):
 
 def secret_of(kind, canary, trained, seed):
     """A pair of worlds that differ in one word, and the observer."""
-    words, private, _, _ = reviews(trained)
+    words, private, *_ = reviews(trained)
     texts, task = private[seed][0], setting(kind, trained, seed)[0]
     draws = np.random.default_rng(1 + seed)
     text, candidates = {
@@ -126,19 +126,16 @@ def secret_of(kind, canary, trained, seed):
     numbers = [words.number[word] for word in candidates]
     if kind == "text":
         x = words.rows([f"{text} {word}" for word in candidates], LENGTH)
-        worlds, seen = [(x[i], 0) for i in (SECRET, OTHER)], (x, SECRET)
+        worlds, exposure = [(x[i], 0) for i in (SECRET, OTHER)], Exposure(x, SECRET)
     else:
         x = words.rows([text], LENGTH - 1)
-        worlds = [(x[0], numbers[i]) for i in (SECRET, OTHER)]
-        seen = (x, SECRET, numbers)
-    pair = dpsub.CanaryPair(*worlds, 0, canary, task=task.fingerprint)
-    return pair, Exposure(*seen)
+        worlds, exposure = [(x[0], numbers[i]) for i in (SECRET, OTHER)], Exposure(x, SECRET, numbers)
+    return dpsub.CanaryPair(*worlds, 0, canary, task=task.fingerprint), exposure
 
 
 def pair_of(kind, canary, trained, seed, spec):
     """The two worlds, and what is observed beside the score."""
     task, model = setting(kind, trained, seed)
-    words = reviews(trained)[0]
     if canary == "gradient":
         return crafters.gradient(task, model, spec, seed=seed), []
     if canary == "mislabeled":
@@ -148,15 +145,13 @@ def pair_of(kind, canary, trained, seed, spec):
         return pair, [Along(), exposure]
     x, y = task.x_train[0], int(task.y_train[0])
     if canary == "unused word":
-        x = words.rows([asked(UNUSED[seed])], LENGTH)[0]
-    about = {"scenario": canary, "task": task.fingerprint}
-    return dpsub.CanaryPair((x, y), (x, 1 - y), 0, **about), [Along()]
+        x = reviews(trained)[0].rows([asked(UNUSED[seed])], LENGTH)[0]
+    return dpsub.CanaryPair((x, y), (x, 1 - y), 0, canary, task=task.fingerprint), [Along()]
 
 
 def spec_of(kind, sample_rate=1.0):
     clip = MAX_GRAD_NORM[kind]
-    training = {"sample_rate": sample_rate, "steps": STEPS[sample_rate], "learning_rate": RATE / clip}
-    return calibrated(EPSILON, adjacency="substitute", max_grad_norm=clip, **training)
+    return calibrated(EPSILON, "substitute", clip, sample_rate, STEPS[sample_rate], RATE / clip)
 
 
 def measured(cell):
@@ -171,11 +166,8 @@ def measured(cell):
     how = {"observe_every": spec.steps // OBSERVED[trained], "metrics": metrics, "seed": seed}
     audited = dpsub.audit(task, model, pair, spec, runs=RUNS, **how, **ON_A_CPU)
     final, bit = audited.isel(step=[-1]), audited.bit.values
-    row = {
-        "runs": RUNS,
-        "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA),
-        "distance": float(audited.distance.mean()),
-    }
+    row = {"runs": RUNS, "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA)}
+    row["distance"] = float(audited.distance.mean())
     for name in ("score", "along"):
         if name in audited:
             score = final[name]
@@ -214,7 +206,5 @@ COLUMNS = ("runs", "score", "along", "ceiling", "score_apart", "along_apart")
 COLUMNS += ("distance", "exposure", "exposure_without", "accuracy", "steps")
 
 if __name__ == "__main__":
-    about = (
-        f"private reviews of SST-2, GPT-2 with LoRA, substitute {EPSILON:g}; one core of a shared machine, processor "
-    )
-    continued(sys.argv[1], CELL, CELLS, measured, columns=COLUMNS, about=about + "seconds")
+    about = f"private reviews of SST-2, GPT-2 with LoRA, substitute {EPSILON:g}; one core of a shared machine, "
+    continued(sys.argv[1], CELL, CELLS, measured, columns=COLUMNS, about=about + "processor seconds")

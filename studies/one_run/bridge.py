@@ -94,7 +94,7 @@ def rows_of(seen, kind, pairs, seconds):
 
 def spec_of(law=LAW, learning_rate=0.5):
     """DP-SGD with the noise that gives records the ε of `EPSILON`."""
-    return calibrated(EPSILON, adjacency="substitute", max_grad_norm=1.0, learning_rate=learning_rate, **law)
+    return calibrated(EPSILON, "substitute", 1.0, learning_rate=learning_rate, **law)
 
 
 def audited(kind, pairs, models_trained, seeds):

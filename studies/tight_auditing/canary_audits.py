@@ -63,13 +63,8 @@ def augmented(name, task, copies, pad=1):
     if kind == "wrn":
         return wide_resnet(task, depth=int(depth), copies=copies)
     channels, size = task.x_train.shape[1:3]
-    network = nn.Sequential(
-        nn.Conv2d(channels, 8, 3, padding=1),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * (size // 2) ** 2, task.num_classes),
-    )
+    seen = nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()
+    network = nn.Sequential(*seen, nn.Linear(8 * (size // 2) ** 2, task.num_classes))
     return models.from_module(Augmented(network, copies, pad), task, start="fresh", loss=mean_loss)
 
 

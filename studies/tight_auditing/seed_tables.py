@@ -84,16 +84,9 @@ def rows_of_dots(ax, lines, *, accountant, labels=True):
     at = np.arange(len(names))
     ax.axvline(accountant, **figures.looks("add_remove"))
     for number, (label, found) in enumerate(lines.items()):
-        aside = 0.22 * (number - (len(lines) - 1) / 2)
-        dots(
-            ax,
-            at + aside,
-            [found[name] for name in names],
-            across=True,
-            color=figures.COLORS[number],
-            marker="os^Dv"[number],
-            label=label,
-        )
+        places = at + 0.22 * (number - (len(lines) - 1) / 2)
+        look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
+        dots(ax, places, [found[name] for name in names], across=True, **look)
     ax.set_yticks(at, names if labels else [])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)

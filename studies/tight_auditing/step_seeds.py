@@ -111,8 +111,7 @@ FIGURES |= {
 @cache
 def spec_of(setting):
     """The DP-SGD parameters of a setting."""
-    training = {"max_grad_norm": NORM, "sample_rate": RATE, "steps": STEPS, "learning_rate": setting.rate}
-    return calibrated(setting.epsilon, adjacency=setting.epsilon_of, **training)
+    return calibrated(setting.epsilon, setting.epsilon_of, NORM, RATE, STEPS, setting.rate)
 
 
 def audited(setting, seed):
