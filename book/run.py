@@ -31,6 +31,7 @@ SOURCES = ROOT / "notebooks"
 EXECUTED = ROOT / "_build" / "executed"
 QUICK_CELL = 900  # seconds: a cell that takes longer in the quick preset hangs
 LATE = 60  # seconds: how long after its end a cell's outputs may arrive
+START = 300  # seconds that a kernel may take to start: a busy machine needs more than papermill's 60
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
 ALL_NOTEBOOKS = ("quick", "laptop", "paper")  # these presets execute every notebook; others those that they name
 LONGEST = ("quickstart", "steps_canaries", "own_model", "own_training", "rerunning", "fig4_from_scratch")  # begun first
@@ -62,6 +63,7 @@ def execute(job: Job, progress: bool) -> None:
         parameters=job.parameters,
         cwd=SOURCES,
         execution_timeout=job.timeout,
+        start_timeout=START,
         iopub_timeout=LATE,
         progress_bar={"desc": job.name, "unit": "cell"} if progress else False,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
@@ -164,7 +166,10 @@ def main() -> int:
         if asked.show and not errors.get(job.name):
             print(f"\n{table_of(job.target)}\n")
     print(f"{len(jobs) - len(changed)} unchanged; executed notebooks are in _build/executed/")
-    return int(any(errors.values()))
+    failed = {name: error for name, error in errors.items() if error}
+    for name, error in failed.items():  # last, where they are looked for
+        print(f"failed: {name}: {error}", flush=True)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

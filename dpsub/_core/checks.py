@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-NO_NUMBERS = (bool, np.timedelta64)  # though Python's and NumPy's class hierarchies say so
 SIGNS: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "above": (">", operator.gt), "at_least": (">=", operator.ge), "below": ("<", operator.lt),
     "at_most": ("<=", operator.le),
@@ -72,7 +71,8 @@ def whole(name: str, value: Any, *, at_least: int = 1, **bounds: int) -> int:
 
 def _number(name: str, value: Any, noun: str, bounds: Mapping[str, float]) -> Any:
     limits = _limits(bounds)
-    number = isinstance(value, numbers.Real) and not isinstance(value, NO_NUMBERS) and math.isfinite(value)
+    # bool and timedelta64 are no numbers, though Python's and NumPy's class hierarchies say so.
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.timedelta64) and math.isfinite(value)
     if not number or (noun == "a whole number" and value % 1):
         is_array = getattr(value, "ndim", None) == 0 and not isinstance(value, np.generic)
         way_out = ": give its .item()" if is_array else ""

@@ -13,10 +13,11 @@ from dpsub._version import __version__
 PACKAGE = Path(__file__).parent.parent
 
 
+@cache
 def versions(*libraries: str) -> dict[str, str]:
     """Versions of Python, dpsub, NumPy, SciPy and the named libraries."""
-    found = {"python": platform.python_version(), "dpsub": __version__}
-    return found | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
+    own = {"python": platform.python_version(), "dpsub": __version__}
+    return own | {name: metadata.version(name) for name in ("numpy", "scipy", *libraries)}
 
 
 @cache

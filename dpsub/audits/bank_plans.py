@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isclose
-from threading import Event
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -70,7 +69,7 @@ class BankPlan(Plan):
         """What fills the slots, for its scenario and adjacency."""
 
     @abstractmethod
-    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+    def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         """The numbers of one block of models, by variable."""
 
     @property
@@ -96,8 +95,8 @@ class BankPlan(Plan):
     def cut(self) -> Cut:
         return Cut(self.runs, self.repeats, self.block_size)
 
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
-        blocks = [self.block(shard.repeat, block, device, stop, tick) for block in shard.blocks]
+    def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
+        blocks = [self.block(shard.repeat, block, device, tick) for block in shard.blocks]
         arrays = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}
         for name, values in arrays.items():
             if not np.isfinite(values).all():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
+from contextlib import closing
 from threading import Lock
 from typing import Any, TypedDict
 
@@ -18,8 +17,6 @@ from dpsub.audits.executors import Executor
 from dpsub.audits.plans import Made, Plan
 from dpsub.audits.store import Database, Memory, located
 
-MOST_PROCESSES = 1024
-
 
 class Options(TypedDict, total=False):
     """Where and how an audit runs. Its numbers depend on the kind of device alone. `dpsub.audit` describes them."""
@@ -32,20 +29,7 @@ class Options(TypedDict, total=False):
     progress: bool
 
 
-class OwnOptions(Options, total=False):
-    """Beside these, those of `dpsub.audit_training`."""
-
-    retry: bool
-    processes: int
-
-
-@checks.checked(
-    "progress",
-    repair=checks.flag,
-    allow_mix=checks.flag,
-    retry=checks.flag,
-    processes=partial(checks.whole, at_most=MOST_PROCESSES),
-)
+@checks.checked("progress", repair=checks.flag, allow_mix=checks.flag, retry=checks.flag)
 def execute(
     plan: Plan,
     *,
@@ -56,25 +40,17 @@ def execute(
     allow_mix: bool = False,
     progress: bool = True,
     retry: bool = False,
-    processes: int = 1,
 ) -> xr.Dataset:
     """Compute what is missing of a plan, and return all of it. The options are those of `dpsub.audit_training`."""
-    if processes > 1 and client is not None:
-        raise ValueError(f"processes must be 1 with a client, whose workers train, got {processes}")
     if store is None:
         place = Memory(plan)
     else:
         plan.check_told_apart()
         place = Database(located(store), plan, repair=repair)
     if place.to_compute(retry=retry):
-        executor: AbstractContextManager[Executor]
-        if client is not None:
-            executor = executors.workers(client, device)
-        else:
-            executor = executors.processes(processes) if processes > 1 else nullcontext(executors.Here(device))
         try:
-            with executor as where:
-                _compute(place, where, allow_mix=allow_mix, progress=progress, retry=retry)
+            with executors.where(client, device) as executor:
+                _compute(place, executor, allow_mix=allow_mix, progress=progress, retry=retry)
         except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
             if store is None:
                 raise
@@ -111,7 +87,7 @@ def _compute(place: Memory, executor: Executor, *, allow_mix: bool, progress: bo
 
 def _check_kind(place: Memory, made: Made) -> None:
     """Refuse a shard that was made on another kind of device, or by other versions, than those that are there."""
-    for earlier in place.collected.shards.values() if place.plan.of_one_kind else ():
+    for earlier in () if place.plan.calls_users else place.collected.shards.values():
         if earlier.kind != made.kind:
             kinds = "".join(f"\n  {name}: {earlier.kind[name]}, now {value}" for name, value in made.kind.items())
             raise ValueError(

@@ -1,33 +1,25 @@
-"""Where shards are computed: in this process, in others of this machine, or on a dask cluster."""
+"""Where shards are computed: in this process, or by the workers of a dask cluster."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
 from threading import Event, Lock
 from typing import Any
 
 import torch
 
-from dpsub.audits.plans import Made, Plan, Results, Shard, Tick
+from dpsub.audits.plans import Made, Plan, Results, Shard, Stopped, Tick
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
 MOST_MESSAGE = 500  # characters
 PATIENCE = 30  # seconds for a scheduler to answer
-CPU = torch.device("cpu")
 Computed = Generator[tuple[Shard, Results, Made], None, None]
 _gpu_turn = Lock()
 
@@ -56,9 +48,14 @@ class Here(Executor):
 
     def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
         def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
-            return timed(plan, shard, self._device, stop, tick)
+            def tick_unless_stopped(units: int) -> None:
+                if stop.is_set():
+                    raise Stopped
+                tick(units)
 
-        if plan.serial:
+            return timed(plan, shard, self._device, tick_unless_stopped)
+
+        if plan.calls_users:
             for shard in shards:
                 yield shard, *compute(shard, Event())
             return
@@ -71,49 +68,41 @@ class Here(Executor):
                 yield shard, results, made
 
 
-@dataclass(frozen=True)
-class Elsewhere(Executor):
-    """Computes in other processes.
+class Workers(Executor):
+    """Computes on the workers of a dask client. If one dies, others compute its shards."""
 
-    Attributes:
-        submit: a call to another process, for its future.
-        completed: futures, as they are finished.
-        compute: a shard there, from what `share` makes of the plan.
-        share: the plan as it is sent with each shard.
-        release: futures whose results nobody waits for any more.
-    """
-
-    submit: Callable[..., Any]
-    completed: Callable[[list[Any]], Iterable[Any]]
-    compute: Callable[[Any, Shard], tuple[Results, Made]]
-    share: Callable[[Plan], Any] = lambda plan: plan
-    release: Callable[[list[Any]], object] = lambda futures: None
+    def __init__(self, client: Any, device: str) -> None:
+        self._client, self._device = client, device
 
     def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
-        shared = self.share(plan)
-        submitted = {self.submit(self.compute, shared, shard): shard for shard in shards}
+        import distributed
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            # As a task's result it is sent once, and made again if the worker that holds it dies.
+            shared = self._client.submit(_itself, plan, pure=False)
+        submitted = {
+            self._client.submit(_on_worker, shared, shard, self._device, pure=False): shard for shard in shards
+        }
         try:
-            for future in self.completed(list(submitted)):
+            for future in distributed.as_completed(list(submitted), loop=self._client.loop):  # type: ignore[no-untyped-call]
                 shard = submitted.pop(future)
                 results, made = _result(plan, shard, future)
                 tick(plan.units(shard))
                 yield shard, results, made
         finally:
-            self.release([shared, *submitted])
+            # Workers drop what nobody waits for. Not cancelled, which fails clients that are connecting.
+            for future in (shared, *submitted):
+                future.release()
 
 
 def _result(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
     try:
         result: tuple[Results, Made] = future.result()
         return result
-    except BrokenProcessPool:
-        raise RuntimeError(
-            "processes: a worker process ended before its run did: if it ran out of memory, take fewer; if this is a "
-            'script, call the audit under `if __name__ == "__main__":`. The same call goes on from what is stored'
-        ) from None
     except Exception as error:  # not of a run of a training function, whose errors are results
         kind = type(error).__name__  # dask may not be there to import its errors from
-        if isinstance(error, futures.CancelledError) or kind == "CommClosedError":
+        if isinstance(error, CancelledError) or kind == "CommClosedError":
             raise ConnectionError(
                 "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call again, "
                 "with a new client if necessary, to go on from what is stored"
@@ -123,30 +112,18 @@ def _result(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
                 f"client: several workers died while they trained {shard}, the last of them at "
                 f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"  # type: ignore[attr-defined]
             ) from None
-        if not plan.not_sent:
+        if not plan.calls_users:
             raise
-        raise ValueError(f"{plan.not_sent}: {message_of(error)}") from None
+        expected = "train must be a function that the workers can import, with the libraries that it uses"
+        raise ValueError(f"{expected}: {message_of(error)}") from None
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Elsewhere]:
-    """Processes of this machine. They end with this one, however it ends."""
-    before = set(multiprocessing.active_children())
-    executor = futures.ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
-
-    try:
-        yield Elsewhere(executor.submit, futures.as_completed, _alone)
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-        raise
-    executor.shutdown()
-
-
-@contextmanager
-def workers(client: Any, device: str) -> Iterator[Elsewhere]:
-    """The workers of a dask client, or of the scheduler at an address. If one dies, others compute its shards."""
+def where(client: Any, device: str) -> Iterator[Executor]:
+    """Here or, if there is a client, on the workers of a dask client or of the scheduler at an address."""
+    if client is None:
+        yield Here(device)
+        return
     try:
         import distributed
     except ImportError:
@@ -167,52 +144,16 @@ def workers(client: Any, device: str) -> Iterator[Elsewhere]:
     if client.status != "running":
         raise ConnectionError(f"client: its scheduler does not answer any more, it is {client.status!r}: {advice}")
 
-    def share(plan: Plan) -> Any:
-        """The plan as a task's result: sent once, and made again if the worker that holds it dies."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sending large graph")
-            return client.submit(_itself, plan, pure=False)
-
-    def release(futures: list[Any]) -> None:
-        """Workers drop what nobody waits for. Not cancelled, which fails clients that are connecting."""
-        for future in futures:
-            future.release()
-
     with own:
-        yield Elsewhere(
-            partial(client.submit, pure=False),
-            partial(distributed.as_completed, loop=client.loop),
-            partial(_on_worker, device=device),
-            share,
-            release,
-        )
+        yield Workers(client, device)
 
 
-def timed(plan: Plan, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> tuple[Results, Made]:
+def timed(plan: Plan, shard: Shard, device: torch.device, tick: Tick) -> tuple[Results, Made]:
     """What a shard is computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
-    results = plan.run(shard, device, stop, tick)
+    results = plan.run(shard, device, tick)
     return results, plan.made(device, time.monotonic() - begin)
-
-
-def _alone(plan: Plan, shard: Shard, device: torch.device = CPU) -> tuple[Results, Made]:
-    """The same in another process, which nobody asks to stop, and whose progress is counted by shards."""
-    return timed(plan, shard, device, Event(), lambda units: None)
-
-
-def _begin_worker() -> None:
-    """Leave Ctrl-C to the process that began this one, and end when it has ended, even if it was killed."""
-    devices.keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _itself(plan: Any) -> Any:
@@ -220,17 +161,21 @@ def _itself(plan: Any) -> Any:
 
 
 def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
-    """Compute one shard with one torch thread. A worker with several threads computes as many side by side."""
-    if plan.serial:
-        return _alone(plan, shard)
+    """Compute one shard, whose progress is counted when it is done."""
+
+    def compute(where: torch.device) -> tuple[Results, Made]:
+        return timed(plan, shard, where, lambda units: None)
+
+    if plan.calls_users:
+        return compute(torch.device("cpu"))
     where = devices.device(device)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # a worker with several threads computes as many shards side by side
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.
     devices.keep_freed_memory(whatever_is_set=True)
     with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
         plan.side_by_side(where)
-        return _alone(plan, shard, where)
+        return compute(where)
 
 
 def message_of(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Event
 from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
@@ -19,8 +18,8 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.observers import Observer, Score, chosen, observation, watching
-from dpsub.audits.plans import Arrays, Stopped, Tick, unfilled
+from dpsub.audits.observers import Observer, Score, chosen, observation
+from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers.assembly import COORDINATES
@@ -238,7 +237,7 @@ class ManyRuns(BankPlan):
     def copies(self) -> int:
         return max(observer.copies for observer in (Score(), *self.observers))
 
-    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+    def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         seed, runs = self.seeds[repeat], self.models_of(block)
         bits = stream(seed, self.purpose, block).integers(0, 2, self.block_size, dtype=np.int8)[:runs]
         canary = self.canaries[repeat if len(self.canaries) > 1 else 0]
@@ -246,11 +245,10 @@ class ManyRuns(BankPlan):
         # Observers of only some runs observe those of the first block.
         observers = [observer for observer in (Score(), *self.observers) if observer.most_runs is None or block == 0]
         counts = {observer.name: min(runs, self.rows(observer)) for observer in observers}
-        watches = {observer.name: watching(observer, bank, self.task, counts[observer.name]) for observer in observers}
+        watches = {observer.name: observer.watch(bank, self.task, counts[observer.name]) for observer in observers}
         observations: dict[str, list[Tensor]] = {observer.name: [] for observer in observers}
         for step in range(1, self.spec.steps + 1):
-            if stop.is_set():
-                raise Stopped
+            tick(0)
             last = step == self.spec.steps
             due = [observer for observer in observers if (step in self.observed if "step" in observer.dims else last)]
             for observer in due:

@@ -217,17 +217,6 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
     return tuple(observers[name] for name in sorted(observers))
 
 
-def watching(observer: Observer, bank: Bank, task: Task, runs: int) -> Watch:
-    """Its watch of the first `runs` models."""
-    watch: Watch = checks.instance(
-        f"metrics: {type(observer).__name__}.watch",
-        observer.watch(bank, task, runs),
-        of=Watch,
-        called="one that returns an audits.Watch",
-    )
-    return watch
-
-
 def observation(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Tensor:
     """What it observes after a step, of the shape that its dims say: of another, values would be taken for others'."""
     values = watch.after_step()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import Event
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -21,7 +20,7 @@ from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.own_training import OWN_FUNCTION
-from dpsub.audits.plans import Arrays, Shard, Stopped, Tick, unfilled
+from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import ScoredSteps
@@ -213,14 +212,12 @@ class OneRun(BankPlan):
         in_slots = 4 * (4 * m * runs * self.model.classes if self.pairs.of_records else 5 * self.pairs.z.size)
         return bank + bank * 2 * m // n + in_slots
 
-    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+    def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         coins = stream(self.seed, self.purpose, block).integers(0, 2, (self.block_size, len(self.pairs)), dtype=np.int8)
         bits = coins[: self.models_of(block)]
         bank = self.bank(block, device, bits=bits, canary=self.pairs, seed=self.seed)
         steps = ScoredSteps(bank, expected=self.subtract_expected, whiten=self.whiten)
         for _ in range(self.spec.steps):
-            if stop.is_set():
-                raise Stopped
             steps.advance()
             tick(bank.runs)
         results = {"score": bank.slot.scores(bank), "step_score": steps.scores}

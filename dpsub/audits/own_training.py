@@ -7,11 +7,8 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from importlib import metadata
-from threading import Event
+from functools import cached_property, partial
 from typing import Any, ClassVar, Unpack
 from zlib import crc32
 
@@ -24,7 +21,7 @@ from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
-from dpsub.audits.execution import OwnOptions, execute
+from dpsub.audits.execution import Options, execute
 from dpsub.audits.executors import message_of
 from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, Tick, check_same, unfilled
 from dpsub.models.identity import Identity
@@ -39,10 +36,6 @@ RESERVED = (  # names of attributes that a dataset has beside the parameters
     *("device", "cpu_capability", "commit", "wall_seconds", "last_written"),
 )
 FRAMEWORKS = ("opacus", "jax", "flax", "optax", "tensorflow", "keras")
-IMPORTABLE = (
-    "train must be importable by name in other processes: write it at the top level of a file that can be imported, "
-    "not in another function or a notebook"
-)
 _turn = threading.RLock()  # one run at a time in a process: seeds of torch and NumPy are the process's
 
 
@@ -56,7 +49,8 @@ def audit_training(
     parameters: Mapping[str, bool | int | float | str] | None = None,
     seed: int = 0,
     steps: Sequence[int] | None = None,
-    **options: Unpack[OwnOptions],
+    retry: bool = False,
+    **options: Unpack[Options],
 ) -> xr.Dataset:
     r"""Call your own training function `runs` times, each time with z or z′ by a fair coin, and collect the scores.
 
@@ -87,16 +81,12 @@ def audit_training(
         seed: ≥ 0; of the coins and of the runs' seeds.
         steps: the numbers of steps after which a run was scored, in increasing order, one for each score that `train`
             returns. None: one score for each run, at the coordinate 1.
+        retry: train the failed runs of the store again, with the same seeds. Without it, they stay failed. You may have
+            mended `train`: its source is not compared.
         options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
-            than 4,096 runs, several neighbours are stored together. A worker of a `client` trains one run at a time, so
-            give each one thread. Two more options:
-
-            - `retry`: train the failed runs of the store again, with the same seeds. Without it, they stay failed. You
-              may have mended `train`: its source is not compared.
-            - `processes`: train so many runs side by side, each in a process of its own on this machine. `train` must
-              then be importable by name, and a script must call this function under `if __name__ == "__main__":`. Set
-              the number of threads in `train`, as by `torch.set_num_threads(1)`: else the processes compete for cores,
-              and sums may be rounded differently than in one process.
+            than 4,096 runs, several neighbours are stored together. To train side by side on this machine, give
+            `client=distributed.Client(n_workers=4, threads_per_worker=1)`, in a script under
+            `if __name__ == "__main__":`. A worker trains one run at a time, so give each one thread.
 
     Returns:
         A dataset as `audit` returns: `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1
@@ -108,7 +98,7 @@ def audit_training(
         ValueError: before any training, if an argument is out of range, `train` does not take (bit, seed), or the store
             is some other file, another audit, or damaged. After it, if all runs failed.
         OSError: with the path, if the store cannot be written, or another process is writing it. Finished runs stay.
-        RuntimeError: if a process of `processes` ended in the middle of a run.
+        RuntimeError: if several workers of `client` died in the middle of a run.
         ConnectionError: if no scheduler answers.
         KeyboardInterrupt: on Ctrl-C. Finished runs are in the store.
 
@@ -134,11 +124,9 @@ def audit_training(
         seed=seed,
         observed=_steps([1] if steps is None else steps),
         code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
-        mended=options.get("retry", False),
+        mended=retry,
     )
-    if options.get("processes", 1) > 1:
-        _check_importable(train)
-    return execute(plan, **options)
+    return execute(plan, retry=retry, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,10 +135,7 @@ class OwnTraining(Plan):
 
     call: ClassVar[str] = "audit_training"
     things: ClassVar[str] = "runs"
-    of_one_kind: ClassVar[bool] = False
-    serial: ClassVar[bool] = True
-    may_fail: ClassVar[bool] = True
-    not_sent: ClassVar[str] = IMPORTABLE
+    calls_users: ClassVar[bool] = True
 
     train: Train
     name: str
@@ -201,7 +186,7 @@ class OwnTraining(Plan):
         check_same(attributes, plan.attributes)
         return plan
 
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
+    def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         scores = np.full((shard.runs, len(self.observed)), np.nan, np.float32)
         bits, failed = self.bits[shard.start : shard.stop], {}
         with _turn:
@@ -215,8 +200,8 @@ class OwnTraining(Plan):
         return Results({"score": scores, "bit": bits}, failed)
 
     def made(self, device: torch.device, seconds: float = 0.0) -> Made:
-        loaded = tuple(name for name in FRAMEWORKS if name in sys.modules)
-        return Made(platform.machine(), "", _versions(loaded), commit(), seconds)
+        loaded = {name: getattr(sys.modules[name], "__version__", "") for name in FRAMEWORKS if name in sys.modules}
+        return Made(platform.machine(), "", versions("torch") | loaded, commit(), seconds)
 
 
 def _check_train(train: object) -> None:
@@ -251,15 +236,6 @@ def _steps(steps: Sequence[int]) -> tuple[int, ...]:
     return tuple(observed.tolist())
 
 
-def _check_importable(train: Train) -> None:
-    """Check that another process can find the function by its name."""
-    holder: Any = getattr(train, "__func__", getattr(train, "func", train))  # a bound method's, or a partial's
-    holder = holder if hasattr(holder, "__qualname__") else type(holder)
-    typed_in = holder.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
-    if typed_in or "<" in holder.__qualname__:  # <lambda>, or in <locals> of another function
-        raise ValueError(f"{IMPORTABLE}, or leave processes out, got {train!r}")
-
-
 def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
     """The scores of one run."""
     scores = checks.array("train's scores", returned, kind=np.float32)
@@ -267,13 +243,3 @@ def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
         expected = "one score" if steps == 1 else f"{steps} scores, one for each of steps"
         raise ValueError(f"train must return {expected}, got shape {scores.shape}")
     return scores
-
-
-@cache
-def _versions(loaded: tuple[str, ...]) -> dict[str, str]:
-    """The versions of the libraries of every audit, and of these."""
-    numbers = versions("torch")
-    for name in loaded:
-        with suppress(metadata.PackageNotFoundError):
-            numbers[name] = metadata.version(name)
-    return numbers

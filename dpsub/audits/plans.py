@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from threading import Event
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -26,7 +25,7 @@ Tick = Callable[[int], None]
 
 
 class Stopped(Exception):
-    """A shard was told to stop before it was computed."""
+    """Nobody waits for a shard any more."""
 
 
 class OtherAudit(ValueError):
@@ -124,20 +123,16 @@ class Plan(ABC):
         call: the name of the public function that makes such plans.
         things: what its runs are.
         unit: what its progress bar counts.
-        of_one_kind: whether all shards should be made on one kind of device, with one version of dpsub and torch.
-        serial: whether shards are computed one after the other in the calling thread, whose settings stay as they are.
-        may_fail: whether single runs may fail. The dataset then says how many did.
-        not_sent: what must hold so that other processes can take it, if that is not sure; "" if it is.
+        calls_users: whether runs are calls of a user's function. Then single runs may fail, and the dataset says how
+            many did; they are made one after the other in the calling thread, whose settings stay as they are; and
+            devices and versions may differ.
         matmul_precision: of products while it is computed, as in `audit`.
     """
 
     call: ClassVar[str]
     things: ClassVar[str] = "models"
     unit: ClassVar[str] = " models"
-    of_one_kind: ClassVar[bool] = True
-    serial: ClassVar[bool] = False
-    may_fail: ClassVar[bool] = False
-    not_sent: ClassVar[str] = ""
+    calls_users: ClassVar[bool] = False
     matmul_precision: str = "highest"
 
     @property
@@ -167,16 +162,13 @@ class Plan(ABC):
         """
 
     @abstractmethod
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
+    def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         """Compute one shard. It depends on nothing but this object, the shard and the kind of device.
 
         Args:
             shard, device: what to compute, and where.
-            stop: set to end early.
-            tick: called with the number of units that were done since the last call.
-
-        Raises:
-            Stopped: if `stop` was set before all of it was computed.
+            tick: called often, with the number of units that were done since the last call. It raises `Stopped` if
+                nobody waits for the shard any more.
         """
 
     def side_by_side(self, device: torch.device) -> int:

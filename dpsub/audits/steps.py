@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Event
 from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
@@ -18,7 +17,7 @@ from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary, refuse_other_batches
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.many_runs import ONCE
-from dpsub.audits.plans import Arrays, Shard, Stopped, Tick, unfilled
+from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import GradientSlot, StepCanary
@@ -199,7 +198,7 @@ class Steps(BankPlan):
         sampled = source.random((self.spec.steps, size)) < self.canary_rate
         return worlds[:, :trainings], sampled[:, :trainings]
 
-    def block(self, repeat: int, block: int, device: torch.device, stop: Event, tick: Tick) -> Arrays:
+    def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         worlds, sampled = self.coins(block)
         bits = np.zeros(worlds.shape[1], dtype=np.int8)
         bank = self.bank(block, device, bits=bits, canary=self.canary, seed=self.seed)
@@ -210,8 +209,6 @@ class Steps(BankPlan):
         in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         scores, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
-            if stop.is_set():
-                raise Stopped
             if isinstance(self.canary, CanaryPair):
                 gradients = pair.at_step(bank)
             else:

@@ -282,7 +282,7 @@ class Memory:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.may_fail)
+        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.calls_users)
 
     def to_compute(self, *, retry: bool) -> list[Shard]:
         """The shards that are not there, and with `retry` those with runs that failed."""
@@ -414,7 +414,7 @@ def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
                 for name, values in empty.data_vars.items()
             },
             "coordinates": {name: values.dims[0] for name, values in empty.coords.items()},
-            "may_fail": plan.may_fail,
+            "may_fail": plan.calls_users,
         },
         "arrays": {name: digest_of(name, *row) for name, *row in rows},
     }

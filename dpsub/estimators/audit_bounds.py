@@ -143,8 +143,8 @@ def _of_steps(result: Any, *, delta: float, alpha: float, claim: Any = None, **r
     rate = checks.real("result's canary rate", about.get("q_c", about.get("canary_rate", 1.0)), above=0, at_most=1)
     adjacency = checks.choice("adjacency", about.get("adjacency"), checks.ADJACENCIES)
     claim = (GDP.name if rate == 1 else MechanismDP.name) if claim is None else claim
-    law = _needed(claim, {"sample_rate": rate, "steps": 1, "adjacency": adjacency})
-    step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, alpha=alpha, **rule, **law)
+    of_step = _needed(claim, {"sample_rate": rate, "steps": 1, "adjacency": adjacency})
+    step = epsilon_lower_bound(result.score, result.bit, delta=delta, claim=claim, alpha=alpha, **rule, **of_step)
     assert isinstance(step, LowerBound)
     if rate < 1 and step.assumes == "gdp":
         step = _noted(replace(step, valid=False), NOT_GDP)
@@ -152,8 +152,8 @@ def _of_steps(result: Any, *, delta: float, alpha: float, claim: Any = None, **r
         return _noted(step, f"of one step: claim {step.claim!r} says nothing of its noise, and so of the training")
     if "sample_rate" not in about:
         return _noted(step, NO_RATE)
-    law = {"sample_rate": about["sample_rate"], "steps": about["steps"], "adjacency": adjacency}
-    training = step_to_training(step, delta=delta, **law)
+    known = {"sample_rate": about["sample_rate"], "steps": about["steps"], "adjacency": adjacency}
+    training = step_to_training(step, delta=delta, **known)
     if "noise_multiplier" in result.data_vars and len(np.unique(result.noise_multiplier)) > 1:
         return _noted(replace(training, valid=False), CHANGED)
     return training
@@ -247,7 +247,14 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
             "or give the bound of an audit of steps"
         )
     claim = MechanismDP(delta, sample_rate, steps, adjacency)
-    parameter = _parameter(bound, claim)
+    if bound.mu is not None and bound.assumes != "product":
+        parameter = bound.mu * math.sqrt(claim.steps)
+    elif bound.noise_multiplier is not None:
+        parameter = claim.noise_multiplier(bound.noise_multiplier)
+    else:
+        raise ValueError(
+            f"bound must be of claim 'gdp' or 'pld', which say how much noise a step adds, got {bound.claim!r}"
+        )
     note = bound.note
     if parameter > claim.most and sample_rate < 1:
         parameter, note = claim.most, f"of noise_multiplier {LEAST_NOISE}: the step's bound speaks for even less"
@@ -267,17 +274,6 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
         **claim.says(parameter),
         step=bound,
     )
-
-
-def _parameter(bound: LowerBound, claim: MechanismDP) -> float:
-    """The μ of the training at full batch."""
-    if bound.mu is not None and bound.assumes != "product":
-        return bound.mu * math.sqrt(claim.steps)
-    if bound.noise_multiplier is None:
-        raise ValueError(
-            f"bound must be of claim 'gdp' or 'pld', which say how much noise a step adds, got {bound.claim!r}"
-        )
-    return claim.noise_multiplier(bound.noise_multiplier)
 
 
 class OverRepeats(NamedTuple):

@@ -66,7 +66,7 @@ class Claim(ABC):
     delta: float
     name: ClassVar[str]
     assumes: ClassVar[Assumption]
-    exact: ClassVar[bool] = True
+    exact: ClassVar[bool]
     monotone: ClassVar[bool] = True
     costly: ClassVar[bool] = False
     most: float = math.inf
@@ -155,6 +155,7 @@ class GDP(Claim):
     delta: float
     name: ClassVar[str] = "gdp"
     assumes: ClassVar[Assumption] = "gdp"
+    exact: ClassVar[bool] = True
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - parameter))
@@ -218,6 +219,7 @@ class ApproximateDP(Claim):
     delta: float
     name: ClassVar[str] = "dp"
     assumes: ClassVar[Assumption] = "none"
+    exact: ClassVar[bool] = True
     most = 700.0  # its exponential is finite
 
     def tradeoff(self, fpr: Array, parameter: float) -> Array:

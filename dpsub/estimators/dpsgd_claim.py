@@ -60,6 +60,7 @@ class MechanismDP(Frozen, Claim):
     sampling: Sampling = field(default=Poisson())
     name: ClassVar[str] = "pld"
     assumes: ClassVar[Assumption] = "mechanism"
+    exact: ClassVar[bool] = True
     costly: ClassVar[bool] = True
     beyond: ClassVar[str] = (
         f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"

@@ -18,7 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
-from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, no_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, refuse_pairs, scores_and_bits
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
 ASSUMED = {
@@ -254,7 +254,7 @@ def epsilon_lower_bound(
     >>> bound.valid, 3.0 < bound.epsilon < 4.38
     (True, True)
     """
-    no_pairs(scores, bits)
+    refuse_pairs(scores, bits)
     columns, in_z, several = scores_and_bits(scores, bits)
     marks = marks_of(scores, bits, folds, len(columns))
     by = _chosen(rule, marks)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr
 
 from dpsub._core import checks
-from dpsub.estimators.scores_and_marks import no_row_twice
+from dpsub.estimators.scores_and_marks import refuse_rows_twice
 
 UNLIKELY = 1e-9  # fair coins fall so rarely
 TIES = 0x636F696E  # a seed of its own: what breaks ties must say nothing about coins
@@ -93,7 +93,7 @@ def _checked(scores: ArrayLike, bits: ArrayLike) -> tuple[NDArray[np.float64], N
             "scores must be of pairs in one training or more, got observations of steps: epsilon_lower_bound "
             "takes these"
         )
-    no_row_twice(scores, bits)
+    refuse_rows_twice(scores, bits)
     table = checks.array("scores", scores)
     worlds = checks.array("bits", bits, shape=table.shape, kind=np.int8, at_least=0, at_most=1)
     if table.ndim not in (1, 2) or not table.size:

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpsub.estimators.claims import Claim
+from dpsub.estimators.claims import ApproximateDP, Claim
 from dpsub.estimators.numerics import Array, Tested, crossing, false_negatives_law, law_of_sum, probability_above
 from dpsub.estimators.scores_and_marks import Marks
 from dpsub.estimators.threshold_rules import Decision, ThresholdRule, halves, sorted_worlds
@@ -55,9 +55,7 @@ SMALLEST, LARGEST_SHARE, PER_END = 3, 0.3, 4
 
 def fixed_ranks(claim: Claim, negatives: int) -> dict[int, float]:
     """Ranks among the negative world's scores, counted from the largest, and each one's share of alpha."""
-    if claim.assumes == "none":
-        return near_ends(negatives)
-    return at_shares(MIDDLING, negatives)
+    return near_ends(negatives) if isinstance(claim, ApproximateDP) else at_shares(MIDDLING, negatives)
 
 
 def near_ends(negatives: int) -> dict[int, float]:
@@ -167,8 +165,7 @@ def refuted_by_folds(
     }
     positives, negatives = ([len(world[i]) for world in worlds] for i in (0, 1))
     parameter, decided = largest_refuted(claim, missed, shares, negatives, positives, alpha)
-    alone = decided is not None and len(worlds) == 1
-    return Decision(parameter, {"threshold": float(worlds[0][1][-decided[0]])} if alone and decided else {})
+    return Decision(parameter, {"threshold": float(worlds[0][1][-decided[0]])} if decided and len(worlds) == 1 else {})
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,7 @@ class ByRanks(ThresholdRule):
     def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         if runs > MOST_RUNS:
             raise ValueError(f"runs must be at most {MOST_RUNS:g} for rule 'ranks', got {runs}: give 'split'")
-        negatives, positives = zip(*map(halves, self.sizes(runs)), strict=True)
+        positives, negatives = zip(*map(halves, self.sizes(runs)), strict=True)
         if self.too_few(0, sum(negatives)):
             return 0.0
         shares = ranks_of_folds(claim, negatives)

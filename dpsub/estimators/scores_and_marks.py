@@ -42,7 +42,7 @@ class Marks:
 
 def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Marks:
     """The marks of scores and bits. `folds` are those that a user gives beside them."""
-    no_row_twice(scores, bits)
+    refuse_rows_twice(scores, bits)
     names, along = _named(scores, bits)
     given = along["fold"].values if folds is None and "fold" in along else folds
     return Marks(
@@ -55,7 +55,7 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
     )
 
 
-def no_pairs(scores: Any, bits: Any) -> None:
+def refuse_pairs(scores: Any, bits: Any) -> None:
     """Refuse the scores of many pairs in one model, which are not independent as those of many models are."""
     names, along = _named(scores, bits)
     if "pair" in names or {"pair", "slot"} & along.keys():
@@ -65,7 +65,7 @@ def no_pairs(scores: Any, bits: Any) -> None:
         )
 
 
-def no_row_twice(scores: Any, bits: Any) -> None:
+def refuse_rows_twice(scores: Any, bits: Any) -> None:
     """Refuse rows that were drawn from the same seed and number: they have the same randomness. Arrays cannot tell."""
     _, along = _named(scores, bits)
     if not {"seed", "number"} <= along.keys():

@@ -109,7 +109,7 @@ class OneThreshold(ThresholdRule):
 
     def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """The ceiling at the best threshold that could have been chosen: no errors, or errors of one kind only."""
-        negatives, positives = halves(runs // self.parts)
+        positives, negatives = halves(runs // self.parts)
         of_either = np.arange(1 if claim.monotone else min(negatives, MOST_ERRORS))
         none = np.zeros_like(of_either)
         errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
@@ -166,8 +166,8 @@ def sorted_worlds(scores: Array, in_z: NDArray[np.bool_]) -> tuple[Array, Array]
 
 
 def halves(runs: int) -> tuple[int, int]:
-    """The numbers of runs of z′ and of z, if half of the runs are in each world."""
-    return max(runs // 2, 1), max(runs - runs // 2, 1)
+    """The numbers of runs of z and of z′, if half of the runs are in each world."""
+    return max(runs - runs // 2, 1), max(runs // 2, 1)
 
 
 def _best_threshold(positives: Array, negatives: Array, claim: Claim, alpha: float) -> float:

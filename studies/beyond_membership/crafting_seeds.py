@@ -2,10 +2,9 @@
 
     python -m studies.beyond_membership.crafting_seeds studies/beyond_membership/crafting_seeds.csv
 
-*wrong parameters*: records crafted with another learning rate, or another
-number of steps, than those of the training; no crafter of records uses C.
-*optimizer*: networks from scratch, by DP-SGD and DP-Adam, from one start or
-from a start of each model's own. A table that exists is continued.
+*wrong parameters*: records crafted with another learning rate, or another number of steps, than those of the training;
+no crafter of records uses C. *optimizer*: networks from scratch, by DP-SGD and DP-Adam, from one start or from a start
+of each model's own. A table that exists is continued.
 """
 
 import sys
@@ -15,10 +14,12 @@ from itertools import product
 import torch
 
 import dpsub
-from dpsub import DPSGD, accounting, crafters, data, models
+from dpsub import crafters, data, models
 from studies.kept import continued
+from studies.trainings import DELTA, calibrated, final_models
 
-DELTA, EPSILON, SEEDS = 1e-5, 10.0, 10
+SEEDS = 10
+PROMISED = {"epsilon": 10.0, "adjacency": "substitute", "max_grad_norm": 2.0}
 CELL = ("study", "canary", "variant", "seed")
 RUNS = {"wrong parameters": 512, "optimizer": 256}
 SCENARIOS = tuple(crafters.BY_SCENARIO)
@@ -42,17 +43,6 @@ def cells():
         yield from product(("optimizer",), SCENARIOS, TRAININGS, (seed,))
 
 
-def calibrated(**training):
-    noise = accounting.noise_multiplier(
-        target_epsilon=EPSILON,
-        sample_rate=training["sample_rate"],
-        steps=training["steps"],
-        delta=DELTA,
-        adjacency="substitute",
-    )
-    return DPSGD(noise, **training)
-
-
 def measured(cell):
     """The valid bound on ε from the final models of one audit: a row."""
     seed = cell["seed"]
@@ -60,7 +50,7 @@ def measured(cell):
     if cell["study"] == "wrong parameters":
         task = data.digits(n_train=500, seed=seed)
         model = models.linear(task)
-        spec = calibrated(max_grad_norm=2.0, sample_rate=1.0, steps=500, learning_rate=1e-3)
+        spec = calibrated(**PROMISED, sample_rate=1.0, steps=500, learning_rate=1e-3)
         guessed = replace(spec, **GUESSES[cell["variant"]])
     else:
         optimizer, rate, start = TRAININGS[cell["variant"]]
@@ -68,27 +58,13 @@ def measured(cell):
         model = models.mlp(task, (32,))
         if start == "fixed":
             model = model.starting_from(first_start(model, seed))
-        spec = calibrated(max_grad_norm=2.0, sample_rate=0.25, steps=200, learning_rate=rate, optimizer=optimizer)
+        spec = calibrated(**PROMISED, sample_rate=0.25, steps=200, learning_rate=rate, optimizer=optimizer)
         guessed = spec
-    audited = dpsub.audit(
-        task,
-        model,
-        craft(task, model, guessed, seed=seed),
-        spec,
-        runs=RUNS[cell["study"]],
-        observe_every=spec.steps,
-        metrics=("accuracy",),
-        seed=seed,
-        progress=False,
-    )
+    pair = craft(task, model, guessed, seed=seed)
+    audited = final_models(task, model, pair, spec, runs=RUNS[cell["study"]], metrics=("accuracy",), seed=seed)
     [bound] = dpsub.bound(audited, delta=DELTA)
-    return [
-        {
-            "epsilon": round(bound.epsilon, 3),
-            "accuracy": round(float(audited.accuracy.mean()), 3),
-            "runs": audited.sizes["run"],
-        }
-    ]
+    accuracy = round(float(audited.accuracy.mean()), 3)
+    return [{"epsilon": round(bound.epsilon, 3), "accuracy": accuracy, "runs": audited.sizes["run"]}]
 
 
 def first_start(model, seed):

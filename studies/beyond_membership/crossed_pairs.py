@@ -1,13 +1,11 @@
 """Pairs of records crafted for one training and audited in another.
 
-A learning rate or a number of steps changes an attack with records in two
-ways: it changes the training, and the reference model on which the pair of
-records is crafted. This study tells the two apart.
+A learning rate or a number of steps changes an attack with records in two ways: it changes the training, and the
+reference model on which the pair of records is crafted. This study tells the two apart.
 
-python -m studies.beyond_membership.crossed_pairs FIGURE_3 FOLDER PARAMETERS
-audits the pairs of the folder FIGURE_3 in the trainings of FOLDER, with
-three repeats, and keeps the audits in FOLDER/crossed. PARAMETERS is a
-preset's file: its section of FIGURE_3's name names the features.
+python -m studies.beyond_membership.crossed_pairs FIGURE_3 FOLDER PARAMETERS audits the pairs of the folder FIGURE_3 in
+the trainings of FOLDER, with three repeats, and keeps the audits in FOLDER/crossed. PARAMETERS is a preset's file: its
+section of FIGURE_3's name names the features.
 """
 
 import sys

@@ -1,34 +1,17 @@
 """Figures 2, 5 and A5: audited lower bounds and the accountants' ε against each other, the runs and the noise."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.container import Container
-from numpy.typing import ArrayLike
 
-from dpsub.estimators import LowerBound, over_repeats
+from dpsub.estimators import over_repeats
 from dpsub.figures import LOOKS, PALETTES, draw_ceiling, labels, literal, looks, note_ceiling, number
 
 
-def worst_case(
-    ax: Axes,
-    *,
-    substitute: ArrayLike,
-    add_remove: ArrayLike,
-    group: ArrayLike,
-    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
-    ceiling: ArrayLike | None = None,
-) -> dict[str, Artist | Container]:
+def worst_case(ax, *, substitute, add_remove, group, audited, ceiling=None):
     """Figure 2: audited ε against the substitute accountant's, one point for each noise multiplier.
 
     Args:
-        ax: where to draw.
         substitute, add_remove, group: (points,) the accountants' ε, increasing.
         audited: for each estimator, by its name in the legend, its repeats: lists with one bound for each point. Drawn
             as mean ± 2 standard errors, shifted sideways so that they do not overlap; hollow if they are not valid.
@@ -38,13 +21,13 @@ def worst_case(
     """
     x = np.asarray(substitute)
     promised = {"group": np.asarray(group), "substitute": x, "add_remove": np.asarray(add_remove)}
-    artists: dict[str, Artist | Container] = {}
+    artists = {}
     for name, values in promised.items():
         (artists[name],) = ax.plot(x, values, **looks(name))
     beside = np.linspace(-0.025, 0.025, len(audited)) * x.max() if len(audited) > 1 else [0.0]
     firsts = {name: repeats[0][0] for name, repeats in audited.items()}
     named = labels(firsts, {name: f"S1, {literal(name)}" for name in audited})
-    look: dict[str, Any] = {"color": LOOKS["S1"]["color"], "markersize": 3.5, "linestyle": "none"}
+    look = {"color": LOOKS["S1"]["color"], "markersize": 3.5, "linestyle": "none"}
     for (name, repeats), shift, marker in zip(audited.items(), beside, cycle("oD^s"), strict=False):
         mean, error, _ = over_repeats(repeats)
         fill = look["color"] if firsts[name].valid else "white"
@@ -61,30 +44,16 @@ def worst_case(
     return artists
 
 
-def against_runs(
-    ax: Axes,
-    runs: ArrayLike,
-    *,
-    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
-    substitute: float,
-    add_remove: float,
-    ceiling: ArrayLike,
-    legend: bool = True,
-) -> dict[str, Artist | Container]:
+def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling, legend=True):
     """Figure 5: lower bounds from the final models against the number of runs.
 
-    Args:
-        ax: where to draw.
-        runs: (k,) runs of both worlds together, increasing.
-        audited: for each scenario its repeats, each a list of k bounds.
-        substitute, add_remove: the accountants' ε.
-        ceiling: (k,) the bounds that a perfect attack would reach.
-        legend: whether to draw a legend.
+    `audited` has for each scenario its repeats, each a list of a bound for each number of runs, increasing; `ceiling`
+    has the bounds that a perfect attack would reach.
 
     Source: *Beyond Membership*, Figure 5.
     """
     x, most = np.asarray(runs), np.asarray(ceiling)
-    artists: dict[str, Artist | Container] = {
+    artists = {
         "substitute": ax.axhline(substitute, **looks("substitute")),
         "add_remove": ax.axhline(add_remove, **looks("add_remove")),
     }
@@ -109,19 +78,12 @@ def against_runs(
     return artists
 
 
-def against_noise(
-    ax: Axes, noise_multipliers: Mapping[float, ArrayLike], values: Mapping[float, ArrayLike], *, reference: float
-) -> dict[float, Artist]:
-    """Figure A5: a quantity against the noise multiplier, one line for each sample rate.
-
-    Args:
-        ax: where to draw.
-        noise_multipliers, values: (points,) for each sample rate.
-        reference: a value to compare with, drawn as a dashed line.
+def against_noise(ax, noise_multipliers, values, *, reference):
+    """Figure A5: a quantity against the noise multiplier, one line for each sample rate, and a dashed reference.
 
     Source: *Beyond Membership*, Figure A5.
     """
-    artists: dict[float, Artist] = {}
+    artists = {}
     shades = PALETTES["rate"]
     last = max(len(noise_multipliers) - 1, 1)
     for place, (q, marker) in enumerate(zip(noise_multipliers, cycle("osD^vP"), strict=False)):

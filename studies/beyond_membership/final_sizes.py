@@ -2,9 +2,8 @@
 
     python -m studies.beyond_membership.final_sizes studies/beyond_membership/final_sizes.csv
 
-After Figure 12 of *Tight Auditing*: a blank canary at ε = 8, on digits and
-on random images of their size. Either every model draws a start of its own,
-or all have the same. A table that exists is continued.
+After Figure 12 of *Tight Auditing*: a blank canary at ε = 8, on digits and on random images of their size. Either every
+model draws a start of its own, or all have the same. A table that exists is continued.
 """
 
 import sys
@@ -14,13 +13,13 @@ from itertools import product
 import numpy as np
 
 import dpsub
-from dpsub import accounting, data, models
+from dpsub import data, models
 from studies.beyond_membership.crafting_seeds import first_start
 from studies.kept import continued
 from studies.scores import separation
+from studies.trainings import DELTA, calibrated, final_models
 
-DELTA, EPSILON, RUNS, SEEDS = 1e-5, 8.0, 1_000, 5
-TRAINING = {"sample_rate": 0.25, "steps": 50}
+EPSILON, RUNS, SEEDS = 8.0, 1_000, 5
 CELL = ("task", "n", "width", "start", "seed")
 TASKS = {"digits": data.digits, "random": partial(data.random_images, size=8, channels=1)}
 N_TRAIN, WIDTHS = (50, 200, 800), (8, 32, 128)
@@ -29,8 +28,7 @@ STARTS = ("own", "shared")
 
 def cells():
     """A seed of every cell before the next seed of any."""
-    seeds = range(SEEDS)
-    for seed, *one in product(seeds, TASKS, N_TRAIN, WIDTHS, STARTS):
+    for seed, *one in product(range(SEEDS), TASKS, N_TRAIN, WIDTHS, STARTS):
         yield *one, seed
 
 
@@ -41,22 +39,11 @@ def measured(cell):
     model = models.mlp(task, hidden=[cell["width"]])
     if cell["start"] == "shared":
         model = model.starting_from(first_start(model, seed))
-    noise = accounting.noise_multiplier(target_epsilon=EPSILON, delta=DELTA, adjacency="add_remove", **TRAINING)
-    spec = dpsub.DPSGD(noise, max_grad_norm=1.0, learning_rate=0.5, **TRAINING)
+    spec = calibrated(EPSILON, adjacency="add_remove", max_grad_norm=1.0, sample_rate=0.25, steps=50, learning_rate=0.5)
     zeros = np.zeros_like(task.x_train[0])
     pair = dpsub.CanaryPair((zeros, 0), (zeros, 1), 0, "blank", task=task.fingerprint)
-    audited = dpsub.audit(
-        task,
-        model,
-        pair.against_nothing(adjacency="add_remove"),
-        spec,
-        runs=RUNS,
-        observe_every=spec.steps,
-        metrics=("accuracy",),
-        seed=seed,
-        device="cpu",
-        progress=False,
-    )
+    pair = pair.against_nothing(adjacency="add_remove")
+    audited = final_models(task, model, pair, spec, runs=RUNS, metrics=("accuracy",), seed=seed, device="cpu")
     [bound] = dpsub.bound(audited, delta=DELTA)
     return [
         {

@@ -1,12 +1,10 @@
 """Figure 4's training with more records, or in more models.
 
-``python -m studies.beyond_membership.more_records FOLDER DEVICE Q N S2=1024``
-audits 1,024 models with the crafted gradient. For a record, S3=128 trains
-128 pairs of twins, and S3=2500,alone=1 one audit of 2,500 models. For the
-crafted gradient, S2=256,crafted=1 crafts by another seed, and
-S2=256,parameter=89747 puts the canary on a parameter of one's choice.
-``places=5`` crafts by five seeds and keeps where the canaries are in
-``places.csv``. What is there is not made again.
+``python -m studies.beyond_membership.more_records FOLDER DEVICE Q N S2=1024`` audits 1,024 models with the crafted
+gradient. For a record, S3=128 trains 128 pairs of twins, and S3=2500,alone=1 one audit of 2,500 models. For the crafted
+gradient, S2=256,crafted=1 crafts by another seed, and S2=256,parameter=89747 puts the canary on a parameter of one's
+choice. ``places=5`` crafts by five seeds and keeps where the canaries are in ``places.csv``. What is there is not made
+again.
 """
 
 import sys
@@ -16,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import dpsub
-from dpsub import accounting, audits, crafters
-from studies import kept
+from dpsub import audits, crafters
+from studies.kept import continued
+from studies.trainings import calibrated
 
 STEPS = 2500
 OBSERVE_EVERY = 125
@@ -25,24 +24,16 @@ EXCHANGED = "-exchanged"
 
 
 def train(folder, task, q, scenario, runs, *, steps=STEPS, alone=0, crafted=0, parameter=None, **options):
-    """Audit a scenario with Table A1's values for Purchase100, and keep it.
+    """Audit a scenario with Table A1's values for Purchase100, and keep it in a folder: "q=0.25-n=50000-S3.db".
 
-    For a record each model has a twin: the same start, batches and noise,
-    with the other canary in its slot.
+    For a record each model has a twin in "q=0.25-n=50000-S3-exchanged.db": the same start, batches and noise, with the
+    other canary in its slot.
 
     Args:
-        folder: where the stores go: "q=0.25-n=50000-S3.db", and for the
-            twins "q=0.25-n=50000-S3-exchanged.db".
-        task: the records to train on.
-        q: the sample rate.
-        scenario: "S2" to "S5".
         runs: models, without their twins.
-        steps: T.
-        alone: the seed of a record's audit without twins; 0 for twins, of
-            seed 0.
+        alone: the seed of a record's audit without twins; 0 for twins, of seed 0.
         crafted: the seed of crafting.
-        parameter: on which the crafted gradient is, in place of the one
-            that Algorithm 2 finds.
+        parameter: on which the crafted gradient is, in place of the one that Algorithm 2 finds.
         options: of `dpsub.audit`.
     """
     model, spec = trained(task, q, steps)
@@ -74,10 +65,8 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, alone=0, crafted=0, p
 def trained(task, q, steps=STEPS):
     """The model, and the spec at this sample rate."""
     model = dpsub.models.mlp(task, hidden=(128,))
-    sigma = accounting.noise_multiplier(
-        target_epsilon=10.0, sample_rate=q, steps=steps, delta=1e-5, adjacency="substitute"
-    )
-    return model, dpsub.DPSGD(sigma, 5.0, q, steps, 1.8e-3, "adam")
+    how = {"max_grad_norm": 5.0, "sample_rate": q, "steps": steps, "learning_rate": 1.8e-3, "optimizer": "adam"}
+    return model, calibrated(10.0, adjacency="substitute", **how)
 
 
 def place(task, q, seed, *, steps=STEPS):
@@ -122,7 +111,7 @@ if __name__ == "__main__":
         first, *others = wanted.split(",")
         scenario, runs = first.split("=")
         if scenario == "places":
-            kept.continued(
+            continued(
                 Path(folder, "places.csv"),
                 ("q", "n", "seed"),
                 [(float(q), int(n), seed) for seed in range(int(runs))],

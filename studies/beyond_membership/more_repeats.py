@@ -1,10 +1,8 @@
 """Further repeats of kept audits: the same canary, other worlds and noise.
 
-python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS
-reads the audits of a folder, and adds what they lack to REPEATS repeats.
-Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a
-preset's file, such as notebooks/params/paper.yaml: its section of the notebook whose
-folder it is, or is in, names the features.
+python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS reads the audits of a folder, and adds what
+they lack to REPEATS repeats. Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a preset's file, such
+as notebooks/params/paper.yaml: its section of the notebook whose folder it is, or is in, names the features.
 """
 
 import sys
@@ -24,8 +22,7 @@ def records(parameters, folder):
     """The records that a preset's file names for the audits of a folder."""
     preset = yaml.safe_load(Path(parameters).read_text())
     folder = Path(folder).absolute()
-    section = folder.name if folder.name in preset else folder.parent.name
-    given = preset[section]
+    given = preset[folder.name if folder.name in preset else folder.parent.name]
     return tasks.features_or_digits(given["features"], **{name: given.get(name) for name in RECORDS}, seed=0)
 
 
@@ -37,14 +34,10 @@ def spec_of(one):
 
 
 def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
-    """The audit again, with another seed and a canary of its own seed.
-
-    `crafted_for` is an audit for whose training the canary is crafted.
-    """
+    """The audit again, with another seed and a canary of its own seed, which may be crafted for another training."""
     crafted_for = one if crafted_for is None else crafted_for
     model = dpsub.models.linear(task)
-    craft = crafters.BY_SCENARIO[one.scenario]
-    pair = craft(task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
+    pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
     return dpsub.audit(
         task,
         model,
@@ -66,7 +59,11 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
     found = [audits.load_all(one, label=label) for one in folders]
     return {
         key: xr.concat(
-            [_along_repeats(kept[key]) for kept in found if key in kept],
+            [
+                kept[key].drop_vars("repeat") if "repeat" in kept[key].dims else kept[key].expand_dims("repeat")
+                for kept in found
+                if key in kept
+            ],
             "repeat",
             coords="different",
             compat="equals",
@@ -76,17 +73,9 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
     }
 
 
-def _along_repeats(one):
-    """An audit with the dimension repeat, to be joined with others."""
-    if "repeat" in one.dims:
-        return one.drop_vars("repeat")
-    return one.expand_dims("repeat")
-
-
 def bounds(one, *, delta, step=-1):
     """The valid bounds at one step, of each repeat of an audit."""
-    at_step = findings.bounds(one.isel(step=[step]), delta=delta)
-    return [bound.epsilon for (bound,) in at_step]
+    return [bound.epsilon for (bound,) in findings.bounds(one.isel(step=[step]), delta=delta)]
 
 
 def main(folder, repeats, parameters):

@@ -1,32 +1,24 @@
 """Pictures of crafting, drawn from the trace of a canary; records as images; test accuracies."""
 
-from __future__ import annotations
-
 import textwrap
-from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from numpy.typing import ArrayLike, NDArray
 
 from dpsub.figures import LOOKS, literal, number
 
-Trace = Mapping[str, NDArray[Any]]
 TO_TARGET = "cosine with target gradient"
-MARK: dict[str, Any] = {"linestyle": "none", "markersize": 6, "zorder": 3}
+MARK = {"linestyle": "none", "markersize": 6, "zorder": 3}
 
 
-def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
+def travel(path, ranked, trace):
     """S2: the paths of the least, the median and the most travelled parameter, and the distances of all parameters.
 
     Source: *Beyond Membership*, Algorithm 2.
     """
     distance = np.sort(trace["travel"])
-    artists: dict[str, Artist] = {}
+    artists = {}
     color = LOOKS["S2"]["color"]
     looks = (
         ("least", {"color": color, "linestyle": "-", "label": "least travelled"}),
@@ -47,7 +39,7 @@ def travel(path: Axes, ranked: Axes, trace: Trace) -> dict[str, Artist]:
     return artists
 
 
-def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
+def confidence(ax, trace, slot):
     """S3–S5: the probability that a model without privacy gives to each private record's label, least sure first.
 
     `slot` is the target's place among the records.
@@ -56,7 +48,7 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
     """
     values = trace["confidence"]
     order = np.argsort(values)
-    artists: dict[str, Artist] = {}
+    artists = {}
     (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
     place = int(np.flatnonzero(order == slot)[0]) + 1
     (artists["target"],) = ax.plot(place, values[slot], marker="o", color="black", **MARK)
@@ -66,12 +58,12 @@ def confidence(ax: Axes, trace: Trace, slot: int) -> dict[str, Artist]:
     return artists
 
 
-def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
+def descent(cosine, ratio, trace):
     """S3: the cosine of x′'s gradient with the target's, and their norms' ratio, at each step of crafting.
 
     Source: *Beyond Membership*, Algorithm 3.
     """
-    artists: dict[str, Artist] = {}
+    artists = {}
     color = LOOKS["S3"]["color"]
     for ax, name, label in ((cosine, "cosine", TO_TARGET), (ratio, "norm_ratio", "norm / target's norm")):
         (artists[name],) = ax.plot(trace[name], color=color)
@@ -83,7 +75,7 @@ def descent(cosine: Axes, ratio: Axes, trace: Trace) -> dict[str, Artist]:
     return artists
 
 
-def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str, Artist]:
+def label_cosines(ax, trace, *, own, chosen):
     """S4: the cosine of the target's gradient with the gradient that each label would give it, highest first.
 
     Source: *Beyond Membership*, Algorithm 4.
@@ -113,7 +105,7 @@ def label_cosines(ax: Axes, trace: Trace, *, own: int, chosen: int) -> dict[str,
     return {"bars": bars[places[chosen]]}
 
 
-def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
+def cosine_histogram(ax, trace, chosen):
     """S5: the cosines of all auxiliary records' gradients with the target's.
 
     Source: *Beyond Membership*, Algorithm 5.
@@ -134,11 +126,11 @@ def cosine_histogram(ax: Axes, trace: Trace, chosen: int) -> dict[str, Artist]:
     return {"chosen": mark}
 
 
-def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str]) -> list[Artist]:
+def row_of_images(axes, images, names):
     """Images (k, height, width) in one grey scale, with a name below each; colour images have a last axis of 3."""
     shown = np.asarray(images)
     low, high = float(shown.min()), float(shown.max())
-    artists: list[Artist] = []
+    artists = []
     for ax, image, name in zip(axes, shown, names, strict=True):
         artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
         ax.set_xticks([])
@@ -147,19 +139,16 @@ def row_of_images(axes: Sequence[Axes], images: ArrayLike, names: Sequence[str])
     return artists
 
 
-def accuracies(ax: Axes, steps: ArrayLike, accuracy: Mapping[str, Any]) -> dict[str, Artist]:
+def accuracies(ax, steps, accuracy):
     """Figure A1: test accuracy along training, of models with and without canaries.
 
-    Args:
-        ax: where to draw.
-        steps: (k,) the observed steps.
-        accuracy: (models, k) for each scenario, or for a name of your own if there is no canary. The mean is drawn,
-            with each model as a thin line or, from ten models on, a band of ± 1 standard deviation. Arrays whose
-            dimensions have names, as xarray gives, are read by the dimension "step".
+    `accuracy` is (models, steps) for each scenario, or for a name of your own if there is no canary. The mean is drawn,
+    with each model as a thin line or, from ten models on, a band of ± 1 standard deviation. Arrays whose dimensions
+    have names, as xarray gives, are read by the dimension "step".
 
     Source: *Beyond Membership*, Figure A1.
     """
-    artists: dict[str, Artist] = {}
+    artists = {}
     for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
         look = LOOKS.get(name, {"color": "black", "label": literal(name)})
         color = look["color"]

@@ -1,14 +1,12 @@
 """Natural samples with shorter features, at two clipping bounds.
 
-A record whose gradient is shorter than the clipping bound C is not clipped
-and drowns in the noise, which grows with C. How long a gradient is depends
-on the norm of the features, which *Beyond Membership* does not state.
+A record whose gradient is shorter than the clipping bound C is not clipped and drowns in the noise, which grows with C.
+How long a gradient is depends on the norm of the features, which *Beyond Membership* does not state.
 
-python -m studies.beyond_membership.shorter_features FOLDER PARAMETERS audits
-the natural samples of a folder of clipping bounds again, with features
-scaled to a part of their norm and three repeats, and keeps the audits in
-FOLDER/norm=0.5 and FOLDER/norm=0.25. PARAMETERS is a preset's file, as for
-studies.beyond_membership.more_repeats. What is there is not made again.
+python -m studies.beyond_membership.shorter_features FOLDER PARAMETERS audits the natural samples of a folder of
+clipping bounds again, with features scaled to a part of their norm and three repeats, and keeps the audits in
+FOLDER/norm=0.5 and FOLDER/norm=0.25. PARAMETERS is a preset's file, as for studies.beyond_membership.more_repeats. What
+is there is not made again.
 """
 
 import sys

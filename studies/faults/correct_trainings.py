@@ -2,9 +2,8 @@
 
     python -m studies.faults.correct_trainings studies/faults/correct_trainings.csv
 
-A cell is 200 trainings of one kind: a linear model with 18 parameters on
-200 records, 100 steps, with an auditor from the first one on. At α = 0.05
-at most one in twenty may be refuted. A table that exists is continued.
+A cell is 200 trainings of one kind: a linear model with 18 parameters on 200 records, 100 steps, with an auditor from
+the first one on. At α = 0.05 at most one in twenty may be refuted. A table that exists is continued.
 """
 
 import sys
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub.opacus import audit_optimizer
 from studies.kept import continued
+from studies.trainings import DELTA
 
 TRAININGS, STEPS, RECORDS, ALPHA = 200, 100, 200, 0.05
 ADJACENCIES = ("substitute", "add_remove", "zero_out")
@@ -65,10 +65,9 @@ def training(
     x = torch.randn(RECORDS, 8).to(dtype)
     y = (x[:, 0] > 0).long()
     loader = DataLoader(TensorDataset(x, y), batch_size=expected)
-    weights = [p for p in model.parameters() if p.requires_grad]
-    given = weights
+    given = [p for p in model.parameters() if p.requires_grad]
     if groups:
-        given = [{"params": [p], "lr": 0.1 * i} for i, p in enumerate(weights)]
+        given = [{"params": [p], "lr": 0.1 * i} for i, p in enumerate(given)]
     criterion = torch.nn.CrossEntropyLoss()
     how = {"clipping": clipping}
     if clipping == "ghost":
@@ -87,7 +86,7 @@ def training(
         )
         criterion = own[0] if own else criterion
         auditor = audit_optimizer(
-            private, delta=1e-5, adjacency=adjacency, alpha=ALPHA, test_noise=test_noise, canaries=canaries, seed=seed
+            private, delta=DELTA, adjacency=adjacency, alpha=ALPHA, test_noise=test_noise, canaries=canaries, seed=seed
         )
         changing = [scheduler(private)] if scheduler else []
         while True:
@@ -122,5 +121,4 @@ def measured(cell):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cells = product(KINDS, ADJACENCIES)
-    continued(sys.argv[1], ("kind", "adjacency"), cells, measured)
+    continued(sys.argv[1], ("kind", "adjacency"), product(KINDS, ADJACENCIES), measured)

@@ -1,9 +1,7 @@
 """How often the audit of a faulty step exceeds what is claimed.
 
-Simulated audits of single steps, after Figures 7 to 9 of *Tight Auditing*.
-``python -m studies.faults.fault_power FILE`` makes the table, and
-with names of faults after FILE, of these alone. A file that exists is
-continued.
+Simulated audits of single steps, after Figures 7 to 9 of *Tight Auditing*. A file that exists is continued.
+``python -m studies.faults.fault_power FILE`` makes the table, and with names of faults after FILE, of these alone.
 """
 
 import sys
@@ -32,8 +30,8 @@ FAULTS = {
 def observed(fault, count, rng):
     """Scores and bits of an audit under add/remove adjacency.
 
-    "100 seeds": the noise of a step is one of a hundred numbers. "clips
-    the average": a canary ten times too long goes into the sum as it is.
+    "100 seeds": the noise of a step is one of a hundred numbers. "clips the average": a canary ten times too long goes
+    into the sum as it is.
     """
     bits = rng.integers(0, 2, count)
     noise = 1 / accounting.gdp_mu(FAULTS[fault], DELTA)

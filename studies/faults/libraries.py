@@ -1,9 +1,7 @@
 """A private step of each of several libraries, and its audit.
 
-`python -m studies.faults.libraries studies/faults/libraries.csv NAME` audits a
-library that is installed, and appends a row to the table. Libraries whose
-requirements differ have environments of their own, where PYTHONPATH leads
-to dpsub.
+`python -m studies.faults.libraries studies/faults/libraries.csv NAME` audits a library that is installed, and appends a
+row to the table. Libraries whose requirements differ have environments of their own, where PYTHONPATH leads to dpsub.
 """
 
 import sys
@@ -220,7 +218,6 @@ def pfl():
 class Recipe:
     """How a library's step is made, and what else its audit must know."""
 
-    package: str
     audited: str
     make: Callable
     divided_by: float = 1.0
@@ -229,27 +226,29 @@ class Recipe:
 
 STILL = np.full((BATCH_SIZE - 1, sum(SIZES)), TINY, np.float32)
 RECIPES = {
-    "opacus": Recipe("opacus", "DPOptimizer.step", opacus, BATCH_SIZE),
-    "jax-privacy": Recipe("jax-privacy", "clipped_fun, gaussian_privatizer", jax_privacy),
-    "optax": Recipe("optax", "differentially_private_aggregate", optax, BATCH_SIZE),
-    "opake": Recipe("opake", "clipped_fun, gaussian_noise", opake),
-    "tensorflow-privacy": Recipe("tensorflow-privacy", "GaussianSumQuery", tensorflow_query),
-    "tensorflow-privacy, optimizer": Recipe(
-        "tensorflow-privacy", "DPKerasSGDOptimizer", tensorflow_optimizer, BATCH_SIZE
-    ),
-    "flwr": Recipe("flwr", "server-side fixed clipping, equal clients", flower, BATCH_SIZE),
+    "opacus": Recipe("DPOptimizer.step", opacus, BATCH_SIZE),
+    "jax-privacy": Recipe("clipped_fun, gaussian_privatizer", jax_privacy),
+    "optax": Recipe("differentially_private_aggregate", optax, BATCH_SIZE),
+    "opake": Recipe("clipped_fun, gaussian_noise", opake),
+    "tensorflow-privacy": Recipe("GaussianSumQuery", tensorflow_query),
+    "tensorflow-privacy, optimizer": Recipe("DPKerasSGDOptimizer", tensorflow_optimizer, BATCH_SIZE),
+    "flwr": Recipe("server-side fixed clipping, equal clients", flower, BATCH_SIZE),
     "flwr, weighted": Recipe(
-        "flwr",
         "server-side fixed clipping, a client with 100 examples, others 1",
         flower_weighted,
         BATCH_SIZE,
         {"gradients": repeat(STILL)},
     ),
-    "pfl": Recipe("pfl", "GaussianMechanism", pfl),
-    "deepee": Recipe("deepee", "PrivacyWrapper", deepee, BATCH_SIZE),
-    "deepee, sum": Recipe("deepee", 'PrivacyWrapper, clip_and_accumulate("sum")', lambda: deepee(reduce="sum")),
-    "deepee, seed": Recipe("deepee", "PrivacyWrapper(seed=1)", lambda: deepee(seed=1), BATCH_SIZE),
+    "pfl": Recipe("GaussianMechanism", pfl),
+    "deepee": Recipe("PrivacyWrapper", deepee, BATCH_SIZE),
+    "deepee, sum": Recipe('PrivacyWrapper, clip_and_accumulate("sum")', lambda: deepee(reduce="sum")),
+    "deepee, seed": Recipe("PrivacyWrapper(seed=1)", lambda: deepee(seed=1), BATCH_SIZE),
 }
+
+
+def package(name):
+    """The library of a recipe."""
+    return name.partition(",")[0]
 
 
 def audited(name, *, steps=STEPS, adjacency="substitute", seed=0):
@@ -278,17 +277,16 @@ def measured(cell, **asked):
     import dpsub
     from dpsub import accounting
 
-    recipe = RECIPES[cell["name"]]
-    seen = audited(cell["name"], **asked)
+    name = cell["name"]
+    seen = audited(name, **asked)
     bound = dpsub.bound(seen, delta=DELTA, alpha=ALPHA)
     about = seen.attrs
     apart = 2 if about["adjacency"] == "substitute" else 1
     claimed = accounting.gdp_epsilon(apart / NOISE_MULTIPLIER, DELTA)
-    refuted = bound.epsilon > claimed or "fault" in about
     row = {
-        "library": recipe.package,
-        "version": metadata.version(recipe.package),
-        "audited": recipe.audited,
+        "library": package(name),
+        "version": metadata.version(package(name)),
+        "audited": RECIPES[name].audited,
         "adjacency": about["adjacency"],
         "noise_multiplier": NOISE_MULTIPLIER,
         "delta": DELTA,
@@ -298,7 +296,7 @@ def measured(cell, **asked):
         "records_left": round(about.get("records_left", 0.0), 4),
         "records_left_error": round(about.get("records_left_error", 0.0), 4),
         "steps": seen.sizes["observation"],
-        "verdict": "refuted" if refuted else "consistent",
+        "verdict": "refuted" if bound.epsilon > claimed or "fault" in about else "consistent",
         "fault": about.get("fault", ""),
         "fault_at": about.get("fault_at", ""),
         "clipping": about.get("clipping", ""),

@@ -2,10 +2,9 @@
 
     python -m studies.faults.many_canaries studies/faults/many_canaries.csv
 
-Observations are drawn as those of a step with noise multiplier 1 that has
-only a share of its noise, without a training: what is known is subtracted,
-so others' gradients do not matter. The noise has 1,000 coordinates. A table
-that exists is continued.
+Observations are drawn as those of a step with noise multiplier 1 that has only a share of its noise, without a
+training: what is known is subtracted, so others' gradients do not matter. The noise has 1,000 coordinates. A table that
+exists is continued.
 """
 
 import sys
@@ -67,26 +66,13 @@ def measured(cell):
     for seed in range(AUDITS):
         rng = np.random.default_rng(seed)
         seen = observed(rng, MOST, cell["canaries"], cell["noise"])
-        found.append(
-            (
-                refuted_at(*seen, ALPHA),
-                min(refuted_at(*seen, ALPHA / 2), found_at(rng, cell["noise"], ALPHA / 2)),
-                shown(*(each[:STEPS] for each in seen)),
-                shown(*(each[:LONGER] for each in seen)),
-            )
-        )
+        both = min(refuted_at(*seen, ALPHA / 2), found_at(rng, cell["noise"], ALPHA / 2))
+        bounds = [shown(*(each[:steps] for each in seen)) for steps in (STEPS, LONGER)]
+        found.append((refuted_at(*seen, ALPHA), both, *bounds))
     bets, both, soon, later = np.median(found, axis=0)
-    return [
-        {
-            "audits": AUDITS,
-            "refuted_by_bets": bets,
-            "refuted": both,
-            f"mu_{STEPS}": round(soon, 4),
-            f"mu_{LONGER}": round(later, 4),
-        }
-    ]
+    bounds = {f"mu_{STEPS}": round(soon, 4), f"mu_{LONGER}": round(later, 4)}
+    return [{"audits": AUDITS, "refuted_by_bets": bets, "refuted": both} | bounds]
 
 
 if __name__ == "__main__":
-    cells = product(NOISES, CANARIES)
-    continued(sys.argv[1], ("noise", "canaries"), cells, measured)
+    continued(sys.argv[1], ("noise", "canaries"), product(NOISES, CANARIES), measured)

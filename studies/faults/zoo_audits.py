@@ -1,8 +1,7 @@
 """Audits of the trainings of the zoo, and which of them finds which fault.
 
-Those in `AUDITS` return the log-wealth of their bets after each step, and
-after how many steps the training was refuted: None if it was not.
-``python -m studies.faults.zoo_audits FILE`` makes the table.
+Those in `AUDITS` return the log-wealth of their bets after each step, and after how many steps the training was
+refuted: None if it was not. ``python -m studies.faults.zoo_audits FILE`` makes the table.
 """
 
 import sys
@@ -27,11 +26,7 @@ LITTLE = 0.3  # a noise multiplier at which batches show who is in them
 
 
 def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
-    """The log-wealth, after each step, of bets against what is claimed.
-
-    Returns:
-        Its path, and after how many steps it reached 1/α, or None.
-    """
+    """The log-wealth, after each step, of bets against what is claimed, and when it reached 1/α."""
     claim = GDP(DELTA)
     if sample_rate < 1:
         claim = MechanismDP(DELTA, sample_rate, 1, adjacency)
@@ -46,17 +41,11 @@ def bets(scores, bits, *, noise_multiplier, adjacency, sample_rate=1.0):
 
 def beside_records(trainer, *, adjacency, steps, seed, **asked):
     """A canary beside the records: `audit_optimizer`."""
-    training = Training(trainer, seed=seed)
-    return _audit(training, adjacency, steps, seed, asked)
+    return _audit(Training(trainer, seed=seed), adjacency, steps, seed, asked)
 
 
 def canary_alone(trainer, *, noise_multiplier, adjacency, steps, seed, stop=False):
-    """The audit of an optimizer without records: its canary alone.
-
-    Args:
-        noise_multiplier: what is claimed.
-        stop: whether to stop when the claim is refuted.
-    """
+    """The audit of an optimizer without records: its canary alone, until the end or, with `stop`, a refutation."""
     torch.manual_seed(seed)
     weights = torch.nn.Parameter(torch.zeros(100))
     optimizer = trainer.optimizer(
@@ -79,8 +68,7 @@ def against_others(trainer, *, adjacency, steps, seed):
 
     Batches have a fixed size, so the sum of the others hardly varies.
     """
-    trainer = replace(trainer, loader=zoo.shuffled)
-    training = Training(trainer, alike=True, learning_rate=1e-3, seed=seed)
+    training = Training(replace(trainer, loader=zoo.shuffled), alike=True, learning_rate=1e-3, seed=seed)
     x, y, _ = training.data[-1:]
     training.gradients_of(x, y)
     asked = {"canary": [-p.grad_sample[0] for p in training.optimizer.params]}
@@ -186,8 +174,7 @@ AUDITS_OF = {
 def all_cells():
     """Every fault, with the audits that could concern it."""
     for fault in zoo.ZOO:
-        audits = (*CANARIES, "Diracs of norm C", "noise tested")
-        audits += AUDITS_OF.get(fault, ())
+        audits = (*CANARIES, "Diracs of norm C", "noise tested", *AUDITS_OF.get(fault, ()))
         if "record" in audits:
             audits = ("Dirac", "Diracs", "noise tested", *OF_RECORDS)
         for audit in audits:
@@ -197,18 +184,10 @@ def all_cells():
 
 
 def detection(cells, *, steps, seeds):
-    """After how many steps each audit refutes each trainer.
+    """After how many steps each audit refutes each trainer: a row for each cell (fault, audit, adjacency).
 
-    Args:
-        cells: (fault, audit, adjacency), names of `zoo.ZOO` and `AUDITS`.
-        steps: of a training, if it is not refuted before.
-        seeds: of the repetitions.
-
-    Returns:
-        A row for each cell: how many repetitions found the fault, of how
-        many; how many steps each had at most; the median number of steps,
-        where those that did not count as infinitely many; and the
-        log-wealth of the first repetition.
+    How many repetitions, one for each seed, found the fault; the median number of steps, where those that did not count
+    as infinitely many; and the log-wealth of the first repetition.
     """
     rows = []
     for fault, audit, adjacency in cells:

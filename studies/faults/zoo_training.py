@@ -1,8 +1,4 @@
-"""A small training on the digits, right or with a fault of the zoo.
-
-Beside it stands what an audit observes of a record of its data set, for
-faults of sampling.
-"""
+"""A small training on the digits, right or with a fault of the zoo, and what an audit observes of a record of it."""
 
 import numpy as np
 import torch
@@ -17,15 +13,9 @@ OFTEN = 5.0  # the weight of its class, if the sampler is weighted
 
 
 class Training:
-    """A network with one hidden layer, in two groups of parameters.
+    """A network with one hidden layer, in two groups of parameters, trained by an entry of `zoo.ZOO`.
 
-    Args:
-        trainer: an entry of `zoo.ZOO`.
-        n_train: number of records.
-        batch_size: expected number of records in a batch.
-        noise_multiplier: σ.
-        alike: whether all records but the slot's are copies of one.
-        seed: of the start, the batches and the noise.
+    If `alike`, all records but the slot's are copies of one.
     """
 
     def __init__(
@@ -59,11 +49,7 @@ class Training:
         nn.functional.cross_entropy(self.model(x), y).backward()
 
     def batches(self):
-        """Compute the gradients of one batch after the other, for ever.
-
-        Yields the numbers of a batch's records. Then it is the caller's
-        turn to call `optimizer.step()`.
-        """
+        """Compute the gradients of one batch after the other and yield its records' numbers; the caller steps."""
         while True:
             for x, y, numbers in self.loader:
                 self.gradients_of(x, y)
@@ -73,14 +59,9 @@ class Training:
 def observe_record(training, steps, *, adjacency, seed):
     """Train for some steps with a record of the data set as canary.
 
-    In each step a fair coin says what the record's gradient is, if the
-    batch has the record: C or -C times a unit vector (substitution), or C
-    times it or no record at all (add/remove). Each sum is observed as it is
-    released.
-
-    Returns:
-        For each step the product with the canary; how short the sum is;
-        and the coin.
+    In each step a fair coin says what the record's gradient is, if the batch has the record: C or -C times a unit
+    vector (substitution), or C times it or no record at all (add/remove). Returns for each step the product of the
+    released sum with the canary, how short the sum is, and the coin.
     """
     optimizer, rng = training.optimizer, np.random.default_rng(seed)
     clipping, size = optimizer.max_grad_norm, optimizer.expected_batch_size
@@ -108,8 +89,8 @@ def observe_record(training, steps, *, adjacency, seed):
 def not_seen_yet(product, bits, *, noise_multiplier, sample_rate):
     """The steps at which the record is likely, if each epoch has it once.
 
-    A step is chosen from the earlier steps of its epoch alone: if, given
-    what they showed, its chance exceeds 1.5 times the sample rate.
+    A step is chosen from the earlier steps of its epoch alone: if, given what they showed, its chance exceeds 1.5 times
+    the sample rate.
     """
     signs = 1 - 2 * bits
     likely = np.exp((signs * product - 0.5) / noise_multiplier**2)
@@ -118,7 +99,6 @@ def not_seen_yet(product, bits, *, noise_multiplier, sample_rate):
     for start in range(0, len(likely), epoch):
         ratios = likely[start : start + epoch]
         shown = np.cumsum(ratios) - ratios
-        left = epoch - np.arange(len(ratios))
-        chances = 1 / (shown + left)
+        chances = 1 / (shown + epoch - np.arange(len(ratios)))
         chosen[start : start + epoch] = chances > 1.5 * sample_rate
     return chosen

@@ -1,9 +1,7 @@
 """What attacks show of final models, by the papers' protocols and ours.
 
-``python -m studies.final_models.attacks MODELS TABLES DATA ...``
-trains the models of each audit, keeps them in the folder MODELS, and keeps
-what attacks show of them in the folder TABLES. What is there is not made
-again.
+``python -m studies.final_models.attacks MODELS TABLES DATA ...`` trains the models of each audit, keeps them in the
+folder MODELS, and keeps what attacks show of them in the folder TABLES. What is there is not made again.
 """
 
 import io
@@ -21,19 +19,17 @@ from scipy.stats import rankdata
 
 import dpsub
 from dpsub import accounting, audits, distinguishers, estimators, findings, trainers
-from studies.final_models.audits import DELTA, EXECUTIONS, LEARNING_RATES, grid, made_for, slower, trained
+from studies.final_models.audits import EXECUTIONS, LEARNING_RATES, grid, made_for, slower, trained
 from studies.final_models.distillation import distilled
+from studies.trainings import DELTA
 
 TWO = ", two labels"
 LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
 MARGIN = 0.2  # α of the loss "ade", in the paper
 MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
-# Both versions clamp to these limits, in standardised pixels.
-BOUNDS = (0.0, 1.0)
-CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency")
-CELL_COLUMNS += ("learning_rate", "steps", "n_train")
-MADE = ("device", "cpu_capability", "commit", "last_written")
-MADE += ("wall_seconds", "task", "model", "noise_multiplier")
+BOUNDS = (0.0, 1.0)  # to which both versions clamp, in standardised pixels
+CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train")
+MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "task", "model", "noise_multiplier")
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
 SAYS = "probabilities"  # of each class: what a box says of a model
@@ -45,20 +41,12 @@ SURROGATES = {
 
 
 class Way(NamedTuple):
-    """A protocol, how samples are crafted, and how a bound is taken.
-
-    Attributes:
-        protocol: of `dpsub.distinguish`.
-        version: whose starts, steps and rates: 1, the paper's first version
-            (the canary, 10 steps at 0.05), or 2 (zeros, 5 steps at 0.01).
-        threshold: of `epsilon_lower_bound`.
-        alpha: the papers bound each of two rates at 5 %, which is 0.1.
-    """
+    """A protocol, how samples are crafted, and how a bound is taken."""
 
     protocol: str
-    version: int
+    version: int  # of the paper: 1 takes 10 steps at 0.05 from the canary, 2 takes 5 at 0.01 from zeros
     rule: str
-    alpha: float
+    alpha: float  # the papers bound each of two rates at 5 %, which is 0.1
 
 
 WAYS = {
@@ -69,7 +57,6 @@ WAYS = {
     "folds": Way("folds", 1, "folds", 0.05),
 }
 QUICK_WAYS = tuple(way for way in WAYS if way != "folds")
-VALID = ("all models", "held out", "held out, second crafting", "folds")
 
 
 def attack(name, pair, version, margin=MARGIN, rate=0.05):
@@ -81,27 +68,20 @@ def attack(name, pair, version, margin=MARGIN, rate=0.05):
         return distinguishers.Canary(pair)
     loss = name.removesuffix(TWO)
     # The published code clamps from the first step on, here before it.
-    start = (np.clip(pair.z.x, *BOUNDS), pair.z.y)
-    how = {"start": start, "steps": 10, "learning_rate": rate}
+    how = {"start": (np.clip(pair.z.x, *BOUNDS), pair.z.y), "steps": 10, "learning_rate": rate}
     if version == 2:
-        blank = (np.zeros_like(pair.z.x), pair.z.y)
-        how = {"start": blank, "steps": 5, "learning_rate": 0.01}
+        how = {"start": (np.zeros_like(pair.z.x), pair.z.y), "steps": 5, "learning_rate": 0.01}
     return distinguishers.AdversarialSamples(
         y_prime=None if loss == name else pair.z_prime.y, loss=loss, margin=margin, bounds=BOUNDS, **how
     )
 
 
 def surrogates(cell, records, network, pair, part):
-    """Weights of models that learnt what a box says of records of D′.
-
-    There is one for each model of the part. Each learns from the answers
-    about its own model alone, so they may be divided as the models are.
-    """
+    """(runs, parameters): for each model one that learned what a box says of that model for the records of D′."""
     known = records.x_train.copy()
     known[pair.slot] = pair.z.x
     said = trainers.answers_of(network, part.weights.values, known, says=SAYS)
-    found = distilled(network, said, known, seed=0, says=SAYS, **SURROGATES[cell.data])
-    return found.weights
+    return distilled(network, said, known, seed=0, says=SAYS, **SURROGATES[cell.data]).weights
 
 
 def boxed(network, pair, part, learned, way, name):
@@ -111,8 +91,7 @@ def boxed(network, pair, part, learned, way, name):
     if WAYS[way].protocol == "held_out":
         half = round(0.5 * len(bits))
         known, judged = slice(0, half), slice(half, None)
-    by = attack(name, pair, 1, rate=0.02)
-    sample = by.learn(network, learned[known], bits[known])
+    sample = attack(name, pair, 1, rate=0.02).learn(network, learned[known], bits[known])
     return sample.scores(network, weights[judged]), bits[judged]
 
 
@@ -127,15 +106,6 @@ def shown(scores, bits, rule, alpha):
     }
 
 
-def ahead_of(own, scores, bits):
-    """By how much a score's AUC exceeds the canary's on the same models.
-
-    `ahead_low` and `ahead_high` are the ends of a 95 % bootstrap interval.
-    """
-    names = ("ahead", "ahead_low", "ahead_high")
-    return dict(zip(names, ahead_by(scores, own, bits), strict=True))
-
-
 def attempts(pair, ways, margins):
     """Each distinguisher with its way, and the columns that name them."""
     names = ["canary", *LOSSES]
@@ -143,27 +113,22 @@ def attempts(pair, ways, margins):
         names += [f"{loss}{TWO}" for loss in LOSSES]
     for way in ways:
         for name in names:
-            yield (way, attack(name, pair, WAYS[way].version), {"attack": name})
+            yield way, attack(name, pair, WAYS[way].version), {"attack": name}
         for margin in margins if WAYS[way].version == 1 else ():
-            by = attack("ade", pair, 1, margin)
-            yield way, by, {"attack": "ade", "margin": margin}
+            yield way, attack("ade", pair, 1, margin), {"attack": "ade", "margin": margin}
 
 
 def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
-    """What each attack shows of a cell's final models.
+    """What each attack shows of a cell's final models, of which each `size` make an audit.
 
     Args:
-        cell: the audit.
-        models: what `trained` returned for it.
-        size: models of one audit. If there are more, they make several.
-        ways: names of WAYS. What the canary's scores of all models show by
-            ranks is added as "all models".
+        models: what `trained` returned for the cell.
+        ways: names of WAYS. What the canary's scores of all models show by ranks is added as "all models".
         margins: further margins of "ade", as in Table 1.
         boxes: how many audits are attacked by a black box, too.
 
     Returns:
-        A row for each audit, way and attack. Held out, it says by how much
-        the score's AUC is ahead of the canary's.
+        A row for each audit, way and attack. Held out, it says by how much the score's AUC is ahead of the canary's.
     """
     records, network, pair = made_for(cell)
     rows = []
@@ -171,27 +136,24 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
         part = models.isel(run=slice(number * size, (number + 1) * size))
         usual = {"models": size, "audit": number, "box": "white"}
         usual |= {"attack": "canary", "margin": MARGIN, "way": "all models"}
-        found = shown(part.score[:, -1], part.bit, "ranks", 0.05)
-        rows.append(usual | found)
-        tried = attempts(pair, ways, margins)
-        for way, by, named in tried:
+        rows.append(usual | shown(part.score[:, -1], part.bit, "ranks", 0.05))
+        for way, by, named in attempts(pair, ways, margins):
             how = WAYS[way]
             scores = dpsub.distinguish(part, network, by, protocol=how.protocol, progress=False)
             found = shown(scores.score, scores.bit, how.rule, how.alpha)
             if named["attack"] == "canary":
                 own = scores.score.values
             if how.protocol == "held_out":
-                found |= ahead_of(own, scores.score.values, scores.bit.values)
+                ahead = ahead_by(scores.score.values, own, scores.bit.values)
+                found |= dict(zip(("ahead", "ahead_low", "ahead_high"), ahead, strict=True))
             rows.append(usual | {"way": way} | named | found)
         if number >= boxes:
             continue
         learned = surrogates(cell, records, network, pair, part)
         for way, name in itertools.product(BOXED, ("ude", "ade")):
-            how = WAYS[way]
             scores = boxed(network, pair, part, learned, way, name)
-            found = shown(*scores, how.rule, how.alpha)
             named = {"attack": name, "box": "black", "way": way}
-            rows.append(usual | named | found)
+            rows.append(usual | named | shown(*scores, WAYS[way].rule, WAYS[way].alpha))
     return pd.DataFrame(rows)
 
 
@@ -200,16 +162,13 @@ def keep(rows, cell, models, path):
     about = {name: models.attrs[name] for name in MADE}
     if "accuracy" in models:
         about["accuracy"] = float(models.accuracy[:, -1].mean())
-        mu = findings.every_step_mu(models)
-        about["ceiling"] = accounting.gdp_epsilon(mu, DELTA)
-    commit = audits.made_here("cpu")["commit"]
-    about["evaluated"] = f"{date.today()}, commit {commit}"
+        about["ceiling"] = accounting.gdp_epsilon(findings.every_step_mu(models), DELTA)
+    about["evaluated"] = f"{date.today()}, commit {audits.made_here('cpu')['commit']}"
     about["models"] = models.sizes["run"]
     about["cell"] = cell._asdict()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     told = json.dumps(about, ensure_ascii=False)
-    table = rows.round(5).to_csv(index=False)
-    Path(path).write_text(f"# {told}\n{table}", encoding="utf-8")
+    Path(path).write_text(f"# {told}\n{rows.round(5).to_csv(index=False)}", encoding="utf-8")
 
 
 def kept(folder):
@@ -225,17 +184,12 @@ def kept(folder):
         columns = {"theory": own["epsilon"]} | {name: own[name] for name in CELL_COLUMNS}
         rows = pd.read_csv(io.StringIO(table))
         rows["audit"] += own["seed"] * (rows.audit.max() + 1)
-        usual = path.stem.removesuffix(f"-seed{own['seed']}")
-        tables.append(rows.assign(cell=usual, **columns))
-    if not tables:
-        raise ValueError(f"folder must hold tables of cells, got {folder} with none: evaluate a cell and keep it there")
+        tables.append(rows.assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns))
     return pd.concat(tables, ignore_index=True), about
 
 
 def auc(scores, bits):
-    """How often a model trained with z has a higher score than another.
-
-    Ties count one half.
+    """How often a model trained with z has a higher score than another; ties count one half.
 
     Args:
         scores: (..., models); a higher score is evidence for z.
@@ -244,17 +198,11 @@ def auc(scores, bits):
     own = bits == 0
     many = own.sum(-1)
     ranks = np.where(own, rankdata(scores, axis=-1), 0).sum(-1)
-    others = bits.shape[-1] - many
-    return (ranks - many * (many + 1) / 2) / (many * others)
+    return (ranks - many * (many + 1) / 2) / (many * (bits.shape[-1] - many))
 
 
 def ahead_by(scores, others, bits, *, seed=0, draws=1000):
-    """By how much one score's AUC exceeds another's on the same models.
-
-    Returns:
-        The difference, and the ends of a 95 % bootstrap interval over the
-        models.
-    """
+    """By how much one score's AUC exceeds another's on the same models, and the ends of a 95 % bootstrap interval."""
     bits = np.asarray(bits)
     drawn = np.random.default_rng(seed).integers(0, len(bits), (draws, len(bits)))
     resampled = auc(scores[drawn], bits[drawn])
@@ -264,18 +212,10 @@ def ahead_by(scores, others, bits, *, seed=0, draws=1000):
 
 
 def tabled(cell, models, *, boxes=0, **options):
-    """All that the pages show of a cell, from its models.
+    """All rows that the pages show of a cell, from its models; options are of `evaluated`.
 
-    Args:
-        cell: the audit.
-        models: what `trained` returned for it.
-        boxes: how many audits of Figure 4 are attacked by a black box.
-        options: of `evaluated`, for all cells.
-
-    Returns:
-        The rows. Folds, black boxes and the margins of Table 1 are for the
-        blank canary from the average start alone. For ε = 10 there are
-        audits of 2,048 models, too, and the canary's of all.
+    Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
+    average start alone. For ε = 10 there are audits of 2,048 models, too, and the canary's of all.
     """
     usual = cell._replace(
         start="average",
@@ -285,8 +225,7 @@ def tabled(cell, models, *, boxes=0, **options):
         learning_rate=LEARNING_RATES[cell.data],
     )
     if cell == usual:
-        options |= {"boxes": boxes, "ways": tuple(WAYS)}
-        options["margins"] = MARGINS if cell.epsilon == 4 else ()
+        options |= {"boxes": boxes, "ways": tuple(WAYS), "margins": MARGINS if cell.epsilon == 4 else ()}
     parts = [evaluated(cell, models, **options)]
     whole = models.sizes["run"]
     if whole >= 2048 and cell.epsilon == 10:
@@ -302,13 +241,11 @@ if __name__ == "__main__":
     folder, tables = map(Path, sys.argv[1:3])
     for name in sys.argv[3:]:
         cells = grid(name)
-        seeds = range(1, EXECUTIONS.get(name, 1))
-        again = [cells[0]._replace(seed=seed) for seed in seeds]
+        again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
         more = slower(cells, 0.5) if name != "cifar10" else []
         for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
             if not path.exists():
                 models = trained(cell, folder, progress=False)
-                rows = tabled(cell, models, boxes=cell.runs // 256)
-                keep(rows, cell, models, path)
+                keep(tabled(cell, models, boxes=cell.runs // 256), cell, models, path)
                 print(cell.name, flush=True)

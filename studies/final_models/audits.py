@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 import dpsub
-from dpsub import accounting, crafters, data, models
+from dpsub import crafters, data, models
+from studies.trainings import calibrated
 
-# Mean and standard deviation of the pixels of each channel, by which the
-# published code standardises images.
+# Mean and standard deviation of the pixels of each channel, by which the published code standardises images.
 PIXELS = {"mnist": ([0.1307], [0.3081]), "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
-DELTA = 1e-5  # at which every ε is stated, as in the paper
 LEARNING_RATES = {"digits": 4.0, "mnist": 4.0, "cifar10": 2.0}
 # How a worst start is trained, where not by the published code's values.
 WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
@@ -30,7 +29,7 @@ CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
 
 
 def task(name, n_train, n_aux, seed):
-    """Records: "digits", or standardised images, "mnist" or "cifar10"."""
+    """The records: "digits", or standardised images, "mnist" or "cifar10"."""
     if name == "digits":
         known = data.digits(n_train=n_train, seed=seed)
         return replace(known, x_aux=known.x_aux[:n_aux], y_aux=known.y_aux[:n_aux])
@@ -55,13 +54,8 @@ def xavier_start(model, seed):
 
 
 def network(task, start, seed, epochs=5, learning_rate=0.01, size="small"):
-    """The audited network, from an "average" or a "worst" start.
-
-    It is a ConvNet of this size for images, and has one hidden layer
-    otherwise. A worst start is trained for so many epochs at this rate.
-    """
-    is_image = task.x_train.ndim > 2
-    made = models.convnet(task, size=size) if is_image else models.mlp(task, (32,))
+    """A ConvNet of this size for images, else a network with one hidden layer; a "worst" start is trained."""
+    made = models.convnet(task, size=size) if task.x_train.ndim > 2 else models.mlp(task, (32,))
     average = xavier_start(made, seed)
     if start == "average":
         return average
@@ -78,38 +72,21 @@ def canary(name, task, model, spec, seed):
 
 
 class Cell(NamedTuple):
-    """One audit of the pages on final models. Its name says how it differs.
-
-    Attributes:
-        data: "digits", "mnist" or "cifar10".
-        start: "average" or "worst".
-        canary: one of CANARIES.
-        epsilon: what the accountant says under this adjacency.
-        max_grad_norm: C.
-        adjacency: "add_remove" or "substitute".
-        learning_rate: η on the average gradient.
-        steps: T, full batches.
-        n_train: n, the slot included.
-        n_aux: auxiliary records; a worst start is trained on them.
-        runs: models, about half in each world.
-        seed: of the task, the start, the canary and the models. Another
-            than 0 is a further execution of the same audit.
-        size: of a ConvNet, "small" or "large".
-    """
+    """One audit of the pages on final models. Its name says how it differs."""
 
     data: str
-    start: str
+    start: str  # "average" or "worst"
     canary: str
-    epsilon: float
+    epsilon: float  # under this adjacency
     max_grad_norm: float
     adjacency: str
     learning_rate: float
-    steps: int
-    n_train: int
-    n_aux: int
+    steps: int  # of full batches
+    n_train: int  # the slot included
+    n_aux: int  # a worst start is trained on them
     runs: int
-    seed: int
-    size: str = "small"
+    seed: int  # of all; another than 0 is a further execution of the same audit
+    size: str = "small"  # of a ConvNet
 
     @property
     def name(self):
@@ -121,17 +98,20 @@ class Cell(NamedTuple):
 
     @property
     def spec(self):
-        sigma = accounting.noise_multiplier(
-            target_epsilon=self.epsilon, sample_rate=1.0, steps=self.steps, delta=DELTA, adjacency=self.adjacency
+        return calibrated(
+            self.epsilon,
+            adjacency=self.adjacency,
+            max_grad_norm=self.max_grad_norm,
+            sample_rate=1.0,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
         )
-        return dpsub.DPSGD(sigma, self.max_grad_norm, 1.0, self.steps, self.learning_rate)
 
 
 def made_for(cell):
     """The task, the network and the canary of a cell."""
     records = task(cell.data, cell.n_train, cell.n_aux, cell.seed)
-    longer = WORST_STARTS.get(cell.data, {})
-    model = network(records, cell.start, cell.seed, size=cell.size, **longer)
+    model = network(records, cell.start, cell.seed, size=cell.size, **WORST_STARTS.get(cell.data, {}))
     pair = canary(cell.canary, records, model, cell.spec, cell.seed)
     if cell.adjacency != "substitute":
         pair = pair.against_nothing(adjacency=cell.adjacency)
@@ -168,18 +148,9 @@ def grid(
 ):
     """The audits of one data set, the figures' main ones first.
 
-    Each differs from the first in one thing, or in one thing and ε.
-
-    Args:
-        data: "digits", "mnist" or "cifar10".
-        epsilons: ε of the accountant; where nothing else is said, the
-            first.
-        clipping: C beside 1, for Figure 8.
-        canaries: beside the blank and the ordinary record, for Figure 6.
-        starts: for Figure 7.
-        substitute: canaries that are audited under substitution, too.
-        seed: of all.
-        sizes: what differs from SIZES.
+    Each differs from the first in one thing, or in one thing and ε. `clipping` has the C beside 1 of Figure 8,
+    `canaries` those of Figure 6 beside the blank and the ordinary record, `starts` those of Figure 7, and `substitute`
+    the canaries that are audited under substitution, too. `sizes` replace those of SIZES.
     """
     first = Cell(
         data=data,
@@ -192,16 +163,12 @@ def grid(
         seed=seed,
         **(SIZES[data] | sizes),
     )
-    cells = [first]
-    if "worst" in starts:
-        cells.append(first._replace(start="worst"))
-    cells.append(first._replace(canary="in-distribution"))
+    worst = [first._replace(start="worst")] if "worst" in starts else []
+    main = [first, *worst, first._replace(canary="in-distribution")]
+    cells = list(main)
     cells += [first._replace(max_grad_norm=one) for one in clipping]
     cells += [first._replace(canary=one) for one in canaries]
     cells += [first._replace(canary=one, adjacency="substitute") for one in substitute]
-    main = [first, first._replace(canary="in-distribution")]
-    if "worst" in starts:
-        main.insert(1, first._replace(start="worst"))
     return cells + [one._replace(epsilon=epsilon) for epsilon in epsilons[1:] for one in main]
 
 

@@ -9,18 +9,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-import dpsub
 from dpsub import crafters, findings
 from studies.final_models.attacks import BOUNDS, MARGIN
 from studies.final_models.audits import grid, made_for
 from studies.kept import continued, read_json
+from studies.trainings import final_models
 
 LOSSES = ("ude", "ade", "fisher")
 SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
 JUDGED = 8192
 PARTS = 8  # samples of one size at most, each crafted on models of its own
-# Steps of Adam from the canary, and their rate: as in the paper's first
-# version, as in its second, and longer than in either.
+# Steps of Adam from the canary, and their rate: as in the paper's first version, in its second, and longer.
 CRAFTINGS = ((10, 0.05), (5, 0.01), (100, 0.01))
 
 
@@ -34,36 +33,20 @@ def cells():
 def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
     """The separation of judged models by samples, and by the canary.
 
-    Under substitution samples ask about both labels.
-
-    Args:
-        cell: the audit. Its models are trained with another seed.
-        sizes: on how many models samples are crafted.
-        judged: how many other models are judged, the same for all samples.
-        craftings: pairs of steps and rate.
+    The models of the audit `cell` are trained with another seed. Samples are crafted on the first of them, `sizes` at a
+    time, and all judge the last ones. Under substitution samples ask about both labels.
 
     Returns:
-        A row for each loss, crafting and size, with one separation for each
-        sample, and the standard error of its share; and the separation of
-        the canary's own score.
+        A row for each loss, crafting and size, with one separation for each sample, and the standard error of its
+        share; and the separation of the canary's own score.
     """
     records, network, pair = made_for(cell)
-    trained = dpsub.audit(
-        records,
-        network,
-        pair,
-        cell.spec,
-        runs=max(sizes) + judged,
-        observe_every=cell.steps,
-        metrics=("weights",),
-        seed=cell.seed + 2,
-        progress=False,
+    trained = final_models(
+        records, network, pair, cell.spec, runs=max(sizes) + judged, metrics=("weights",), seed=cell.seed + 2
     )
     weights, bits = trained.weights.values, trained.bit.values
     last = slice(max(sizes), None)
     score = trained.score.values[last, -1]
-    own = findings.d_prime(score, bits[last])
-    both = cell.adjacency == "substitute"
     rows = []
     for loss in LOSSES:
         for steps, rate in craftings:
@@ -76,7 +59,7 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
                         weights[these],
                         bits[these],
                         start=pair.z,
-                        y_prime=pair.z_prime.y if both else None,
+                        y_prime=pair.z_prime.y if cell.adjacency == "substitute" else None,
                         loss=loss,
                         margin=MARGIN,
                         steps=steps,
@@ -86,42 +69,31 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
                     scores = sample.scores(network, weights[last])
                     found.append(findings.d_prime(scores, bits[last]))
                     errors.append(share_error(scores, score, bits[last]))
-                row = {"loss": loss, "steps": steps, "rate": rate}
-                row |= {"models": size, "separations": found}
-                row["share_errors"] = errors
-                rows.append(row)
-    return rows, own
+                row = {"loss": loss, "steps": steps, "rate": rate, "models": size}
+                rows.append(row | {"separations": found, "share_errors": errors})
+    return rows, findings.d_prime(score, bits[last])
 
 
 def share_error(scores, others, bits, parts=16):
-    """The standard error of d′ by scores over that by others.
-
-    It is the jackknife's, over parts of the models that both judge.
-    """
+    """The standard error of d′ by scores over that by others: the jackknife's, over parts of the judged models."""
     part = np.arange(len(bits)) % parts
-    left = np.array(
-        [
-            findings.d_prime(scores[part != one], bits[part != one])
-            / findings.d_prime(others[part != one], bits[part != one])
-            for one in range(parts)
-        ]
-    )
-    return float(np.sqrt((parts - 1) * left.var()))
+    shares = []
+    for one in range(parts):
+        ours, theirs = (findings.d_prime(each[part != one], bits[part != one]) for each in (scores, others))
+        shares.append(ours / theirs)
+    return float(np.sqrt((parts - 1) * np.var(shares)))
 
 
 def measured(cell):
     """The rows of an audit that is named."""
-    by_name = {audit.name: audit for audit in cells()}
-    rows, own = curve(by_name[cell["cell"]])
+    rows, own = curve({audit.name: audit for audit in cells()}[cell["cell"]])
     return [row | {"canary": own} for row in rows]
 
 
 def table(path="final_models/crafting_curve.json"):
-    """Mean separations by cell, loss, steps and models, and the canary's.
+    """Mean separations by cell, loss, steps and models, and the canary's; and all that the file holds.
 
-    Returns:
-        The table, in which `share` is the separation by the sample over that by the canary, and `error` the largest
-        standard error of it; and all that the file holds.
+    `share` is the separation by the sample over that by the canary, and `error` the largest standard error of it.
     """
     kept = read_json(path)
     rows = pd.DataFrame(kept["rows"])

@@ -1,20 +1,13 @@
 """Surrogates: models that learn what a black box says of trained ones, side by side."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import closing
-from threading import Event
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dpsub._core.random_streams import torch_seed
-from dpsub.models import Model
 from dpsub.models.interface import theta_of
 from dpsub.trainers import devices
 from dpsub.trainers.bank import block_size
@@ -25,15 +18,10 @@ KEPT = {"cpu": 2**25, "cuda": 2**31}
 
 
 class Surrogates(NamedTuple):
-    """Models that learnt from a box's answers.
+    """Models that learnt from a box's answers: run i from the answers about model i."""
 
-    Attributes:
-        weights: (runs, parameters) float32. Run i learnt from the answers about model i.
-        loss: (epochs,) the mean loss in each epoch, over records and models. It is taken before each step.
-    """
-
-    weights: NDArray[np.float32]
-    loss: NDArray[np.float64]
+    weights: np.ndarray  # (runs, parameters) float32
+    loss: np.ndarray  # (epochs,) the mean over records and models, taken before each step
 
 
 class Recipe(NamedTuple):
@@ -43,67 +31,35 @@ class Recipe(NamedTuple):
     epochs: int
     batch_size: int
     learning_rate: float
-    temperature: float
     seed: int
 
 
 def distilled(
-    model: Model,
-    answers: ArrayLike | Tensor,
-    x: ArrayLike | Tensor,
-    *,
-    seed: int,
-    says: str = "logits",
-    epochs: int = 200,
-    batch_size: int = 512,
-    learning_rate: float = 1e-4,
-    temperature: float = 1.0,
-    start: ArrayLike | Tensor | None = None,
-    device: str = "auto",
-) -> Surrogates:
+    model, answers, x, *, seed, says="logits", epochs=200, batch_size=512, learning_rate=1e-4, start=None, device="auto"
+):
     r"""Train a surrogate of each real model on what a box says of it, without privacy and without its weights.
 
-    The loss of a record is the Kullback-Leibler divergence KL(t ‖ s) of the surrogate's s = softmax(outputs / T) from
-    the target t: softmax(logits / T), or the probabilities to the power 1/T, normalised. For labels it is the
-    cross-entropy of softmax(outputs), and T is not used. Each surrogate minimises the mean over a batch by Adam. All
-    surrogates see the same batches, in which every record comes once an epoch.
+    The loss of a record is the Kullback-Leibler divergence KL(t ‖ s) of the surrogate's s = softmax(outputs) from the
+    target t: softmax(logits), or the probabilities. For labels it is the cross-entropy. Each surrogate minimises the
+    mean over a batch by Adam. All see the same batches, in which every record comes once an epoch. Dropout is left out.
 
     Args:
-        model: the surrogates' architecture. It may differ from that of the real models. Dropout is left out.
+        model: the surrogates' architecture.
         answers: what the box says of each real model for the records: logits or probabilities (runs, n, classes), or
             labels (runs, n), as `answers_of` returns them.
         x: (n, *input_shape), the records.
         seed: of the start, if it is random, and of the batches.
         says: what `answers` are: "logits", "probabilities" or "labels".
-        epochs: passes over the records.
-        batch_size: the records of a step. The last batch of an epoch may have fewer.
-        learning_rate: η > 0 of Adam.
-        temperature: T > 0.
         start: (parameters,) at which all surrogates start; None for the model's own start.
-        device: "auto", "cpu" or "cuda".
-
-    Returns:
-        `Surrogates`: their weights, and the loss by epoch.
 
     Raises:
         ValueError: if the training diverges.
 
-    Source: *Adversarial Sample-Based Approach*, section 5.3; rate, epochs, batches and temperature from its code.
-
-    >>> import torch
-    >>> from dpsub import data, models, trainers
-    >>> from studies.final_models.distillation import distilled
-    >>> task = data.digits(n_train=50)
-    >>> model = models.mlp(task, (8,))
-    >>> weights = model.initial_parameters(3, torch.Generator())
-    >>> said = trainers.answers_of(model, weights, task.x_train, says="probabilities")
-    >>> found = distilled(model, said, task.x_train, seed=0, says="probabilities", epochs=5)
-    >>> found.weights.shape, found.loss.shape, bool(found.loss[-1] < found.loss[0])
-    ((3, 522), (5,), True)
+    Source: *Adversarial Sample-Based Approach*, section 5.3; rate, epochs and batches from its code.
     """
     records = np.asarray(x, dtype=np.float32)
     targets = np.asarray(answers, dtype=np.int64 if says == "labels" else np.float32)
-    recipe = Recipe(says, epochs, batch_size, learning_rate, temperature, seed)
+    recipe = Recipe(says, epochs, batch_size, learning_rate, seed)
     where, runs = devices.device(device), len(targets)
     if start is not None:
         weights = np.tile(np.asarray(start, dtype=np.float32), (runs, 1))
@@ -111,27 +67,25 @@ def distilled(
         generator = torch.Generator().manual_seed(torch_seed(recipe.seed, "distillation"))
         weights = model.flat(model.initial_parameters(runs, generator)).detach().numpy().copy()
     inputs = model.inputs(torch.tensor(records, device=where))
-    at_once = _at_once(model, where, inputs, recipe, runs)
+    models_at_once, records_at_once = _at_once(model, where, inputs, recipe, runs)
 
-    def train(group: slice, stop: Event) -> tuple[Tensor, Tensor]:
+    def train(group, stop):
         own = torch.tensor(targets[group], device=where)
         begin = torch.tensor(weights[group], device=where)
-        return _trained(model.prepared(where, 1.0), begin, inputs, own, recipe, at_once[1], stop)
+        return _trained(model.prepared(where, 1.0), begin, inputs, own, recipe, records_at_once, stop)
 
-    groups = [slice(first, min(first + at_once[0], runs)) for first in range(0, runs, at_once[0])]
+    groups = [slice(first, min(first + models_at_once, runs)) for first in range(0, runs, models_at_once)]
     workers = 1 if where.type == "cuda" else torch.get_num_threads()
     loss = {}
     with devices.matmul_precision("highest"), closing(devices.side_by_side(train, groups, workers)) as results:
         for group, (trained, losses) in results:
             weights[group] = trained.cpu().numpy()
             loss[group.start] = losses.cpu().numpy()
-    total: NDArray[np.float64] = np.sum([loss[first] for first in sorted(loss)], axis=0)
+    total = np.sum([loss[first] for first in sorted(loss)], axis=0)
     return Surrogates(weights, total / (runs * len(records)))
 
 
-def _trained(
-    model: Model, begin: Tensor, inputs: Tensor, said: Tensor, recipe: Recipe, at_once: int, stop: Event
-) -> tuple[Tensor, Tensor]:
+def _trained(model, begin, inputs, said, recipe, at_once, stop):
     """The weights of one group of surrogates, and the sum of its losses in each epoch."""
     theta = theta_of(model, begin).requires_grad_()
     optimizer = torch.optim.Adam([theta], lr=recipe.learning_rate, fused=True)
@@ -157,26 +111,24 @@ def _trained(
     return model.flat(theta.detach()), sums
 
 
-def _loss(model: Model, said: Tensor, recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _loss(model, said, recipe):
     """The loss summed over models and records, from theta, inputs and the indices of their records."""
-    temperature = 1.0 if recipe.says == "labels" else recipe.temperature
     if recipe.says == "labels":
         wide = one_hot(said, model.classes).float()
     else:
         logits = said.log() if recipe.says == "probabilities" else said
-        wide = torch.softmax((logits - logits.amax(dim=2, keepdim=True)) / temperature, dim=2)
+        wide = torch.softmax(logits - logits.amax(dim=2, keepdim=True), dim=2)
     targets = wide.permute(1, 2, 0).contiguous()
     entropies = torch.special.entr(targets).sum(dim=(1, 2))
 
-    def loss(theta: Tensor, inputs: Tensor, records: Tensor) -> Tensor:
-        logs = torch.log_softmax(model.logits(theta, inputs) / temperature, dim=1)
-        summed: Tensor = -(targets[records] * logs).sum() - entropies[records].sum()
-        return summed
+    def loss(theta, inputs, records):
+        logs = torch.log_softmax(model.logits(theta, inputs), dim=1)
+        return -(targets[records] * logs).sum() - entropies[records].sum()
 
     return loss
 
 
-def _at_once(model: Model, device: torch.device, inputs: Tensor, recipe: Recipe, runs: int) -> tuple[int, int]:
+def _at_once(model, device, inputs, recipe, runs):
     """How many models train at once, and how many records one part of a batch has."""
     prepared = model.prepared(device, 1.0)
     few, more = (_kept(prepared, inputs[:1].expand(many, *inputs.shape[1:]), recipe) for many in (2, 4))
@@ -185,11 +137,11 @@ def _at_once(model: Model, device: torch.device, inputs: Tensor, recipe: Recipe,
     return max(1, min(KEPT[device.type] // (records * of_a_record), block_size(model), runs)), records
 
 
-def _kept(model: Model, inputs: Tensor, recipe: Recipe) -> int:
+def _kept(model, inputs, recipe):
     """How many bytes autograd keeps for the loss of one model."""
-    storages: dict[int, torch.UntypedStorage] = {}
+    storages = {}
 
-    def keep(value: Tensor) -> Tensor:
+    def keep(value):
         storages[value.untyped_storage().data_ptr()] = value.untyped_storage()
         return value.detach()
 

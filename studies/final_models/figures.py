@@ -13,8 +13,7 @@ TWO_LABELS = {f"{one}{TWO}": f"{NAMES[one]}{TWO}" for one in ATTACKS[1:]}
 MARKERS = dict(zip(ATTACKS, "os^Dv", strict=True))
 COLORS = dict(zip(ATTACKS, figures.COLORS, strict=True))
 DATA = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}
-# What the first version of the paper states, by figure, data, abscissa and
-# attack.
+# What the first version of the paper states, by figure, data, abscissa and attack.
 PAPER = {
     (3, "mnist", 10.0): {"canary": 4.11, "ude": 5.61, "ade": 6.68},
     (3, "cifar10", 10.0): {"canary": 0.30, "ude": 1.05, "ade": 4.10},
@@ -45,28 +44,14 @@ def chosen(rows, **wanted):
 
 def of_figure(rows, figure):
     """The rows that a figure shows. Figure 4 is of black boxes."""
-    usual = {
-        "start": "average",
-        "canary": "blank",
-        "max_grad_norm": 1.0,
-        "adjacency": "add_remove",
-        "margin": 0.2,
-        "models": 256,
-        "box": "white",
-    }
-    usual |= {"theory": 10.0} if figure in (6, 8) else {}
-    if figure == 5:
-        usual["canary"] = "in-distribution"
-    for name in {6: ["canary"], 7: ["start"], 8: ["max_grad_norm"]}.get(figure, []):
-        del usual[name]
-    rates = rows.groupby("data").learning_rate.transform("max")
-    rows = rows[rows.learning_rate == rates]
-    if figure != 4:
-        return chosen(rows, **usual)
-    has_box = rows[rows.box == "black"].cell.unique()
-    rows = rows[rows.cell.isin(has_box)]
-    shown = (rows.box == "black") | (rows.attack == "canary")
-    return chosen(rows[shown].assign(box="white"), **usual)
+    usual = {"start": "average", "canary": "blank", "max_grad_norm": 1.0}
+    usual |= {5: {"canary": "in-distribution"}, 6: {"theory": 10.0}, 8: {"theory": 10.0}}.get(figure, {})
+    usual.pop({6: "canary", 7: "start", 8: "max_grad_norm"}.get(figure), None)
+    rows = rows[rows.learning_rate == rows.groupby("data").learning_rate.transform("max")]
+    if figure == 4:
+        rows = rows[rows.cell.isin(rows.cell[rows.box == "black"])]
+        rows = rows[(rows.box == "black") | (rows.attack == "canary")].assign(box="white")
+    return chosen(rows, adjacency="add_remove", margin=0.2, models=256, box="white", **usual)
 
 
 def summary(rows, *by):
@@ -85,15 +70,9 @@ def two_ways(rows):
 
 
 def draw(ax, rows, by, order, *, attacks=("canary", "ude", "ade"), paper=None):
-    """Bounds by a column: hollow by the paper's protocol, filled if valid.
+    """The bounds of one data set by a column, in this order of its values: hollow by the paper's protocol, else filled.
 
-    Args:
-        ax: where.
-        rows: of `of_figure`, of one data set.
-        by: the column of the abscissa.
-        order: its values.
-        attacks: which are drawn.
-        paper: the figure of PAPER whose numbers are drawn as crosses.
+    The numbers of the figure `paper` of PAPER are crosses.
     """
     ways = two_ways(rows)
     shifts = np.linspace(-0.28, 0.28, len(attacks))
@@ -142,16 +121,12 @@ def legend(fig, attacks=("canary", "ude", "ade"), crosses=True):
 def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
     """A figure of the paper with one panel for each data set at hand.
 
-    A data set with one value of `by` alone has nothing to compare, and no
-    panel. A single ε is shown: the paper's number is beside it.
+    A data set with one value of `by` alone has no panel, except of a single ε: the paper's number is beside it.
     """
     shown = of_figure(rows, figure)
     if by != "theory":
-        several = shown.groupby("data")[by].transform("nunique") > 1
-        shown = shown[several]
+        shown = shown[shown.groupby("data")[by].transform("nunique") > 1]
     names = [name for name in DATA if name in set(shown.data)]
-    if not names:
-        raise ValueError(f"rows must be of Figure {figure}, got none")
     fig, axes = plt.subplots(
         1, len(names), figsize=(min(3.4 * max(len(names), 1.4), 6.8), 3.2), squeeze=False, layout="constrained"
     )
@@ -169,22 +144,15 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
         least, most = audits_of[name].min(), audits_of[name].max()
         span = f"{most}" if least == most else f"{least} to {most}"
         counts.append(f"{DATA[name]} {span}")
-    counts = ", ".join(counts)
-    source = f"256 models an audit; audits of a setting: {counts}"
-    figures.name_source(fig, source)
+    figures.name_source(fig, f"256 models an audit; audits of a setting: {', '.join(counts)}")
     return fig, axes[0], shown
 
 
 def orderings(rows, pairs):
-    """By how much one attack's bounds exceed another's in the same audits.
+    """By how much one attack's bounds exceed another's in the same audits, for pairs (attack, than).
 
-    Args:
-        rows: of cells with several audits each.
-        pairs: (attack, than): which is expected to show more.
-
-    Returns:
-        For each cell, pair and protocol the mean difference, its standard
-        error, and in how many of the audits it is positive.
+    A row for each cell, pair and protocol: the mean difference, its standard error, and in how many audits it is
+    positive.
     """
     found = []
     for protocol, own in two_ways(rows).items():
@@ -194,14 +162,13 @@ def orderings(rows, pairs):
                 continue
             apart = (wide[attack] - wide[than]).dropna()
             for cell, each in apart.groupby(level="cell"):
-                error = each.std(ddof=1) / np.sqrt(len(each))
                 found.append(
                     {
                         "cell": cell,
                         "claim": f"{NAMES[attack]} > {NAMES[than]}",
                         "protocol": protocol,
                         "difference": each.mean(),
-                        "error": error,
+                        "error": each.std(ddof=1) / np.sqrt(len(each)),
                         "more": int((each > 0).sum()),
                         "audits": len(each),
                     }
@@ -229,9 +196,8 @@ def key(cell):
 def named(rows):
     """The audits' bounds in all cells, by the names that other pages quote.
 
-    It also names how far the worlds are apart, in standard deviations. Of
-    held-out samples it names by how much the AUC is ahead of the canary's.
-    Where there is one audit, it names the ends of that interval, too.
+    And how far the worlds are apart, in standard deviations; of held-out samples by how much the AUC is ahead of the
+    canary's; of a single audit the ends of that interval.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]

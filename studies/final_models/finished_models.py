@@ -1,8 +1,7 @@
 """Audits of finished models by labels of a proxy.
 
-``python -m studies.final_models.finished_models FILE`` counts how often
-their bounds are wrong, and audits models of SST-2, whose features
-`DPSUB_DATA` has to hold.
+``python -m studies.final_models.finished_models FILE`` counts how often their bounds are wrong, and audits models of
+SST-2, whose features `DPSUB_DATA` has to hold.
 """
 
 import sys
@@ -18,13 +17,12 @@ from dpsub import data
 from dpsub.opacus import privacy_statement
 from studies.kept import remembered
 from studies.own_training import fine_tuning
+from studies.trainings import DELTA
 
-DELTA = 1e-5
 YES = {"even": 0.7, "odd": 0.3}  # how often such a digit's writer says yes
 SST2 = "features/sst2-all-minilm-l6-v2.npz"
 AUDITS, RECORDS = 400, 1000
-# In simulated audits: how often labels are 1, how often the proxy says so,
-# and the ε of the randomised response that the model releases.
+# How often labels are 1, how often the proxy says so, and the ε of the randomised response that the model releases.
 CASES = {
     "exact, nothing leaks": (0.5, 0.5, 0.0),
     "exact, a leak": (0.5, 0.5, 2.0),
@@ -41,8 +39,7 @@ def answers(digits, seed):
 
 
 def fitted(x, y, *, hidden=32, epochs=40, decay=1.0, seed=0):
-    """A network trained without noise. By default it is held back from
-    learning records by heart."""
+    """A network trained without noise. By default it is held back from learning records by heart."""
     torch.manual_seed(seed)
     x, y = torch.tensor(x), torch.tensor(y)
     net = nn.Sequential(nn.Linear(x.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, int(y.max()) + 1))
@@ -60,8 +57,7 @@ def logits(net, x):
 
 
 def proxy_of(x, y, held_out_x, held_out_y, *, seed=0):
-    """A network as a proxy, calibrated on held-out records: a function
-    from features to probabilities."""
+    """A network as a proxy, calibrated on held-out records: a function from features to probabilities."""
     net = fitted(x, y, seed=seed)
     outputs, own = logits(net, held_out_x), np.arange(len(held_out_y))
 
@@ -74,11 +70,7 @@ def proxy_of(x, y, held_out_x, held_out_y, *, seed=0):
 
 
 def private(x, y, *, seed=0, **settings):
-    """A linear head trained by Opacus, and the ε of its labels.
-
-    Args:
-        settings: the noise multiplier, the batch size and the epochs.
-    """
+    """A linear head trained by Opacus with these settings of `fine_tune`, and the ε of its labels."""
     records = TensorDataset(torch.tensor(x), torch.tensor(y))
     head, engine, loader = fine_tuning.fine_tune(records, int(y.max()) + 1, seed=seed, **settings)
     statement = privacy_statement(engine, delta=DELTA, data_loader=loader)
@@ -86,10 +78,7 @@ def private(x, y, *, seed=0, **settings):
 
 
 def calibration_error(probabilities, labels, bins=5):
-    """How far frequencies of label 1 are from what was said, on average.
-
-    Records are put into bins of equal numbers by what was said.
-    """
+    """How far frequencies of label 1 are from what was said, on average over bins of equal numbers."""
     order = np.argsort(probabilities[:, 1], kind="stable")
     said, came = probabilities[order, 1], labels[order]
     parts = np.array_split(np.arange(len(said)), bins)
@@ -100,15 +89,13 @@ def calibration_error(probabilities, labels, bins=5):
 def doubt(probabilities, labels):
     """1 − the mean probability of the labels that came.
 
-    On average over records this is at least the distance between the
-    proxy and the truth in total variation, whatever the truth is.
+    On average this is at least the distance between the proxy and the truth in total variation, whatever the truth is.
     """
     return float(1 - probabilities[np.arange(len(labels)), labels].mean())
 
 
 def audited(models, x, y, probabilities, *, tolerance, proxy, seed=0):
-    """The bound of each model. A fifth of the labels is guessed, and all;
-    the proxy is the reference."""
+    """The bound of each model. A fifth of the labels is guessed, and all; the proxy is the reference."""
     drawn = dpsub.proxy_labels(y, probabilities, tolerance=tolerance, proxy=proxy, seed=seed)
     reference = np.log(np.maximum(probabilities, 1e-12))
     pairs = len(drawn.bits)
@@ -121,15 +108,10 @@ def audited(models, x, y, probabilities, *, tolerance, proxy, seed=0):
 
 
 def of_natural_labels(task, *, seed=0, **settings):
-    """Audits of a task whose labels are nearly determined by features.
+    """Audits of a task whose labels are nearly determined by features; auxiliary records train and calibrate the proxy.
 
-    Args:
-        task: its auxiliary records train and calibrate the proxy.
-        settings: of the training with DP-SGD, as `private` takes them.
-
-    Returns:
-        A row for each model: its true ε, and the bounds with no tolerance
-        and with the doubt of the proxy on the test records.
+    A row for each model: its true ε, and the bounds with no tolerance and with the doubt of the proxy on the test
+    records. `settings` are those of `private`.
     """
     half = len(task.x_aux) // 2
     proxy = proxy_of(task.x_aux[:half], task.y_aux[:half], task.x_aux[half:], task.y_aux[half:], seed=seed)
@@ -149,27 +131,18 @@ def of_natural_labels(task, *, seed=0, **settings):
         for tau in (0.0, tolerance)
     }
     return [
-        {
-            "task": task.name,
-            "model": name,
-            "epsilon": None if np.isinf(truth) else truth,
-            "pairs": bounds[0.0][name].details["pairs"],
-            "correct": bounds[0.0][name].details["correct"],
-            "guesses": bounds[0.0][name].details["guesses"],
-            "taken as exact": bounds[0.0][name].epsilon,
-            "doubt": tolerance,
-            "with its doubt": bounds[tolerance][name].epsilon,
-        }
+        {"task": task.name, "model": name, "epsilon": None if np.isinf(truth) else truth}
+        | {of: bounds[0.0][name].details[of] for of in ("pairs", "correct", "guesses")}
+        | {"taken as exact": bounds[0.0][name].epsilon, "doubt": tolerance}
+        | {"with its doubt": bounds[tolerance][name].epsilon}
         for name, truth in truths.items()
     ]
 
 
 def simulated(case, tolerance, seed):
-    """The bound of one simulated audit, by claims "dp".
+    """The bound of one simulated audit, by claims "dp", of a model that releases each label by randomised response.
 
-    The model releases each label by randomised response. The attacker adds
-    what it knows: how often labels are 1. A quarter of the labels is
-    guessed, and all.
+    The attacker adds what it knows: how often labels are 1. A quarter of the labels is guessed, and all.
     """
     truth, said, epsilon = CASES[case]
     draws = np.random.default_rng([list(CASES).index(case), seed])
@@ -179,10 +152,8 @@ def simulated(case, tolerance, seed):
     outputs[:, 1] += np.log(truth / (1 - truth))
     outputs += 1e-9 * draws.random(outputs.shape)
     drawn = dpsub.proxy_labels(labels, np.tile([1 - said, said], (RECORDS, 1)), tolerance=tolerance, seed=seed)
-    scores = drawn.scores(outputs)
     every = len(drawn.bits)
-    found = dpsub.bound(scores, delta=DELTA, claim="dp", rule=[every // 4, every])
-    return found.epsilon
+    return dpsub.bound(drawn.scores(outputs), delta=DELTA, claim="dp", rule=[every // 4, every]).epsilon
 
 
 def counted(case, tolerance, audits=AUDITS):

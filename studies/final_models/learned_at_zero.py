@@ -8,12 +8,12 @@ import torch
 import xarray as xr
 from tqdm.auto import tqdm
 
-from dpsub import DPSGD, audit, crafters, data, distinguish, models
+from dpsub import DPSGD, crafters, data, distinguish, models
 from dpsub.estimators import epsilon_lower_bound
 from studies.final_models import attacks as final_attacks
 from studies.kept import read_json, remembered
+from studies.trainings import DELTA, final_models
 
-DELTA = 1e-5
 SPEC = DPSGD(noise_multiplier=2.0, max_grad_norm=1.0, sample_rate=1.0, steps=10, learning_rate=2.0)
 HIDDEN, RECORDS, RUNS, AUDITS = 16, 100, 256, 200
 FIRST = final_attacks.WAYS["first version"]
@@ -27,35 +27,18 @@ WAYS = {
 }
 
 
-def trained_at_zero(seed, runs):
-    """Freshly trained models, and bits that say nothing about them.
+def bounds_at_zero(seed, runs=RUNS):
+    """The lower bounds on ε of one audit of freshly trained models, by the names of WAYS.
 
-    The audit's own bits are thrown away. A fair coin is tossed anew for
-    each model, so no adversary can tell the worlds apart: ε is 0.
+    The audit's own bits are thrown away. A fair coin is tossed anew for each model, so no adversary can tell the worlds
+    apart: ε is 0.
     """
     task = data.digits(n_train=RECORDS)
     model = models.mlp(task, (HIDDEN,))
     pair = crafters.mislabeled(task, model, SPEC, seed=0)
-    trained = audit(
-        task,
-        model,
-        pair,
-        SPEC,
-        runs=runs,
-        observe_every=SPEC.steps,
-        metrics=("weights",),
-        seed=seed,
-        device="cpu",
-        progress=False,
-    )
+    trained = final_models(task, model, pair, SPEC, runs=runs, metrics=("weights",), seed=seed, device="cpu")
     coins = np.random.default_rng((seed, 22)).integers(0, 2, runs)
-    bits = xr.zeros_like(trained.bit) + coins.astype(np.int8)
-    return trained.assign(bit=bits), model, pair
-
-
-def bounds_at_zero(seed, runs=RUNS):
-    """The lower bounds on ε of one audit, by the names of WAYS."""
-    trained, model, pair = trained_at_zero(seed, runs)
+    trained = trained.assign(bit=xr.zeros_like(trained.bit) + coins.astype(np.int8))
     found = {}
     for name, (way, loss) in WAYS.items():
         by = final_attacks.attack(loss, pair, way.version)
@@ -75,29 +58,15 @@ def measured(audits=AUDITS, runs=RUNS):
 
 
 def table(path="final_models/learned_at_zero.json"):
-    """How often bounds exceed ε = 0, from a file that `make` made.
-
-    Returns:
-        A row for each of WAYS: α; whether the bound claims to be valid; how
-        many audits there were, and in how many the bound is above 0; the
-        mean and the largest bound; all bounds.
-    """
-    rows = []
-    for row in read_json(path)["rows"]:
-        bounds = np.array(row["bounds"])
-        rows.append(
-            {
-                "way": row["way"],
-                "alpha": row["alpha"],
-                "valid": row["valid"],
-                "audits": len(bounds),
-                "above 0": int((bounds > 0).sum()),
-                "mean": bounds.mean(),
-                "largest": bounds.max(),
-                "bounds": bounds,
-            }
-        )
-    return pd.DataFrame(rows).set_index("way")
+    """How often the bounds in a file that `make` made exceed ε = 0: a row for each of WAYS, with all its bounds."""
+    rows = pd.DataFrame(read_json(path)["rows"]).set_index("way")
+    bounds = rows.pop("bounds").map(np.array)
+    return rows[["alpha", "valid"]].assign(
+        **{"audits": bounds.map(len), "above 0": [int((of > 0).sum()) for of in bounds]},
+        mean=bounds.map(np.mean),
+        largest=bounds.map(np.max),
+        bounds=bounds,
+    )
 
 
 def make(path):

@@ -7,22 +7,18 @@ import numpy as np
 import dpsub
 from dpsub import accounting, audits, estimators, findings
 from studies.final_models.learned_scores import LearnedScore, learn
+from studies.trainings import final_models
 
 PARTS = 10  # of the models, to measure the error of a difference
 
 
 def judged(task, model, pair, spec, *, runs, learning_runs, store=None, **options):
-    """Final models, with the learned score and the canary's own.
-
-    A store that is complete is read, whatever its score was learned from.
-    """
-    there = store is not None and Path(store).exists()
-    if there and audits.status(store).complete:
+    """Final models, with the learned score and the canary's own; a store that is complete is read."""
+    if store is not None and Path(store).exists() and audits.status(store).complete:
         return audits.load(store)
-    what, options = (task, model, pair, spec), dict(options)
-    options["observe_every"] = spec.steps
-    learned = learn(*what, runs=learning_runs, **options)
-    return dpsub.audit(*what, runs=runs, metrics=[LearnedScore(learned)], store=store, progress=False, **options)
+    what = task, model, pair, spec
+    learned = learn(*what, runs=learning_runs, observe_every=spec.steps, **options)
+    return final_models(*what, runs=runs, metrics=[LearnedScore(learned)], store=store, **options)
 
 
 def ceiling_mu(task, model, pair, spec, *, runs, seed, device):
@@ -34,17 +30,15 @@ def ceiling_mu(task, model, pair, spec, *, runs, seed, device):
 
 
 def linear_limit_mu(task, model, pair, spec, *, runs, twins, seed, device):
-    """The μ of the best linear look at the final parameters.
+    """The μ of the best linear look at the final parameters: the Mahalanobis distance of the worlds' means.
 
-    It is the Mahalanobis distance of the worlds' means. Twins give the
-    means' difference, and other models the covariance.
+    Twins give the means' difference, and other models the covariance.
     """
-    seeds = audits.repeat_seeds(seed, 3)
-    options = {"observe_every": spec.steps, "metrics": ("weights",)}
-    options |= {"device": device, "progress": False}
-    held_out = dpsub.audit(task, model, pair, spec, runs=runs, seed=seeds[1], **options)
+    _, of_others, of_twins = audits.repeat_seeds(seed, 3)
+    options = {"metrics": ("weights",), "device": device}
+    held_out = final_models(task, model, pair, spec, runs=runs, seed=of_others, **options)
     with_z, with_z_prime = (
-        dpsub.audit(task, model, one, spec, runs=twins, seed=seeds[2], **options) for one in (pair, pair.exchanged())
+        final_models(task, model, one, spec, runs=twins, seed=of_twins, **options) for one in (pair, pair.exchanged())
     )
     signs = 1.0 - 2 * with_z.bit.values
     moved = with_z.weights.values.astype(float) - with_z_prime.weights.values
@@ -62,10 +56,7 @@ def mahalanobis(differences, weights, bits):
     weights = weights.astype(np.float64)
     for bit in (0, 1):
         weights[bits == bit] -= weights[bits == bit].mean(axis=0)
-    pairs, d = differences.shape
-    freedom = len(weights) - 2
-    if freedom < d + 2:
-        raise ValueError(f"held_out must be at least {d + 4} models, got {len(weights)}")
+    (pairs, d), freedom = differences.shape, len(weights) - 2
     factor = np.linalg.cholesky(weights.T @ weights / freedom)
     white = np.linalg.solve(factor, differences.T)
     # Products of different pairs only: a pair's own noise adds to its own.
@@ -75,13 +66,7 @@ def mahalanobis(differences, weights, bits):
 
 
 def row(audited, limits, *, delta):
-    """What one audit shows by either score, beside what can be shown.
-
-    Args:
-        audited: from `judged`.
-        limits: "limit" and "ceiling", each a μ, as far as it is known.
-        delta: at which every ε is stated.
-    """
+    """What an audit from `judged` shows by either score, beside "limit" and "ceiling", each a μ, as far as known."""
 
     def estimate(score, rows):
         mu = findings.d_prime(score.values[rows, -1], bits[rows])
@@ -98,8 +83,6 @@ def row(audited, limits, *, delta):
         gains.append(learned - own)
     found["± of ε"] = float(np.std(gains, ddof=1) / np.sqrt(PARTS))
     for name in ("limit", "ceiling"):
-        mu = limits.get(name, np.nan)
-        found[f"μ, {name}"] = mu
-        known = np.isfinite(mu)
-        found[f"ε, {name}"] = accounting.gdp_epsilon(mu, delta) if known else np.nan
+        found[f"μ, {name}"] = mu = limits.get(name, np.nan)
+        found[f"ε, {name}"] = accounting.gdp_epsilon(mu, delta) if np.isfinite(mu) else np.nan
     return found

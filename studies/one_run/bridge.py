@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dpsub import DPSGD, accounting, audit_one_run, crafters, data, figures, models
+from dpsub import audit_one_run, crafters, data, figures, models
 from dpsub.estimators import epsilon_lower_bound, one_run_epsilon_lower_bound, one_run_guesses
 from studies.kept import continued, read_json
 from studies.own_training import fine_tuning
 from studies.scores import separation
+from studies.trainings import DELTA, calibrated
 
-DELTA = 1e-5
 EPSILON = 8.0  # of substitution, which the noise is calibrated to
 LAW = {"sample_rate": 1 / 8, "steps": 80}
 RECORDS = 400
 KINDS = {"gradient": crafters.gradient_pairs, "mislabeled": crafters.mislabeled_pairs}
-# Pairs in a training: how many models are trained, and how often with
-# other records in the slots. One gradient pair is like another.
+# Pairs in a training: how many models are trained, and how often with other records in the slots. One gradient pair is
+# like another.
 SIZES = {
     "gradient": {1: (2048, 1), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
     "mislabeled": {1: (1024, 3), 10: (512, 1), 50: (128, 1), 200: (32, 1)},
@@ -40,9 +40,8 @@ SCORE_NAMES = {"step_score": "every step", "score": "final model"}
 def bound_of_scores(scores, bits, claim="gdp", centre=0.0):
     """The lower bound on ε of an audit's scores (models, pairs).
 
-    One pair in each training is judged as in `audit`, by ranks. Of several
-    pairs the coins are guessed, all models' together. The centre is that of
-    `one_run_guesses`.
+    One pair in each training is judged as in `audit`, by ranks. Of several pairs the coins are guessed, all models'
+    together, around the centre of `one_run_guesses`.
     """
     if scores.shape[1] == 1:
         return epsilon_lower_bound(scores[:, 0], bits[:, 0], delta=DELTA).epsilon
@@ -84,39 +83,30 @@ def seen_of(task, model, spec, kind, pairs, count, seed):
 
 def rows_of(seen, kind, pairs, seconds):
     """A row for each score, method and number of trainings."""
-    counts = 2 ** np.arange(int(np.log2(seen.sizes["model"])) + 1)
+    counts = [2**i for i in range(int(np.log2(seen.sizes["model"])) + 1) if pairs > 1 or 2**i >= FEWEST]
     rows = []
     for name in SCORES:
-        bits = seen.bit.values
-        unknown = name == "score" and kind == "mislabeled"
-        centre = "median" if unknown else 0.0
+        centre = "median" if name == "score" and kind == "mislabeled" else 0.0
         common = {
             "kind": kind,
             "pairs": pairs,
             "score": name,
-            "separation": round(separation(seen[name], bits), 4),
+            "separation": round(separation(seen[name], seen.bit.values), 4),
             "accuracy": round(float(seen.accuracy.mean()), 5),
             "seconds": round(seconds, 5),
         }
-        for claim in ("gdp", "product"):
-            if claim == "product" and (pairs == 1 or kind != "gradient"):
-                continue
-            for count in counts.tolist():
-                if pairs == 1 and count < FEWEST:
-                    continue
+        for claim in ("gdp", "product") if pairs > 1 and kind == "gradient" else ("gdp",):
+            for count in counts:
                 bounds = [
                     bound_of_scores(one[name].values, one.bit.values, claim, centre) for one in groups(seen, count)
                 ]
-                bounds = np.round(bounds, 4).tolist()
-                row = {"method": claim, "models": count, "bounds": bounds}
-                rows.append(common | row)
+                rows.append(common | {"method": claim, "models": count, "bounds": np.round(bounds, 4).tolist()})
     return rows
 
 
 def spec_of(law=LAW, learning_rate=0.5):
     """DP-SGD with the noise that gives records the ε of `EPSILON`."""
-    noise = accounting.noise_multiplier(target_epsilon=EPSILON, delta=DELTA, adjacency="substitute", **law)
-    return DPSGD(noise, 1.0, learning_rate=learning_rate, **law)
+    return calibrated(EPSILON, adjacency="substitute", max_grad_norm=1.0, learning_rate=learning_rate, **law)
 
 
 def audited(kind, pairs, models_trained, seeds):
@@ -165,34 +155,25 @@ def table(path="one_run/bridge.json"):
 
 
 def rows_table(rows):
-    """The mean bounds of a study's rows.
+    """The mean, least and greatest bound of a study's rows, and how many there are, by all that tells them apart.
 
-    Returns:
-        A row for each kind, number of pairs, score, method and number of
-        models: the mean bound, the lowest and the highest, how many there
-        are; separation, accuracy and processor seconds a model, which are
-        means over the choices of records.
+    Separation, accuracy and processor seconds a model are means over the choices of records.
     """
     long = pd.DataFrame(rows).explode("bounds").astype({"bounds": float})
     by = ["kind", "pairs", "score", "method", "models"]
     grouped = long.groupby(by, sort=False)
     found = grouped.bounds.agg(["mean", "min", "max", "count"])
-    columns = ["separation", "accuracy", "seconds"]
-    return found.join(grouped[columns].mean()).reset_index()
+    return found.join(grouped[["separation", "accuracy", "seconds"]].mean()).reset_index()
 
 
 def enough(rows, kind, score="step_score"):
-    """From how many trainings on one pair in each shows most.
+    """From how many trainings on one pair in each shows most; None if it never does.
 
-    Returns:
-        The fewest models with which the mean bound of one pair exceeds that
-        of every larger number of pairs that was measured with as many
-        models; None if it never does.
+    Then its mean bound exceeds that of every larger number of pairs that was measured with as many models.
     """
     rows = rows[(rows.kind == kind) & (rows.score == score)]
     wide = rows[rows.method == "gdp"].pivot(index="models", columns="pairs", values="mean")
-    several = wide.drop(columns=1)
-    ahead = wide.index[wide[1] > several.max(axis=1)]
+    ahead = wide.index[wide[1] > wide.drop(columns=1).max(axis=1)]
     return int(ahead[0]) if len(ahead) else None
 
 
@@ -210,14 +191,7 @@ def look(pairs):
 
 
 def tightness(ax, rows, kind, substitute):
-    """Mean bounds by the number of trainings, a line for each m.
-
-    Args:
-        ax: where.
-        rows: of `table`.
-        kind: of pairs.
-        substitute: ε_S of the training, by accounting.
-    """
+    """Mean bounds of a kind of pairs by the number of trainings, a line for each m, beside the training's ε_S."""
     shown = rows[(rows.kind == kind) & (rows.score == "step_score")]
     for pairs in PAIRS:
         own = shown[(shown.pairs == pairs) & (shown.method == "gdp")]

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 
 import torch
 
@@ -14,61 +13,39 @@ from studies.one_run.head_scores import projections
 from studies.one_run.kinds import CENTRES, LARGE, flat, models_of, of_gradients, pairs_of, scores_of, spec_of
 from studies.scores import separation
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One audit of the study: pairs, and the models that train with them.
-
-    Attributes:
-        kind: of pairs, as in `pairs_of`.
-        records: n.
-        pairs: m.
-        models: trainings, each with coins of its own.
-        whiten: iterations; 0 leaves that score out.
-        width: of the hidden layer; 0 for a linear head.
-    """
-
-    kind: str
-    records: int
-    pairs: int
-    models: int
-    whiten: int = 0
-    width: int = 0
-
-
+# Kinds of pairs, n, m, models with coins of their own, iterations of whitening (0: that score is left out), and hidden
+# units (0: a linear head).
+CELL = ("kind", "records", "pairs", "trained", "whiten", "width")
 CELLS = (
-    Cell("mislabeled", 30_000, 1_000, 1, 5),
-    Cell("mislabeled", 3_000, 100, 16, 5),
-    Cell("unused", 3_000, 100, 4, 5),
-    Cell("unused, large", 3_000, 100, 4, 5),
-    Cell("natural", 3_000, 100, 4, 5),
-    Cell("mislabeled", 3_000, 1_000, 4, 10),
-    Cell("mislabeled", 3_000, 10, 16, 5),
-    Cell("attribute", 3_000, 100, 4, 5),
-    Cell("mislabeled", 1_000, 100, 4, 5),
-    Cell("mislabeled", 1_000, 100, 4, 5, 16),
-    Cell("mislabeled", 1_000, 100, 4, 5, 64),
-    Cell("natural", 3_000, 1_000, 4, 10),
+    ("mislabeled", 30_000, 1_000, 1, 5, 0),
+    ("mislabeled", 3_000, 100, 16, 5, 0),
+    ("unused", 3_000, 100, 4, 5, 0),
+    ("unused, large", 3_000, 100, 4, 5, 0),
+    ("natural", 3_000, 100, 4, 5, 0),
+    ("mislabeled", 3_000, 1_000, 4, 10, 0),
+    ("mislabeled", 3_000, 10, 16, 5, 0),
+    ("attribute", 3_000, 100, 4, 5, 0),
+    ("mislabeled", 1_000, 100, 4, 5, 0),
+    ("mislabeled", 1_000, 100, 4, 5, 16),
+    ("mislabeled", 1_000, 100, 4, 5, 64),
+    ("natural", 3_000, 1_000, 4, 10, 0),
 )
 PROJECTED = {"pairs": 100, "models": 4, "most": 100, "every": 20}
+SEED = 0
 
 
-def rows_of(cell, scores, bits):
-    """A row for each score and number of models.
-
-    Each has the bounds of all disjoint groups of so many models.
-    """
+def rows_of(scores, bits):
+    """A row for each score and number of models, with the bounds of all disjoint groups of so many models."""
     rows = []
     for name, of in scores.items():
         count = 1
-        while count <= cell.models:
+        while count <= len(of):
             found = [
                 guesses_of(of[i : i + count], bits[i : i + count], centre=CENTRES.get(name, 0.0))
-                for i in range(0, cell.models, count)
+                for i in range(0, len(of), count)
             ]
             rows.append(
-                asdict(cell)
-                | {
+                {
                     "score": name,
                     "models": count,
                     "scores": of.size,
@@ -98,39 +75,29 @@ def projected(task, spec, *, pairs, models, most, every, seed):
     }
 
 
-def of_cell(cell, task, spec, seed):
+@cache
+def mnist(records):
+    """MNIST with so many private records, as rows of pixels."""
+    return flat(data.mnist(records, 2_000, seed=SEED))
+
+
+def measured(cell):
     """The rows of a cell."""
+    kind, records, pairs, models, whiten, width = (cell[name] for name in CELL)
+    task, spec = mnist(records), spec_of()
     began = time.process_time()  # the machine may be shared
-    model = models_of(task, cell.width)
-    crafted = pairs_of(cell.kind, task, model, spec, cell.pairs, seed)
-    scores, bits, accuracy, alone = scores_of(
-        task, model, crafted, spec, models=cell.models, whiten=cell.whiten, seed=seed
-    )
+    model = models_of(task, width)
+    crafted = pairs_of(kind, task, model, spec, pairs, SEED)
+    scores, bits, accuracy, alone = scores_of(task, model, crafted, spec, models=models, whiten=whiten, seed=SEED)
     about = {
         "accuracy": round(float(accuracy.mean()), 5),
-        "trained": cell.models,
         "seconds": round(time.process_time() - began, 1),
         "alone": alone,
     }
-    return [one | about for one in rows_of(cell, scores, bits)]
+    return [one | about for one in rows_of(scores, bits)]
 
 
-@cache
-def mnist(records, seed=0):
-    """MNIST with so many private records, as rows of pixels."""
-    return flat(data.mnist(records, 2_000, seed=seed))
-
-
-NAMES = ("kind", "records", "pairs", "trained", "whiten", "width")
-
-
-def measured(cell, seed=0):
-    """The rows of a cell."""
-    kind, records, pairs, models, whiten, width = (cell[name] for name in NAMES)
-    return of_cell(Cell(kind, records, pairs, models, whiten, width), mnist(records), spec_of(), seed)
-
-
-def make(path, cells=CELLS, seed=0):
+def make(path):
     """Complete a file with all rows, and how they were made. It reads MNIST."""
     spec = spec_of()
     of = {
@@ -142,13 +109,12 @@ def make(path, cells=CELLS, seed=0):
         "task": "MNIST",
         "shares": SHARES,
         "large": LARGE,
-        "seed": seed,
+        "seed": SEED,
     }
-    how = {"pairs": 1_000, "models": 8, "audits": 200, "seed": seed}
+    how = {"pairs": 1_000, "models": 8, "audits": 200, "seed": SEED}
     remembered(path, "gradient", lambda: of_gradients(mnist(30_000), spec, **how))
-    remembered(path, "projection", lambda: projected(mnist(3_000), spec, **PROJECTED, seed=seed))
-    cells = [(cell.kind, cell.records, cell.pairs, cell.models, cell.whiten, cell.width) for cell in cells]
-    continued(path, NAMES, cells, partial(measured, seed=seed), about={"of": of})
+    remembered(path, "projection", lambda: projected(mnist(3_000), spec, **PROJECTED, seed=SEED))
+    continued(path, CELL, CELLS, measured, about={"of": of})
 
 
 if __name__ == "__main__":

@@ -21,20 +21,8 @@ LOOKS = {
 ALONE = {"marker": "|", "color": "0.35", "ls": "", "ms": 11, "mew": 1.5, "label": "if undisturbed"}
 
 
-def at_most(ax, value, along="x"):
-    """What gradient pairs have that nothing disturbs: a grey line."""
-    draw = ax.axvline if along == "x" else ax.axhline
-    draw(value, **figures.looks("ceiling", label="gradient pairs"))
-
-
 def by_score(ax, found, limit):
-    """A row for each audit of linear heads, a mark for each score.
-
-    Args:
-        ax: where.
-        found: of `frame`.
-        limit: what undisturbed gradient pairs have.
-    """
+    """A row for each audit of linear heads in a `frame`, and a mark for each score; `limit`: of gradient pairs."""
     shown = found.xs(0, level="width").reset_index()
     shown = shown[shown.models == shown.trained]
     cells = shown.drop_duplicates(["kind", "records", "pairs"])
@@ -58,7 +46,7 @@ def by_score(ax, found, limit):
         ax.plot(alone, row, **ALONE | label)
         of_run = f"m = {pairs:,}, n = {records:,}"
         names.append(f"{KINDS[kind]},\n{of_run}")
-    at_most(ax, limit)
+    ax.axvline(limit, **figures.looks("ceiling", label="gradient pairs"))
     ax.axvline(0, color="0.8", lw=0.7, zorder=0)
     ax.set_yticks(np.arange(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
@@ -75,52 +63,40 @@ def lines(ax, table, column):
 
 def by_pairs(ax, found, records):
     """Mislabeled pairs on a linear head, by their number."""
-    shown = found.loc["mislabeled"].reset_index()
-    shown = shown[(shown.records == records) & (shown.width == 0)]
-    shown = shown[shown.models == shown.trained]
-    lines(ax, shown, "pairs")
-    names = [f"{one:,}" for one in sorted(shown.pairs.unique())]
-    ax.set_xticks(np.arange(len(names)), names)
-    ax.set_xlabel("pairs in a training, m")
+    _mislabeled(ax, found, "pairs", "pairs in a training, m", "{:,}".format, records=records, width=0)
     figures.tag(ax, f"linear, n = {records:,}")
 
 
 def by_width(ax, found, records):
     """A hundred mislabeled pairs, by the width of the hidden layer."""
-    shown = found.loc["mislabeled"].reset_index()
-    shown = shown[(shown.records == records) & (shown.pairs == 100)]
-    shown = shown[shown.models == shown.trained]
-    lines(ax, shown, "width")
-    names = [str(one or "none") for one in sorted(shown.width.unique())]
-    ax.set_xticks(np.arange(len(names)), names)
-    ax.set_xlabel("hidden units")
+    _mislabeled(ax, found, "width", "hidden units", lambda one: str(one or "none"), records=records, pairs=100)
     figures.tag(ax, f"m = 100, n = {records:,}")
 
 
-def by_directions(ax, found, alone):
-    """The separation by the number of directions removed.
+def _mislabeled(ax, found, column, label, named, **wanted):
+    """The audits of mislabeled pairs with these values of other columns, by a column."""
+    shown = found.loc["mislabeled"].reset_index()
+    shown = shown[shown.models == shown.trained]
+    for name, value in wanted.items():
+        shown = shown[shown[name] == value]
+    lines(ax, shown, column)
+    names = [named(one) for one in sorted(shown[column].unique())]
+    ax.set_xticks(np.arange(len(names)), names)
+    ax.set_xlabel(label)
 
-    Args:
-        ax: where.
-        found: of `cross_talk.projected`.
-        alone: what undisturbed pairs of this kind have.
-    """
+
+def by_directions(ax, found, alone):
+    """The separation by the number of directions removed, of `cross_talk.projected`, and that of undisturbed pairs."""
     values = found["projected"]
     ax.plot(np.arange(len(values)), values, color=LOOKS["expected"]["color"])
     ax.axhline(found["softened"], color=LOOKS["whitened"]["color"], ls="-.")
     ax.axhline(alone, color=ALONE["color"], ls=":")
     ax.set_xlabel("directions removed")
-    name = f"m = {found['pairs']}, n = {found['records']:,}"
-    figures.tag(ax, name)
+    figures.tag(ax, f"m = {found['pairs']}, n = {found['records']:,}")
 
 
 def frame(rows):
-    """The rows of a study, with mean bounds and counts of all groups.
-
-    Returns:
-        A row for each cell, score and number of models, indexed by these.
-        `right` and `guesses` are of all guesses, of all groups together.
-    """
+    """The rows of a study by cell, score and number of models, with mean bounds and counts of all groups together."""
     found = pd.DataFrame(rows)
     found["gdp"] = [np.mean(one) for one in found.gdp]
     found["dp"] = [np.mean(one) for one in found.dp]

@@ -13,10 +13,7 @@ from dpsub.trainers import assemble, poisson_coins
 def slopes_of(theta, inputs, labels, norm):
     """Of clipped gradients: (records, classes, runs), by which x is scaled.
 
-    Args:
-        theta: (features + 1, classes, runs), the parameters of the heads.
-        inputs, labels: of records, as a bank holds them.
-        norm: C.
+    theta is (features + 1, classes, runs), the parameters of the heads; inputs and labels are as a bank holds them.
     """
     logits = (inputs @ theta.flatten(1)).view(len(inputs), *theta.shape[1:])
     found = torch.softmax(logits, dim=1)
@@ -26,23 +23,15 @@ def slopes_of(theta, inputs, labels, norm):
 
 
 class HeadScores:
-    """Linear heads in training, and what each step says of the pairs.
+    """Linear heads in training, and what each step says of the pairs of records.
 
-    `audit_one_run` trains any model, and once for each kind of score. This
-    takes all scores from one training, and several times less time.
-
-    Args:
-        task, model, pairs, spec: as in `audit_one_run`; pairs of records.
-        bits: (runs, pairs) int8, 0 for z and 1 for z′.
-        whiten: iterations of conjugate gradients.
-        seed: of batches and noise.
+    `audit_one_run` trains any model, and once for each kind of score. This takes all scores from one training, and
+    several times less time. `whiten` is the number of iterations of conjugate gradients.
 
     Attributes:
-        scores: (runs, pairs) by name. "final", of the final model; and sums
-            over the steps: "plain", "expected", less what is expected, and
-            "whitened".
-        alone: (runs, pairs) the separation if nothing disturbed a pair but
-            the noise and its own sampling.
+        scores: (runs, pairs) by name. "final", of the final model; and sums over the steps: "plain", "expected", less
+            what is expected, and "whitened".
+        alone: (runs, pairs) the separation if nothing disturbed a pair but the noise and its own sampling.
         accuracy: (runs,) on the test records.
     """
 
@@ -117,10 +106,7 @@ class HeadScores:
         return found
 
     def _advance(self):
-        """Take a step. Returns ‖d‖²/C², and ⟨g, d⟩²/C⁴, a mean over g.
-
-        Here d is g_z − g_z′.
-        """
+        """Take a step. Returns ‖d‖²/C², and ⟨g, d⟩²/C⁴, a mean over g, where d is g_z − g_z′."""
         bank, spec, shared = self._bank, self._spec, self._bank.shared
         q, norm = spec.sample_rate, spec.max_grad_norm
         slopes = slopes_of(bank.theta, self._x, bank.labels, norm)
@@ -159,33 +145,20 @@ def gradients_of(inputs, slopes):
 
 
 def along(apart, total, axes):
-    """Within the span of the first k axes, ⟨d, S⟩ for k from 0.
+    """(most + 1, pairs): within the span of the first k axes, ⟨d, S⟩ for k from 0.
 
-    Args:
-        apart: (pairs, parameters), d.
-        total: (parameters,), S.
-        axes: (parameters, most), orthonormal.
-
-    Returns:
-        (most + 1, pairs).
+    apart is (pairs, parameters), d; total (parameters,), S; axes (parameters, most), orthonormal.
     """
     parts = (apart @ axes) * (axes.T @ total)
     return torch.cat([torch.zeros(1, len(apart)), parts.T.cumsum(dim=0)])
 
 
 class ProjectedSteps:
-    """One training of a linear head, scored in three ways.
+    """One training of a linear head, scored in three ways without any coin.
 
-    A step's sum S, less its mean E, is multiplied by d = g_z − g_z′.
-    Before that, nothing is done to it; or the leading directions of the
-    other records' gradients are removed; or each of these directions is
-    divided by its variance in units of the noise. No coin is used.
-
-    Args:
-        task, model, pairs, spec: as in `audit_one_run`; pairs of records.
-        most: directions.
-        every: steps, after which the directions are computed anew.
-        seed: of coins, batches and noise.
+    A step's sum S, less its mean E, is multiplied by d = g_z − g_z′. Before that, nothing is done to it; or the leading
+    directions of the other records' gradients are removed, as many as `most`, computed anew after `every` steps; or
+    each of these directions is divided by its variance in units of the noise.
 
     Attributes:
         bits: (pairs,) 0 for z and 1 for z′.
@@ -234,12 +207,7 @@ class ProjectedSteps:
 
 
 def projections(task, model, pairs, spec, *, models, most, every, seed):
-    """Several trainings of `ProjectedSteps`.
-
-    Returns:
-        bits (models, pairs), projected (most + 1, models, pairs) and
-        softened (models, pairs), as arrays.
-    """
+    """Of several trainings of `ProjectedSteps`: bits (models, pairs), projected (most + 1, models, pairs), softened."""
     made = [
         ProjectedSteps(task, model, pairs, spec, most=most, every=every, seed=one) for one in range(seed, seed + models)
     ]

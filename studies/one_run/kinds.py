@@ -56,32 +56,23 @@ def models_of(task, width=0):
 
 
 def scores_of(task, model, made, spec, *, models, whiten, seed):
-    """The scores of the same trainings in up to four ways.
+    """The scores (models, pairs) of the same trainings in up to four ways, bits, and accuracy (models,).
 
-    Returns:
-        Scores (models, pairs) by name, bits, accuracy (models,), and the
-        separation that noise and a pair's own sampling would leave: of
-        pairs of records on linear heads, else None.
+    And the separation that noise and a pair's own sampling would leave: of pairs of records on linear heads, else None.
     """
     if made.of_records and isinstance(model, Linear):
         bits = fair_coins(models, len(made), seed)
         found = HeadScores(task, model, made, spec, bits, whiten=whiten, seed=seed)
-        return found.scores, bits, found.accuracy, rms(found.alone)
-    common = {"models": models, "metrics": ("accuracy",), "seed": seed}
-    common |= {"device": "cpu", "progress": False}
-    audits = {"plain": {"subtract_expected": False}, "expected": {}, "whitened": {"whiten": whiten}}
-    if not whiten:
-        del audits["whitened"]
-    seen = {name: audit_one_run(task, model, made, spec, **common, **how) for name, how in audits.items()}
-    scores = {"final": seen["plain"].score.values}
-    scores |= {name: one.step_score.values for name, one in seen.items()}
-    any_of = seen["plain"]
-    return scores, any_of.bit.values, any_of.accuracy.values, None
-
-
-def rms(values):
-    """The root of the mean square."""
-    return round(float(np.sqrt(np.square(values).mean())), 4)
+        root_mean_square = float(np.sqrt(np.square(found.alone).mean()))
+        return found.scores, bits, found.accuracy, round(root_mean_square, 4)
+    common = {"models": models, "metrics": ("accuracy",), "seed": seed, "device": "cpu", "progress": False}
+    ways = {"plain": {"subtract_expected": False}, "expected": {}} | (
+        {"whitened": {"whiten": whiten}} if whiten else {}
+    )
+    seen = {name: audit_one_run(task, model, made, spec, **common, **how) for name, how in ways.items()}
+    plain = seen["plain"]
+    scores = {"final": plain.score.values} | {name: one.step_score.values for name, one in seen.items()}
+    return scores, plain.bit.values, plain.accuracy.values, None
 
 
 # How many of m gradient pairs are guessed. Those of a rule share alpha.
@@ -89,16 +80,14 @@ RULES = {"half": (0.5,), "a quarter": (0.25,), "a tenth": (0.1,), "5 %, 20 %, al
 
 
 def ideal_scores(spec, shape, draws):
-    """Scores of gradient pairs that nothing else touches, and their coins.
+    """Scores of gradient pairs that nothing else touches, and their coins, by their exact law.
 
-    The law is exact: one pair ±C on a parameter of its own is in a batch
-    with probability q, and the noise of all steps is added to it.
+    A pair ±C on a parameter of its own is in a batch with probability q, and the noise of all steps is added to it.
     """
     bits = draws.integers(0, 2, shape)
     batches = draws.binomial(spec.steps, spec.sample_rate, shape)
     noise = spec.noise_multiplier * np.sqrt(spec.steps)
-    scores = (1 - 2 * bits) * batches + noise * draws.normal(size=shape)
-    return scores, bits
+    return (1 - 2 * bits) * batches + noise * draws.normal(size=shape), bits
 
 
 def gaussian_scores(mu, shape, draws):
@@ -110,8 +99,7 @@ def gaussian_scores(mu, shape, draws):
 def by_rule(scores, bits):
     """The "gdp" bounds of one training by each rule, and "product"."""
     found = {name: bound_of_guesses(guesses_of(scores, bits, shares)) for name, shares in RULES.items()}
-    every = guesses_of(scores, bits, (1.0,))
-    return found | {"product": bound_of_guesses(every, "product")}
+    return found | {"product": bound_of_guesses(guesses_of(scores, bits, (1.0,)), "product")}
 
 
 def repeated(make, audits):

@@ -20,6 +20,8 @@ from torch import nn
 
 from dpsub import DPSGD, audit, audit_training, audits, crafters, data, models
 from dpsub.audits import executors, plans
+from dpsub.audits.own_training import OwnTraining
+from dpsub.audits.plans import Shard
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]
@@ -74,8 +76,6 @@ def test_workers_find_the_same_trainings_of_others(client, store):
     options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
     expected = audit_training(others.two_scores, **options)
     assert audit_training(others.two_scores, client=client, store=store, **options).equals(expected)
-    with pytest.raises(ValueError, match="processes must be 1 with a client"):
-        audit_training(others.two_scores, client=client, processes=2, **options)
 
 
 def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(arguments, client):
@@ -109,6 +109,21 @@ def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch)
         audit(*arguments, client=client, **OPTIONS)
 
 
+@pytest.mark.parametrize(("of_user", "message"), [(False, "^it fails$"), (True, "^train must be .* import, .*fails$")])
+def test_what_a_worker_cannot_compute_is_told(client, of_user, message):
+    class Fails(OwnTraining):
+        calls_users = of_user
+
+        def run(self, shard, device, tick):
+            raise ValueError("it fails")
+
+    plan = Fails(
+        **dict.fromkeys(("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "mended"))
+    )
+    with pytest.raises(ValueError, match=message):
+        list(executors.Workers(client, "cpu").results(plan, [Shard(0, 0, range(1), 0, 1)], lambda units: None))
+
+
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
     def slow(plan, shard, device):
         time.sleep(0.1)
@@ -116,8 +131,8 @@ def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path
         return shard, shard
 
     monkeypatch.setattr(executors, "_on_worker", slow)
-    with executors.workers(client, "cpu") as there:
-        done = there.results(SimpleNamespace(not_sent="", units=int), list(range(60)), lambda units: None)
+    with executors.where(client, "cpu") as there:
+        done = there.results(SimpleNamespace(calls_users=False, units=int), list(range(60)), lambda units: None)
         next(done)
         done.close()
     began = len(list(tmp_path.iterdir()))
@@ -212,6 +227,22 @@ def test_a_worker_that_is_killed_costs_its_shards_and_nothing_else(arguments, st
         assert victim not in client.run(os.getpid).values()
     assert found.equals(expected)
     assert not audits.status(store).damaged
+
+
+@pytest.mark.slow
+def test_processes_train_what_no_file_has_and_count_its_failures():
+    def train(bit, seed):
+        return others.fails_at_times(bit, seed)
+
+    options = {"runs": 60, "adjacency": "substitute", "name": "two scores", "steps": others.STEPS, "progress": False}
+    with pytest.warns(UserWarning, match="runs failed"):
+        expected = audit_training(train, **options)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, **LOCAL) as cluster,
+        Client(cluster) as client,
+        pytest.warns(UserWarning, match="runs failed"),
+    ):
+        assert audit_training(train, client=client, **options).equals(expected)
 
 
 @pytest.mark.slow

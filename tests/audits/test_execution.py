@@ -1,14 +1,11 @@
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event
 
 import pytest
 import torch
 
 from dpsub import CanaryPair, audit, crafters, models, trainers
-from dpsub.audits import executors, many_runs
-from dpsub.audits.own_training import OwnTraining
-from dpsub.audits.plans import Shard, Stopped
+from dpsub.audits import many_runs
+from dpsub.audits.plans import Stopped
 from dpsub.trainers.bank import block_bytes
 
 
@@ -137,13 +134,18 @@ def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, s
         audit(task, model, canary, spec, runs=200, device="cpu", progress=False)
 
 
-def test_a_shard_that_is_told_to_stop_says_so(plan_of):
-    plan, stop, cpu = plan_of(runs=2), Event(), torch.device("cpu")
+def test_a_shard_that_nobody_waits_for_ends_at_its_next_step(plan_of):
+    plan, cpu, ticks = plan_of(runs=2), torch.device("cpu"), []
     shard = plan.cut.shards[0]
-    assert plan.run(shard, cpu, stop, lambda units: None).arrays["score"].shape == (2, 4)
-    stop.set()
+    assert plan.run(shard, cpu, ticks.append).arrays["score"].shape == (2, 4)
+    assert sum(ticks) == 2
+    assert len(ticks) > plan.spec.steps
+
+    def stopped(units):
+        raise Stopped
+
     with pytest.raises(Stopped):
-        plan.run(shard, cpu, stop, lambda units: None)
+        plan.run(shard, cpu, stopped)
 
 
 def test_progress_counts_models_and_begins_where_the_store_is(run, capsys, killed_after):
@@ -164,18 +166,3 @@ def test_progress_is_shown_only_when_wanted(task, model, canary, capsys, spec):
         told = capsys.readouterr().err
         assert shown in told
         assert bool(told) == wanted
-
-
-@pytest.mark.parametrize(("needed", "message"), [("", "^it fails$"), ("x must be 1", "^x must be 1: .*it fails$")])
-def test_what_another_process_cannot_compute_is_told(monkeypatch, needed, message):
-    class Fails(OwnTraining):
-        not_sent = needed
-
-        def run(self, shard, device, stop, tick):
-            raise ValueError("it fails")
-
-    names = ("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "mended")
-    own = dict.fromkeys(names)
-    monkeypatch.setattr(executors.futures, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
-    with pytest.raises(ValueError, match=message), executors.processes(1) as processes:
-        list(processes.results(Fails(**own), [Shard(0, 0, range(1), 0, 1)], lambda units: None))

@@ -260,7 +260,6 @@ def test_observers_that_do_not_fit_in_a_dataset_are_refused_before_training(run,
             an_observer(dims=("run", "parameter"), look=lambda bank: bank.scores()),
             r"a tensor \(4, \d+\) .* got one \(4,\)",
         ),
-        (an_observer(watch=lambda *given: None), r"\.watch must be one that returns an audits.Watch, got a NoneType"),
     ],
 )
 def test_observations_of_another_shape_are_refused(run, observer, told):

@@ -121,27 +121,6 @@ def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train):
         assert dpsub.bound(found, delta=1e-5)[0].valid
 
 
-def test_processes_find_the_same_numbers(store):
-    expected = audit_training(others.two_scores, **TWO)
-    assert audit_training(others.two_scores, processes=2, store=store, **TWO).equals(expected)
-    assert audits.load(store).equals(expected)
-
-
-def test_functions_that_processes_cannot_import_are_refused_before_any_training():
-    def inner(bit, seed):
-        raise AssertionError
-
-    for train in (inner, lambda bit, seed: 0.0, functools.partial(inner)):
-        with pytest.raises(ValueError, match="train must be importable by name in other processes"):
-            audit_training(train, processes=2, **OPTIONS)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_is_told():
-    with pytest.raises(RuntimeError, match="processes: a worker process ended before its run did"):
-        audit_training(others.dies, processes=2, **OPTIONS)
-
-
 def test_an_interrupted_run_is_all_that_is_trained_again(store):
     expected = audit_training(others.one_normal, **OPTIONS)
     interrupted, calls = interrupted_at(41, others.one_normal)
@@ -252,15 +231,6 @@ def test_runs_that_fail_cost_themselves_alone(store):
     assert audits.load(store).equals(whole)
 
 
-@pytest.mark.slow
-def test_the_same_runs_fail_in_other_processes():
-    found = []
-    for processes in (1, 2):
-        with pytest.warns(UserWarning, match="runs failed"):
-            found.append(audit_training(others.fails_at_times, processes=processes, **TWO))
-    assert found[0].equals(found[1])
-
-
 @failing
 def test_a_retry_that_is_killed_loses_no_run_that_was_fine(store, killed_after):
     options = TWO | {"runs": 12, "store": store}
@@ -361,7 +331,11 @@ KILLED = """
 import sys, dpsub, trainings_of_others as others
 if __name__ == "__main__":
     options = {"runs": 60, "adjacency": "substitute", "name": "one normal", "seed": 3, "progress": False}
-    dpsub.audit_training(others.slow, store=sys.argv[1], processes=int(sys.argv[2]), **options)
+    client = None
+    if (workers := int(sys.argv[2])) > 1:
+        from distributed import Client
+        client = Client(n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0")
+    dpsub.audit_training(others.slow, store=sys.argv[1], client=client, **options)
 """
 
 

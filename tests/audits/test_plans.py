@@ -42,7 +42,7 @@ class NoisyCounts(Plan):
         bit = unfilled("0: with the record, 1: without", sizes, "int8")
         return xr.Dataset({"score": unfilled("noisy count", sizes), "bit": bit})
 
-    def run(self, shard, device, stop, tick):
+    def run(self, shard, device, tick):
         rng = stream(self.seed, "audit", shard.number)
         bits = rng.integers(0, 2, shard.runs, dtype=np.int8)
         tick(shard.runs)
@@ -67,11 +67,6 @@ def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after)
         audit_counts(store=store, noise=2.0)
     with pytest.raises(ValueError, match=r"stored by dpsub\.audit_counts, asked for by dpsub\.audit_training"):
         audits.audit_training(lambda bit, seed: 0.0, runs=2, adjacency="substitute", name="x", store=store)
-
-
-@pytest.mark.slow  # the processes of audits/test_own_training.py are the same
-def test_a_fifth_kind_of_audit_is_spread_over_processes(store):
-    assert audit_counts(store=store, processes=2, runs=120).equals(audit_counts(runs=120))
 
 
 def test_repeats_have_seeds_of_their_own(run, task, model, expected):

@@ -113,33 +113,6 @@ def test_audits_that_are_no_twins_are_named():
             )
     with pytest.raises(ValueError, match="exchanged must have the bits and steps of result"):
         of_twins(one, other.assign(bit=1 - other.bit), delta=1e-5)
-    few, other_few = one.isel(run=slice(3)), other.isel(run=slice(3))
-    with pytest.raises(ValueError, match="must have the dimensions run, of 4 or more, and step, got .*'run': 3"):
-        of_twins(few, other_few, delta=1e-5)
-    with pytest.raises(ValueError, match="must have the dimensions run, of 4 or more, and step, got .*12}"):
-        of_twins(one, other.isel(step=-1), delta=1e-5)
-    with pytest.raises(ValueError, match="must be whole, got scores that are not finite"):
-        of_twins(one, other.assign(score=other.score.where(other.step > 10)), delta=1e-5)
-    still = [audit.assign(score=audit.score * (audit.run == 3)) for audit in (one, other)]
-    with pytest.raises(ValueError, match="got all, or all but one, alike at a step"):
-        of_twins(*still, delta=1e-5)
-
-
-def test_twins_are_matched_by_the_numbers_of_their_runs():
-    one, other = (audit.assign_coords(run=np.arange(12)) for audit in twins())
-    expected = of_twins(one, other, delta=1e-5)
-    mixed = other.isel(run=np.random.default_rng(0).permutation(12))
-    assert of_twins(one, mixed, delta=1e-5).equals(expected)
-    some = of_twins(one.isel(run=[1, 4, 5, 8, 9]), mixed.sel(run=[9, 1, 8, 4, 5]), delta=1e-5)
-    assert some.equals(of_twins(*(audit.isel(run=[1, 4, 5, 8, 9]) for audit in (one, other)), delta=1e-5))
-    with pytest.raises(ValueError, match="exchanged must hold the runs of result, got other numbers"):
-        of_twins(one.isel(run=slice(6)), other.isel(run=slice(6, 12)), delta=1e-5)
-
-
-def test_a_selection_of_twins_without_numbers_is_refused():
-    one, other = (audit.assign_attrs(runs=12) for audit in twins())
-    with pytest.raises(ValueError, match="result must say which runs it holds, got 6 of 12 without the coordinate run"):
-        of_twins(one.isel(run=slice(6)), other.isel(run=slice(6)), delta=1e-5)
 
 
 def test_twins_of_a_linear_head_in_the_coordinates_of_its_records_are_refused():

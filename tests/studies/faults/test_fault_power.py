@@ -32,7 +32,7 @@ def test_a_table_is_continued_and_counts_the_audits_that_exceed_the_claim(tmp_pa
     monkeypatch.setattr(fault_power, "FAULTS", dict.fromkeys(["none", "clips the average"], 1.27))
     fault_power.make(path, ["clips the average"])
     fault_power.make(path)
-    table = fault_power.stored(path)
+    table = fault_power.table(path)
     assert len(table) == 2 * 2 * len(fault_power.ESTIMATORS)
     assert table.found["clips the average", "bets", 1_000] == 1
     assert table.found["none", "ranks", 500] < 1

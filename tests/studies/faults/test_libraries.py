@@ -5,21 +5,12 @@ import pytest
 from dpsub import accounting
 from studies.faults import libraries
 
-IMPORTED = {
-    "jax-privacy": "jax_privacy",
-    "optax": "optax",
-    "opake": "opake",
-    "tensorflow-privacy": "tensorflow_privacy",
-    "flwr": "flwr",
-    "pfl": "pfl",
-    "deepee": "deepee",
-}
 CLAIMED = accounting.gdp_epsilon(2 / libraries.NOISE_MULTIPLIER, libraries.DELTA)
 REFUTED = {"flwr, weighted", "deepee, sum", "deepee, seed"}
 
 
 def holds(name, steps):
-    found = libraries.row(name, steps=steps)
+    [found] = libraries.measured({"name": name}, steps=steps)
     assert found["verdict"] == ("refuted" if name in REFUTED else "consistent")
     if name not in REFUTED:
         assert 0.4 * CLAIMED < found["bound"] <= found["claimed"]
@@ -37,5 +28,5 @@ def test_opacus_adds_the_noise_that_it_claims():
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", [name for name in libraries.RECIPES if name != "opacus"])
 def test_other_libraries_do_what_the_table_says(name):
-    pytest.importorskip(IMPORTED[libraries.RECIPES[name].package])
+    pytest.importorskip(libraries.package(name).replace("-", "_"))
     holds(name, 1_500)

@@ -1,14 +1,13 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from dpsub import DPSGD, audit, crafters, data, distinguish, models, trainers
+from dpsub import data, models, trainers
 from dpsub.audits.distinguishers import AdversarialSamples
 from studies.final_models import distillation
-from studies.final_models.black_boxes import BlackBox
+from studies.final_models.black_boxes import crafted_on_answers
 
 RNG = np.random.default_rng(0)
 TASK = data.from_arrays(RNG.normal(size=(40, 4)), RNG.integers(0, 3, 40), num_classes=3)
@@ -27,9 +26,6 @@ class Given:
         self.seen = (model, weights, bits)
         return self.sample
 
-    def __repr__(self):
-        return "Given()"
-
 
 def final_models(model, runs, seed=3):
     generator = torch.Generator().manual_seed(seed)
@@ -46,12 +42,17 @@ def turned(weights):
     return other
 
 
-def box(craft=None, **changes):
-    setting = {"epochs": 3, "learning_rate": 0.01, "batch_size": 16, "seed": 2, "device": "cpu"} | changes
-    return BlackBox(TASK.x_train, craft or Given(), **setting)
+TRAINING = {"epochs": 3, "learning_rate": 0.01, "batch_size": 16, "seed": 2, "device": "cpu"}
 
 
-@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+def crafted(model, weights, bits, craft=None, **changes):
+    return crafted_on_answers(model, weights, bits, records=TASK.x_train, craft=craft or Given(), **TRAINING | changes)
+
+
+SAYS = pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+
+
+@SAYS
 def test_it_knows_of_the_models_what_they_answer(says):
     weights = final_models(MODEL, 12)
     other = turned(weights)
@@ -59,36 +60,26 @@ def test_it_knows_of_the_models_what_they_answer(says):
     both = []
     for one in (weights, other):
         craft = Given()
-        learnt = box(craft, says=says).learn(MODEL, one, BITS)
+        learnt = crafted(MODEL, one, BITS, craft, says=says)
         both.append((craft.seen[1], learnt.surrogates.loss, learnt.scores(MODEL, one)))
     for mine, others in zip(*both, strict=True):
         np.testing.assert_array_equal(mine, others)
     changed = Given()
-    box(changed, says=says).learn(MODEL, final_models(MODEL, 12, seed=4), BITS)
+    crafted(MODEL, final_models(MODEL, 12, seed=4), BITS, changed, says=says)
     assert not np.array_equal(changed.seen[1], both[0][0])
 
 
-@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+@SAYS
 def test_samples_are_crafted_on_surrogates_of_the_answers(says):
     weights, craft = final_models(MODEL, 12), Given()
-    learnt = box(craft, says=says, temperature=2.0).learn(MODEL, weights, BITS)
+    learnt = crafted(MODEL, weights, BITS, craft, says=says)
     said = trainers.answers_of(MODEL, weights, TASK.x_train, says=says, device="cpu")
-    setting = {"epochs": 3, "learning_rate": 0.01, "batch_size": 16, "seed": 2, "temperature": 2.0, "device": "cpu"}
-    expected = distillation.distilled(MODEL, said, TASK.x_train, says=says, **setting)
+    expected = distillation.distilled(MODEL, said, TASK.x_train, says=says, **TRAINING)
     model, surrogates, bits = craft.seen
     assert model is MODEL
     np.testing.assert_array_equal(surrogates, expected.weights)
     np.testing.assert_array_equal(bits, BITS)
     np.testing.assert_array_equal(learnt.surrogates.loss, expected.loss)
-    assert learnt.crafted is craft.sample
-
-
-def test_surrogates_may_be_of_another_architecture():
-    craft, other = Given(), models.linear(TASK)
-    learnt = box(craft, surrogate=other).learn(MODEL, final_models(MODEL, 12), BITS)
-    assert craft.seen[0] is other
-    assert craft.seen[1].shape == (12, other.parameters)
-    assert learnt.scores(MODEL, final_models(MODEL, 7)).shape == (7,)
 
 
 def test_scores_are_what_the_box_says_of_the_label():
@@ -97,27 +88,10 @@ def test_scores_are_what_the_box_says_of_the_label():
         outputs = torch.stack([MODEL.module(one)(torch.tensor(SAMPLE[0][None]))[0] for one in weights])
     logs = torch.log_softmax(outputs, dim=1)[:, 1].numpy()
     for says, sought in (("logits", logs), ("probabilities", logs), ("labels", outputs.argmax(dim=1).numpy() == 1)):
-        scores = box(says=says, epochs=1).learn(MODEL, weights, np.arange(30) % 2).scores(MODEL, weights)
+        scores = crafted(MODEL, weights, np.arange(30) % 2, says=says, epochs=1).scores(MODEL, weights)
         assert scores.dtype == np.float32
         np.testing.assert_allclose(scores, sought, atol=1e-5)
     assert set(scores) == {0.0, 1.0}
-
-
-@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
-def test_with_two_labels_the_answer_of_one_is_subtracted(says):
-    weights = final_models(MODEL, 30, seed=9)
-    (x, y), y_prime = SAMPLE, (SAMPLE[1] + 1) % MODEL.classes
-    still = {"steps": 1, "bounds": (x, x)}
-    of_labels = [
-        box(given, says=says, epochs=1).learn(MODEL, weights, np.arange(30) % 2).scores(MODEL, weights)
-        for given in (
-            AdversarialSamples((x, y), y_prime, **still),
-            AdversarialSamples((x, y), **still),
-            AdversarialSamples((x, y_prime), **still),
-        )
-    ]
-    np.testing.assert_allclose(of_labels[0], of_labels[1] - of_labels[2], atol=1e-6)
-    assert of_labels[0].std() > 0
 
 
 def test_probabilities_that_round_to_0_have_the_lowest_score():
@@ -125,7 +99,7 @@ def test_probabilities_that_round_to_0_have_the_lowest_score():
     weights = np.zeros((4, model.parameters), dtype=np.float32)
     weights[:, -2] = [-1e4, -200.0, -50.0, 0.0]  # the bias of class 1
     found = {
-        says: box(says=says, epochs=1).learn(model, weights, BITS[:4]).scores(model, weights)
+        says: crafted(model, weights, BITS[:4], says=says, epochs=1).scores(model, weights)
         for says in ("logits", "probabilities")
     }
     floor = np.log(np.finfo(np.float32).tiny)
@@ -142,49 +116,9 @@ def test_it_finds_on_surrogates_what_tells_the_worlds_apart():
     weights += (np.tile(bits, 2) == 0)[:, None] * apart
     craft = AdversarialSamples((np.zeros(4), 1), loss="ude", bounds=(-1, 1), steps=20, device="cpu")
     for says in ("logits", "probabilities", "labels"):
-        by = box(craft, says=says, epochs=40, learning_rate=0.05)
-        learnt = by.learn(model, weights[:60], bits)
+        learnt = crafted(model, weights[:60], bits, craft, says=says, epochs=40, learning_rate=0.05)
         assert learnt.x[1] > 0.8
         assert learnt.surrogates.loss[-1] < learnt.surrogates.loss[0] / 2
         scores = learnt.scores(model, weights[60:])
         gap = scores[bits == 0].mean() - scores[bits == 1].mean()
         assert gap > scores.std()
-
-
-def test_it_judges_the_models_of_an_audit():
-    task = data.digits(n_train=60)
-    model = models.linear(task)
-    spec = DPSGD(noise_multiplier=4.0, max_grad_norm=1.0, sample_rate=1.0, steps=10, learning_rate=1.0)
-    pair = crafters.mislabeled(task, model, spec, seed=0).against_nothing(adjacency="add_remove")
-    trained = audit(task, model, pair, spec, runs=40, metrics=("weights",), device="cpu", progress=False)
-    by = BlackBox(task.x_train, AdversarialSamples(pair.z, device="cpu"), epochs=20, learning_rate=0.05, device="cpu")
-    judged = distinguish(trained, model, by, progress=False)
-    assert judged.sizes["run"] == 20
-    assert judged.attrs["distinguisher"] == repr(by)
-    assert np.isfinite(judged.score).all()
-
-
-def test_repr_tells_apart_what_learns_differently():
-    first = box()
-    changes = {
-        "records": TASK.x_train[:-1],
-        "says": "labels",
-        "epochs": 4,
-        "batch_size": 15,
-        "learning_rate": 0.02,
-        "temperature": 2.0,
-        "surrogate": MODEL,
-        "seed": 3,
-        "craft": AdversarialSamples(SAMPLE),
-    }
-    others = {repr(replace(first, **{name: value})) for name, value in changes.items()}
-    assert len(others | {repr(first)}) == len(changes) + 1
-    assert repr(replace(first, device="auto")) == repr(first)
-    assert len(repr(first)) < 200
-
-
-@pytest.mark.parametrize("sample", [(np.zeros(3), 1), (np.zeros(4), 3)])
-def test_samples_that_do_not_fit_are_refused(sample):
-    learnt = box(Given(*sample)).learn(MODEL, final_models(MODEL, 12), BITS)
-    with pytest.raises(ValueError, match="model must take records like the sample, of shape"):
-        learnt.scores(MODEL, final_models(MODEL, 2))

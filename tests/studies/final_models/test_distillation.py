@@ -24,7 +24,7 @@ def flat_of(model, module):
     return torch.cat([one.flatten() for one in first]).numpy()
 
 
-def alone(model, start, target, x, says, *, epochs, batch_size, learning_rate, temperature, seed):
+def alone(model, start, target, x, says, *, epochs, batch_size, learning_rate, seed):
     """One surrogate as a torch module, trained by itself: its weights, and the loss of each epoch."""
     module = model.module(start)
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
@@ -39,8 +39,8 @@ def alone(model, start, target, x, says, *, epochs, batch_size, learning_rate, t
             else:
                 sharp = target[batch] if says == "logits" else target[batch].log()
                 value = functional.kl_div(
-                    functional.log_softmax(outputs / temperature, dim=1),
-                    functional.softmax(sharp / temperature, dim=1),
+                    functional.log_softmax(outputs, dim=1),
+                    functional.softmax(sharp, dim=1),
                     reduction="batchmean",
                 )
             optimizer.zero_grad()
@@ -52,12 +52,12 @@ def alone(model, start, target, x, says, *, epochs, batch_size, learning_rate, t
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "residual"])
-@pytest.mark.parametrize(("says", "temperature"), [("logits", 1.0), ("probabilities", 2.0), ("labels", 1.0)])
-def test_surrogates_are_those_that_train_alone(cast, banks_of_modules, name, says, temperature):
+@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+def test_surrogates_are_those_that_train_alone(cast, banks_of_modules, name, says):
     task, model = (cast if name in cast else banks_of_modules)[name]
     start = real_models(model, 1, seed=1)[0]
     said = trainers.answers_of(model, real_models(model, 3), task.x_train, says=says, **CPU)
-    setting = {"epochs": 3, "batch_size": 10, "learning_rate": 1e-3, "temperature": temperature, "seed": 4}
+    setting = {"epochs": 3, "batch_size": 10, "learning_rate": 1e-3, "seed": 4}
     found = distillation.distilled(model, said, task.x_train, says=says, start=start, **setting, **CPU)
     own = [alone(model, start, one, task.x_train, says, **setting) for one in said]
     moved = np.abs(found.weights - start).max(axis=1)
@@ -69,7 +69,7 @@ def test_surrogates_are_those_that_train_alone(cast, banks_of_modules, name, say
 def test_without_a_start_surrogates_begin_at_starts_of_their_own(cast):
     task, model = cast["mlp"]
     said = trainers.answers_of(model, real_models(model, 3), task.x_train, says="logits", **CPU)
-    setting = {"epochs": 2, "batch_size": 512, "learning_rate": 1e-3, "temperature": 1.0, "seed": 4}
+    setting = {"epochs": 2, "batch_size": 512, "learning_rate": 1e-3, "seed": 4}
     found = distillation.distilled(model, said, task.x_train, **setting, **CPU)
     generator = torch.Generator().manual_seed(torch_seed(4, "distillation"))
     for own, start, target in zip(found.weights, model.initial_parameters(3, generator), said, strict=True):
@@ -133,7 +133,7 @@ def test_parts_do_not_change_surrogates(cast, banks_of_modules, monkeypatch, nam
     setting = {"seed": 0, "epochs": 2, "batch_size": 20, "learning_rate": 1e-3} | CPU
     whole = distillation.distilled(model, said, task.x_train, **setting)
     inputs = model.inputs(torch.tensor(task.x_train))
-    recipe = distillation.Recipe("logits", 2, 20, 1e-3, 1.0, 0)
+    recipe = distillation.Recipe("logits", 2, 20, 1e-3, 0)
     assert distillation._at_once(model, torch.device("cpu"), inputs, recipe, 5) == (5, 20)
     of_a_record = distillation._kept(model, inputs[:5], recipe) - distillation._kept(model, inputs[:4], recipe)
     for models_at_once, records_at_once in ((2, 20), (1, 7)):

@@ -130,11 +130,7 @@ def test_reprs_tell_distinguishers_apart():
     assert repr(LinearDiscriminant(probes=eye)) == repr(several[2])
 
 
-def test_bad_input_is_refused(model):
+def test_a_ridge_of_0_with_fewer_models_than_features_is_refused(model):
     weights, bits, _ = trained(30, model)
-    with pytest.raises(ValueError, match="ridge must be <= 1, got 1.1|ridge must be >= 0 and <= 1, got 1.1"):
-        LinearDiscriminant(1.1)
     with pytest.raises(ValueError, match="ridge must be > 0 for 10 models with 16 features each, got 0"):
         LinearDiscriminant(0).learn(model, weights[:10], bits[:10])
-    with pytest.raises(ValueError, match="weights must differ between models of one world"):
-        LinearDiscriminant().learn(model, np.ones_like(weights), bits)

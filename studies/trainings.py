@@ -1,0 +1,19 @@
+"""What most studies train: DP-SGD with the noise for an ε, and models that are looked at after their last step."""
+
+import dpsub
+from dpsub import accounting
+
+DELTA = 1e-5
+
+
+def calibrated(epsilon, *, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd"):
+    """DP-SGD with the least noise that promises this ε under an adjacency, at δ = 1e-5."""
+    noise = accounting.noise_multiplier(
+        target_epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=DELTA, adjacency=adjacency
+    )
+    return dpsub.DPSGD(noise, max_grad_norm, sample_rate, steps, learning_rate, optimizer)
+
+
+def final_models(task, model, pair, spec, **options):
+    """An audit that observes its models after the last step alone."""
+    return dpsub.audit(task, model, pair, spec, observe_every=spec.steps, progress=False, **options)
