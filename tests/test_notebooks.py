@@ -372,30 +372,6 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
 
 
 @SLOW
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("fig3_natural_data", {"sample_rates": [0.5]}),
-        ("fig4_from_scratch", {"sample_rates": [0.5], "n_aux": 60}),
-        (
-            "what_weakens",
-            {"max_grad_norms": [1.0, 8.0], "lengths": [20, 40], "learning_rates": [0.01], "observations": 4},
-        ),
-        ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
-    ],
-)
-def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name, parameters):
-    often = {} if "observations" in parameters else {"observe_every": 10}
-    glued = execute(name, tmp_path, runs=64, n_train=60, steps=40, device="cpu", **often, **parameters)
-    assert glued["runs"] == 64
-
-
-@SLOW
-def test_lists_of_one_are_enough(tmp_path):
-    assert execute("fig5_runs", tmp_path, runs=[100], sample_rates=[0.25])
-
-
-@SLOW
 def test_audits_show_less_than_the_risk_and_risks_need_less_noise(tmp_path):
     glued = execute("risk", tmp_path, runs=500)
     assert 0.5 <= glued["risk_by_label"] <= glued["risk_in_worst"] <= glued["risk_above"]
