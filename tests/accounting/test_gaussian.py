@@ -47,14 +47,9 @@ def test_delta_does_not_overflow_where_epsilon_is_large():
 @pytest.mark.parametrize(
     ("mu", "epsilon", "expected"),
     [
-        (1e-17, 0.0, 3.989422804014327e-18),
         (1e-14, 1e-13, 7.474560254589678e-39),
-        (1e-9, 2e-8, 1.3700125084297278e-99),
         (5.0, 150.0, 1.3477133481956158e-167),
         (1e8, 4999999700000000.0, 0.9986501019240515),
-        (1e10, 5e19, 0.49999999996010575),
-        (1.0, 1e308, 0.0),
-        (1e155, 1e300, 1.0),
     ],
 )
 def test_gdp_delta_far_out(mu, epsilon, expected):
@@ -64,12 +59,9 @@ def test_gdp_delta_far_out(mu, epsilon, expected):
 @pytest.mark.parametrize(
     ("mu", "delta", "expected"),
     [
-        (1e-200, 1e-250, 1.4752217431930296e-199),
         (1e-14, 1e-30, 7.965826309530426e-14),
         (1.0, 5e-324, 38.87183283249431),
         (20.0, 1 - 2**-53, 34.525037097434364),
-        (9.3e7, 1e-5, 4324500396634843.0),
-        (1e150, 1e-5, 4.9999999999999995e299),
     ],
 )
 def test_gdp_epsilon_far_out(mu, delta, expected):
@@ -81,8 +73,6 @@ def test_gdp_epsilon_far_out(mu, delta, expected):
     [
         (0.0, 1e-100, 2.5066282746310004e-100),
         (1e-13, 1e-30, 1.2510821956107554e-14),
-        (1e-200, 0.5, 1.3489795003921634),
-        (1e300, 1e-5, 1.4142135623730951e150),
     ],
 )
 def test_gdp_mu_far_out(epsilon, delta, expected):

@@ -253,23 +253,10 @@ def test_accuracies_follow_the_numbers_of_their_runs(audited):
         findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda one: one.isel(run=0), r"result must have a score for each run, .* got score with .*\('step',\)"),
-        (
-            lambda one: one.assign(score=one.score.where(one.step > 100)),
-            r"scores must be numbers without NaN, got nan \(300 of",
-        ),
-    ],
-)
-def test_what_is_no_whole_audit_is_refused(audited, change, message):
-    with pytest.raises(ValueError, match=message):
-        findings.bounds(change(audited()), delta=1e-5)
-
-
 def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):
     result = audited()
+    with pytest.raises(ValueError, match=r"result must have a score for each run, .* got score with .*\('step',\)"):
+        findings.bounds(result.isel(run=0), delta=1e-5)
     there = xr.DataArray(np.arange(300) < 100, dims="run")
     store = result.assign(score=result.score.where(there), bit=result.bit.where(there, -1).astype(np.int8))
     with pytest.raises(ValueError, match="200 of 300 runs are not trained yet, .* or drop them"):
