@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,17 +75,6 @@ def test_gdp_epsilon_far_out(mu, delta, expected):
 )
 def test_gdp_mu_far_out(epsilon, delta, expected):
     assert gdp_mu(epsilon, delta) == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-@given(
-    log_mu=st.floats(-740, 709), log_epsilon=st.floats(-740, 709), log_delta=st.floats(-744, -1e-15), zero=st.booleans()
-)
-def test_gaussian_dp_has_an_answer_for_every_float(log_mu, log_epsilon, log_delta, zero):
-    mu, epsilon, delta = math.exp(log_mu), 0.0 if zero else math.exp(log_epsilon), math.exp(log_delta)
-    assert 0 <= gdp_delta(mu, epsilon) <= 1
-    assert 0 < gdp_mu(epsilon, delta) < math.inf
-    if mu < 1e154:
-        assert 0 <= gdp_epsilon(mu, delta) < math.inf
 
 
 @pytest.mark.parametrize("delta", [1e-300, 0.1, 0.5, 0.9])
