@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,7 +56,7 @@ class Given(Plan):
         score, bit = unfilled("score", {"run": RUNS, "step": STEPS}), unfilled("bit", {"run": RUNS}, "int8")
         return xr.Dataset({"score": score, "bit": bit})
 
-    def run(self, shard: Shard, device: torch.device, stop: Event, tick: Tick) -> Results:
+    def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         return Results({name: values[shard.start : shard.stop] for name, values in self.numbers.items()})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isclose
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from dpsub.models import Model
 from dpsub.trainers import Bank, StepCanary, assemble, block_size, devices
 from dpsub.trainers.bank import block_bytes
 
+ONCE, EACH_REPEAT, EACH_STEP = "once", "anew for each repeat", "anew at each step"  # the attribute `canary_crafted`
 PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))
 LONGER = 1e-6  # relative, by rounding
 SAME = 1e-6  # relative: a noise multiplier calibrated again on another machine may differ in its last digits
@@ -52,7 +53,7 @@ class BankPlan(Plan):
         repeats: how many independent audits.
     """
 
-    purpose: ClassVar[Literal["audit", "steps", "one_run"]]  # of its streams of randomness
+    purpose: ClassVar[str]  # of its streams of randomness, in `random_streams.PURPOSES`
     spare: ClassVar[str] = "records"  # what a user may take fewer of, beside a smaller model
 
     task: Task
@@ -142,7 +143,7 @@ class BankPlan(Plan):
         """About the most memory, in bytes, that a block takes."""
         return block_bytes(self.model, self.task, self.spec, device, self.models_of(0), spare=self.copies)
 
-    def side_by_side(self, device: torch.device) -> int:
+    def at_once(self, device: torch.device) -> int:
         """One on CUDA; on a CPU, as many as the memory holds."""
         needed, free = self.bytes_at_once(device), devices.free_bytes(device)
         if needed > free:
@@ -230,7 +231,7 @@ def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DP
         )
 
 
-def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], crafted: str) -> dict[str, Any]:
+def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], how_often: str) -> dict[str, Any]:
     """What an audit's attributes say of its canaries: one value for all repeats, or one for each."""
 
     def listed(values: list[Any]) -> Any:
@@ -239,7 +240,7 @@ def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], crafted: str)
 
     return {
         "slot": listed([canary.slot for canary in canaries]),
-        "canary_crafted": crafted,
+        "canary_crafted": how_often,
         "canary_fingerprint": listed([canary.fingerprint for canary in canaries]),
         **{f"canary_{name}": listed([c.details[name] for c in canaries]) for name in canaries[0].details},
     }
@@ -314,5 +315,5 @@ def _same(asked: Arrays, stored: Arrays, task: Task) -> bool:
         (arrays["canary/z"].astype(np.float64) - arrays["canary/z_prime"]).reshape(len(arrays["canary/z"]), -1)
         for arrays in (asked, stored)
     )
-    apart = np.linalg.norm(mine - theirs, axis=1) <= SAME_DIFFERENCE * np.linalg.norm(theirs, axis=1)
-    return bool(apart.all())
+    near = np.linalg.norm(mine - theirs, axis=1) <= SAME_DIFFERENCE * np.linalg.norm(theirs, axis=1)
+    return bool(near.all())

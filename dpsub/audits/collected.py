@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub._core.datasets import numbered
-from dpsub.audits.plans import Arrays, Cut, Made, Results, Shard, origin
+from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, origin
 
 ROUNDING = 1e-5  # of scores, as a part of what the worlds are apart
 
@@ -75,6 +76,31 @@ class Collected:
         return without_failed(dataset, self.messages) if self.may_fail else dataset
 
 
+class Place:
+    """Where the shards of an audit are kept: in memory, or by a `Database` in a file, too.
+
+    Attributes:
+        plan: the plan as it is kept there.
+        collected: the shards that are there.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.calls_users)
+
+    def to_compute(self) -> list[Shard]:
+        """The shards that are not there, and those with runs that failed if the plan retries them."""
+        failed = self.collected.failed if self.plan.retry else {}
+        return [*self.collected.missing, *(shard for shard in self.plan.cut.shards if failed.get(shard.number))]
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        yield
+
+    def write(self, shard: Shard, results: Results, made: Made) -> None:
+        self.collected.add(shard, results, made)
+
+
 def row_dimension(dataset: xr.Dataset) -> str:
     """The dimension along which the runs lie: the first of `bit`, repeats aside."""
     return next(str(dim) for dim in dataset.bit.dims if dim != "repeat")
@@ -117,7 +143,7 @@ def _ignores_seeds(scores: NDArray[Any], bits: NDArray[Any]) -> bool:
     return bool(within < ROUNDING * np.ptp(scores[bits >= 0], axis=0).max())
 
 
-def warn_of_failures(dataset: xr.Dataset, *, of: str = "", depth: int = 3) -> None:
+def warn_of_failures(dataset: xr.Dataset, *, of: str = "", depth: int) -> None:
     """Warn if the attributes of a dataset name failed runs, or if its runs ignored their seeds.
 
     Args:

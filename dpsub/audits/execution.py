@@ -12,10 +12,10 @@ from tqdm.auto import tqdm
 
 from dpsub._core import checks
 from dpsub.audits import executors
-from dpsub.audits.collected import warn_of_failures
+from dpsub.audits.collected import Place, warn_of_failures
 from dpsub.audits.executors import Executor
 from dpsub.audits.plans import Made, Plan
-from dpsub.audits.store import Database, Memory, located
+from dpsub.audits.store import Database, located
 
 
 class Options(TypedDict, total=False):
@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
     progress: bool
 
 
-@checks.checked("progress", repair=checks.flag, allow_mix=checks.flag, retry=checks.flag)
+@checks.checked("progress", repair=checks.flag, allow_mix=checks.flag)
 def execute(
     plan: Plan,
     *,
@@ -39,34 +39,35 @@ def execute(
     repair: bool = False,
     allow_mix: bool = False,
     progress: bool = True,
-    retry: bool = False,
 ) -> xr.Dataset:
-    """Compute what is missing of a plan, and return all of it. The options are those of `dpsub.audit_training`."""
+    """Compute what is missing of a plan, and return all of it. The options are those of `dpsub.audit`."""
     if store is None:
-        place = Memory(plan)
+        place = Place(plan)
     else:
         plan.check_told_apart()
         place = Database(located(store), plan, repair=repair)
-    if place.to_compute(retry=retry):
+    if place.to_compute():
         try:
             with executors.where(client, device) as executor:
-                _compute(place, executor, allow_mix=allow_mix, progress=progress, retry=retry)
+                _compute(place, executor, allow_mix=allow_mix, progress=progress)
         except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
             if store is None:
                 raise
-            there = f"{place.collected.runs:,} of {plan.cut.total:,} {plan.things} are in {store}"
+            there = f"{place.collected.runs:,} of {plan.cut.total:,} models are in {store}"
             raise type(interruption)(f"{there}; the same call goes on from there") from None
     dataset = place.collected.dataset()
     warn_of_failures(dataset, depth=4)
     return dataset
 
 
-def _compute(place: Memory, executor: Executor, *, allow_mix: bool, progress: bool, retry: bool) -> None:
-    for made in executor.expected(place.plan) if not allow_mix else ():
-        _check_kind(place, made)
+def _compute(place: Place, executor: Executor, *, allow_mix: bool, progress: bool) -> None:
+    mixed = allow_mix or place.plan.calls_users
+    for made in executor.expected(place.plan):
+        if not mixed:
+            _check_kind(place, made)
     with place.writing():
         # What is missing is asked anew: another process may have written since the place was read.
-        plan, shards, lock, failed = place.plan, place.to_compute(retry=retry), Lock(), 0
+        plan, shards, lock, failed = place.plan, place.to_compute(), Lock(), 0
         total, left = (sum(map(plan.units, some)) for some in (plan.cut.shards, shards))
 
         def tick(units: int) -> None:
@@ -78,19 +79,20 @@ def _compute(place: Memory, executor: Executor, *, allow_mix: bool, progress: bo
             closing(executor.results(plan, shards, tick)) as computed,
         ):
             for shard, results, made in computed:
-                if not allow_mix:
+                if not mixed:
                     _check_kind(place, made)
                 place.write(shard, results, made)
                 if failed := failed + len(results.failed):
                     bar.set_postfix_str(f"{failed:,} failed", refresh=False)
 
 
-def _check_kind(place: Memory, made: Made) -> None:
+def _check_kind(place: Place, made: Made) -> None:
     """Refuse a shard that was made on another kind of device, or by other versions, than those that are there."""
-    for earlier in () if place.plan.calls_users else place.collected.shards.values():
+    for earlier in place.collected.shards.values():
         if earlier.kind != made.kind:
             kinds = "".join(f"\n  {name}: {earlier.kind[name]}, now {value}" for name, value in made.kind.items())
             raise ValueError(
                 f"device and versions must be those of the audit's other shards:{kinds}\n"
-                "use those, or audit(..., allow_mix=True), which records both: no single machine reproduces the numbers"
+                f"use those, or {place.plan.call}(..., allow_mix=True), which records both: no single machine "
+                "reproduces the numbers"
             )

@@ -43,10 +43,15 @@ class Here(Executor):
         self._device = devices.device(device)
 
     def expected(self, plan: Plan) -> list[Made]:
-        plan.side_by_side(self._device)
+        plan.at_once(self._device)  # refuses what the memory does not hold
         return [plan.made(self._device)]
 
     def results(self, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
+        if plan.calls_users:
+            for shard in shards:
+                yield shard, *timed(plan, shard, self._device, tick)
+            return
+
         def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
             def tick_unless_stopped(units: int) -> None:
                 if stop.is_set():
@@ -55,14 +60,9 @@ class Here(Executor):
 
             return timed(plan, shard, self._device, tick_unless_stopped)
 
-        if plan.calls_users:
-            for shard in shards:
-                yield shard, *compute(shard, Event())
-            return
-        at_once = plan.side_by_side(self._device)
         with (
             devices.matmul_precision(plan.matmul_precision),
-            closing(devices.side_by_side(compute, shards, at_once)) as done,
+            closing(devices.side_by_side(compute, shards, plan.at_once(self._device))) as done,
         ):
             for shard, (results, made) in done:
                 yield shard, results, made
@@ -101,13 +101,13 @@ def _result(plan: Plan, shard: Shard, future: Any) -> tuple[Results, Made]:
         result: tuple[Results, Made] = future.result()
         return result
     except Exception as error:  # not of a run of a training function, whose errors are results
-        kind = type(error).__name__  # dask may not be there to import its errors from
-        if isinstance(error, CancelledError) or kind == "CommClosedError":
+        error_name = type(error).__name__  # dask may not be there to import its errors from
+        if isinstance(error, CancelledError) or error_name == "CommClosedError":
             raise ConnectionError(
                 "client: the shards were cancelled, as they are when the scheduler ends or is restarted: call again, "
                 "with a new client if necessary, to go on from what is stored"
             ) from None
-        if kind == "KilledWorker":
+        if error_name == "KilledWorker":
             raise RuntimeError(
                 f"client: several workers died while they trained {shard}, the last of them at "
                 f"{error.last_worker.address}: if they ran out of memory, give them more, or start fewer"  # type: ignore[attr-defined]
@@ -129,14 +129,14 @@ def where(client: Any, device: str) -> Iterator[Executor]:
     except ImportError:
         raise ImportError("client needs dask.distributed: pip install 'dpsub[cluster]'") from None
     advice = "start one with `dask scheduler` and workers with `dask worker`, or leave client out"
-    kind: Any = distributed.Client
+    client_class: Any = distributed.Client
     own: Any = nullcontext()
     if isinstance(client, str):
         try:
-            own = client = kind(client, timeout=PATIENCE, set_as_default=False)
+            own = client = client_class(client, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ConnectionError(f"client: no scheduler answers at {client!r} ({error}): {advice}") from None
-    if not isinstance(client, kind) or client.asynchronous:
+    if not isinstance(client, client_class) or client.asynchronous:
         raise ValueError(
             "client must be a dask.distributed.Client that is not asynchronous, as Client(cluster) is, or the "
             f"address of a scheduler, got {client!r}"
@@ -148,7 +148,7 @@ def where(client: Any, device: str) -> Iterator[Executor]:
         yield Workers(client, device)
 
 
-def timed(plan: Plan, shard: Shard, device: torch.device, tick: Tick) -> tuple[Results, Made]:
+def timed(plan: Plan, shard: Shard, device: torch.device, tick: Tick = lambda units: None) -> tuple[Results, Made]:
     """What a shard is computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
@@ -162,23 +162,18 @@ def _itself(plan: Any) -> Any:
 
 def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
     """Compute one shard, whose progress is counted when it is done."""
-
-    def compute(where: torch.device) -> tuple[Results, Made]:
-        return timed(plan, shard, where, lambda units: None)
-
     if plan.calls_users:
-        return compute(torch.device("cpu"))
-    where = devices.device(device)
+        return timed(plan, shard, torch.device("cpu"))
+    on = devices.device(device)
     torch.set_num_threads(1)  # a worker with several threads computes as many shards side by side
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.
     devices.keep_freed_memory(whatever_is_set=True)
-    with _gpu_turn if where.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
-        plan.side_by_side(where)
-        return compute(where)
+    with _gpu_turn if on.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
+        plan.at_once(on)  # refuses what the memory does not hold
+        return timed(plan, shard, on)
 
 
 def message_of(error: BaseException) -> str:
-    """The kind and message of an error, as a text that can be stored."""
-    message = "".join(traceback.format_exception_only(error)).strip()[:MOST_MESSAGE].replace("\0", "�")
-    return message.encode(errors="replace").decode()
+    """The kind and message of an error."""
+    return "".join(traceback.format_exception_only(error)).strip()[:MOST_MESSAGE]

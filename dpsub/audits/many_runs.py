@@ -16,15 +16,13 @@ from dpsub._core import CanaryPair, checks, random_streams
 from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary
+from dpsub.audits.bank_plans import EACH_REPEAT, ONCE, PRECISION, BankPlan, canary_attributes, check_canary
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.observers import Observer, Score, chosen, observation
 from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers.assembly import COORDINATES
-
-ONCE, EACH_REPEAT = "once", "anew for each repeat"  # the attribute `canary_crafted`
 
 
 @checks.checked(
@@ -182,11 +180,10 @@ class ManyRuns(BankPlan):
         """One for each repeat."""
         return repeat_seeds(self.seed, self.repeats)
 
-    @cached_property
-    def observed(self) -> dict[int, None]:
-        """The steps after which models are observed."""
-        steps = self.spec.steps
-        return dict.fromkeys([*range(self.observe_every, steps + 1, self.observe_every), steps])
+    @property
+    def observed(self) -> list[int]:
+        """The steps after which models are observed, the last one always."""
+        return [*range(self.observe_every, self.spec.steps, self.observe_every), self.spec.steps]
 
     def rows(self, observer: Observer) -> int:
         """How many models of a repeat this observer observes."""
@@ -196,7 +193,7 @@ class ManyRuns(BankPlan):
         repeat = {} if self.repeats == 1 else {"repeat": self.repeats}
         sizes = {"step": len(self.observed), "parameter": self.model.parameters}
         variables = {"bit": unfilled(LONG_NAMES["bit"], {**repeat, "run": self.runs}, "int8")}
-        coordinates = {"step": np.array([*self.observed])} | {name: np.arange(size) for name, size in repeat.items()}
+        coordinates = {"step": np.array(self.observed)} | {name: np.arange(size) for name, size in repeat.items()}
         for observer in (Score(), *self.observers):
             rows, columns = observer.dims
             shape = {**repeat, rows: self.rows(observer), columns: sizes[columns]}
@@ -235,7 +232,7 @@ class ManyRuns(BankPlan):
 
     @property
     def copies(self) -> int:
-        return max(observer.copies for observer in (Score(), *self.observers))
+        return max(1, sum(observer.copies for observer in self.observers))  # some keep theirs while others look
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         seed, runs = self.seeds[repeat], self.models_of(block)
@@ -250,7 +247,8 @@ class ManyRuns(BankPlan):
         for step in range(1, self.spec.steps + 1):
             tick(0)
             last = step == self.spec.steps
-            due = [observer for observer in observers if (step in self.observed if "step" in observer.dims else last)]
+            now = last or step % self.observe_every == 0
+            due = [observer for observer in observers if (now if "step" in observer.dims else last)]
             for observer in due:
                 watches[observer.name].before_step()
             bank.advance()

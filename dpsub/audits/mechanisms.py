@@ -21,7 +21,6 @@ from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream
 from dpsub.audits.steps import OBSERVATION
 
-MECHANISM = "mechanism"  # the attribute `audited`
 SPREAD = 1.0  # the records' norms lie so many powers of ten around max_grad_norm
 ERRORS = 5.0  # standard errors of the records' share that no noise explains
 LEAST_SHARE = 1e-3  # of it, which rounding may leave; and the least sum, in units of max_grad_norm
@@ -166,7 +165,7 @@ def audit_mechanism(
         raise ValueError("gradients must hold an array for each step, got none: an iterator can be used only once")
     scores, bits, noise = (np.array(column) for column in zip(*observations, strict=True))
     about: dict[str, Any] = {
-        "audited": MECHANISM,
+        "audited": "mechanism",
         "name": getattr(step, "__qualname__", type(step).__name__),
         "adjacency": adjacency,
         "max_grad_norm": max_grad_norm,

@@ -20,26 +20,20 @@ from dpsub.models.identity import Identity, is_installed
 from dpsub.trainers import Bank
 
 
-class Watch(ABC):
-    """An observer of one bank. `before_step` and `after_step` are called around each observed step.
+class Watch:
+    """An observer of one bank: what `look` returns after each observed step. Its first dimension is the observed runs.
+
+    To look before the step, too, override `before_step` and `after_step`, which are called around each observed step.
 
     `bank.theta` holds the parameters of all models, in the layout of `bank.model`; `bank.model.flat(bank.theta)` has
     them as (runs, parameters).
     """
 
-    def before_step(self) -> None:  # noqa: B027
-        """Record what the step will change, if that is needed."""
-
-    @abstractmethod
-    def after_step(self) -> Tensor:
-        """The observed values. The first dimension is the observed runs."""
-
-
-class AfterStep(Watch):
-    """Observes the state of the bank after each observed step."""
-
     def __init__(self, look: Callable[[], Tensor]) -> None:
         self._look = look
+
+    def before_step(self) -> None:
+        """Record what the step will change, if that is needed."""
 
     def after_step(self) -> Tensor:
         return self._look()
@@ -60,15 +54,10 @@ class Observer(ABC):
         copies: how many tensors with the size of all parameters the observer holds at once, to plan memory.
 
     >>> from dpsub import DPSGD, audit, audits, crafters, data, models
-    >>> class WatchNorm(audits.Watch):
-    ...     def __init__(self, bank):
-    ...         self.bank = bank
-    ...     def after_step(self):
-    ...         return self.bank.model.flat(self.bank.theta).norm(dim=1)
     >>> class Norm(audits.Observer):
     ...     name, long_name, all_coordinates = "norm", "norm of the parameters", True
     ...     def watch(self, bank, task, runs):
-    ...         return WatchNorm(bank)
+    ...         return audits.Watch(lambda: bank.model.flat(bank.theta).norm(dim=1))
     >>> task, spec = data.digits(n_train=50), DPSGD(1.0, 1.0, 1.0, steps=2, learning_rate=0.1)
     >>> model = models.linear(task)
     >>> canary = crafters.mislabeled(task, model, spec, seed=0)
@@ -119,7 +108,7 @@ class Score(Observer):
     long_name = LONG_NAMES["score"]
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
-        return AfterStep(bank.scores)
+        return Watch(bank.scores)
 
 
 class Accuracy(Observer):
@@ -133,7 +122,7 @@ class Accuracy(Observer):
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
         x, y = (torch.tensor(records, device=bank.device) for records in (task.x_test, task.y_test))
-        return AfterStep(lambda: bank.accuracy(x, y, runs))
+        return Watch(lambda: bank.accuracy(x, y, runs))
 
     def check(self, task: Task) -> None:
         if not len(task.y_test):
@@ -154,7 +143,7 @@ class Distance(Observer):
     copies = 2
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
-        return AfterStep(lambda: bank.slot.distance(bank) / (2 * bank.spec.max_grad_norm))
+        return Watch(lambda: bank.slot.distance(bank) / (2 * bank.spec.max_grad_norm))
 
 
 class GradientProduct(Observer):
@@ -195,7 +184,7 @@ class Weights(Observer):
     all_coordinates = True
 
     def watch(self, bank: Bank, task: Task, runs: int) -> Watch:
-        return AfterStep(lambda: bank.model.flat(bank.theta))
+        return Watch(lambda: bank.model.flat(bank.theta))
 
 
 BY_NAME: dict[str, Observer] = {

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Unpack
 from zlib import crc32
 
@@ -30,7 +30,6 @@ Plain = bool | int | float | str
 Train = Callable[[int, int], Any]
 OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
 MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
-MOST_RUNS = 10**6
 RESERVED = (  # names of attributes that a dataset has beside the parameters
     *("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train"),
     *("device", "cpu_capability", "commit", "wall_seconds", "last_written"),
@@ -39,7 +38,7 @@ FRAMEWORKS = ("opacus", "jax", "flax", "optax", "tensorflow", "keras")
 _turn = threading.RLock()  # one run at a time in a process: seeds of torch and NumPy are the process's
 
 
-@checks.checked("adjacency", "seed", name=checks.text, runs=partial(checks.whole, at_most=MOST_RUNS))
+@checks.checked("adjacency", "seed", "runs", name=checks.text, retry=checks.flag)
 def audit_training(
     train: Callable[[int, int], Any],
     *,
@@ -71,7 +70,7 @@ def audit_training(
         train: `train(bit, seed)` trains one model, with z if `bit` is 0 and with z′ if it is 1, and returns its score:
             a number that is higher the more the model speaks for z, or one number for each of `steps`. `seed` is a
             whole number below 2³², another one for each run. dpsub calls it once at a time in each process.
-        runs: R from 1 to 1e6: models of both worlds together.
+        runs: R ≥ 1: models of both worlds together.
         adjacency: "substitute", "add_remove" or "zero_out": how z′ differs from z.
         name: of the audit. A store of another name is refused, as is one of a `train` with another source, or that of
             functions and classes of yours that it names, or with other numbers and texts there. Change the name when
@@ -83,9 +82,9 @@ def audit_training(
             returns. None: one score for each run, at the coordinate 1.
         retry: train the failed runs of the store again, with the same seeds. Without it, they stay failed. You may have
             mended `train`: its source is not compared.
-        options: as in `audit`, without `device` and `allow_mix`. Each run is stored when it is done; of more
-            than 4,096 runs, several neighbours are stored together. To train side by side on this machine, give
-            `client=distributed.Client(n_workers=4, threads_per_worker=1)`, in a script under
+        options: as in `audit`, of which `allow_mix` changes nothing, and `device` no number. Each run is stored when it
+            is done; of more than 4,096 runs, several neighbours are stored together. To train side by side on this
+            machine, give `client=distributed.Client(n_workers=4, threads_per_worker=1)`, in a script under
             `if __name__ == "__main__":`. A worker trains one run at a time, so give each one thread.
 
     Returns:
@@ -124,9 +123,9 @@ def audit_training(
         seed=seed,
         observed=_steps([1] if steps is None else steps),
         code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
-        mended=retry,
+        retry=retry,
     )
-    return execute(plan, retry=retry, **options)
+    return execute(plan, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,7 +133,6 @@ class OwnTraining(Plan):
     """What an audit of a training function trains."""
 
     call: ClassVar[str] = "audit_training"
-    things: ClassVar[str] = "runs"
     calls_users: ClassVar[bool] = True
 
     train: Train
@@ -145,7 +143,7 @@ class OwnTraining(Plan):
     seed: int
     observed: tuple[int, ...]
     code: str
-    mended: bool
+    retry: bool
 
     @property
     def title(self) -> str:
@@ -182,7 +180,7 @@ class OwnTraining(Plan):
         return stream(self.seed, "training").integers(0, 2, self.runs, dtype=np.int8)
 
     def resumed(self, attributes: Mapping[str, Any], arrays: Arrays) -> OwnTraining:
-        plan = replace(self, code=attributes.get("train", self.code)) if self.mended else self
+        plan = replace(self, code=attributes.get("train", self.code)) if self.retry else self
         check_same(attributes, plan.attributes)
         return plan
 

@@ -1,7 +1,7 @@
 """The plan of an audit: everything that its numbers depend on, cut into shards that can be computed anywhere.
 
 A new kind of audit is a subclass of `Plan`, in a file with the public function that makes it. It calls
-`execution.execute`, and is then stored, resumed, and spread over processes or a cluster as all others are.
+`execution.execute`, and is then stored, resumed, and spread over threads or a cluster as all others are.
 """
 
 from __future__ import annotations
@@ -121,18 +121,18 @@ class Plan(ABC):
 
     Attributes:
         call: the name of the public function that makes such plans.
-        things: what its runs are.
         unit: what its progress bar counts.
         calls_users: whether runs are calls of a user's function. Then single runs may fail, and the dataset says how
             many did; they are made one after the other in the calling thread, whose settings stay as they are; and
             devices and versions may differ.
+        retry: whether to compute failed runs again, and accept a store of another version of the user's function.
         matmul_precision: of products while it is computed, as in `audit`.
     """
 
     call: ClassVar[str]
-    things: ClassVar[str] = "models"
     unit: ClassVar[str] = " models"
     calls_users: ClassVar[bool] = False
+    retry: bool = False
     matmul_precision: str = "highest"
 
     @property
@@ -171,8 +171,8 @@ class Plan(ABC):
                 nobody waits for the shard any more.
         """
 
-    def side_by_side(self, device: torch.device) -> int:
-        """How many shards to compute at once in this process, each on one torch thread, unless they are serial.
+    def at_once(self, device: torch.device) -> int:
+        """How many shards to compute at once in this process, each on one torch thread.
 
         Raises:
             ValueError: if the memory does not hold one.

@@ -14,19 +14,23 @@ from numpy.typing import NDArray
 from dpsub._core import CanaryPair, checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
-from dpsub.audits.bank_plans import PRECISION, BankPlan, canary_attributes, check_canary, refuse_other_batches
+from dpsub.audits.bank_plans import (
+    EACH_STEP,
+    ONCE,
+    PRECISION,
+    BankPlan,
+    canary_attributes,
+    check_canary,
+    refuse_other_batches,
+)
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.many_runs import ONCE
 from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import GradientSlot, StepCanary
 
 PROTOCOLS = ("coins", "two_trainings")
-STEPS = "steps"  # the attribute `audited`, which audits of models do not have
-EACH_STEP = "anew at each step"  # the attribute `canary_crafted`
 OBSERVATION = "observation"  # the dimension of the steps of one training, and of several, one after the other
-LEAST_RATE = 1e-9
 LONGER = 1e-5  # relative, by rounding
 
 
@@ -35,7 +39,7 @@ LONGER = 1e-5  # relative, by rounding
     "seed",
     protocol=partial(checks.choice, options=PROTOCOLS),
     trainings=checks.whole,
-    canary_rate=partial(checks.real, at_least=LEAST_RATE, at_most=1),
+    canary_rate=checks.ARGUMENTS["sample_rate"],
     matmul_precision=PRECISION,
 )
 def audit_steps(
@@ -168,7 +172,7 @@ class Steps(BankPlan):
     @cached_property
     def attributes(self) -> dict[str, Any]:
         return super().attributes | {
-            "audited": STEPS,
+            "audited": "steps",
             "runs": self.runs,
             "q_c": self.canary_rate,
             "protocol": self.protocol,

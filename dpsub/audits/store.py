@@ -28,7 +28,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub.audits.collected import Collected, row_dimension, warn_of_failures
+from dpsub.audits.collected import Collected, Place, row_dimension, warn_of_failures
 from dpsub.audits.plans import Arrays, Cut, Made, OtherAudit, Plan, Results, Shard, joined, unfilled
 
 FORMAT = 2  # 1 were folders of zarr, by dpsub 0.1
@@ -118,7 +118,7 @@ def read(path: Path, *, partial: bool = False) -> xr.Dataset:
     audit.refuse_damage()
     if audit.missing and not partial:
         raise ValueError(
-            f"store must be complete, got {path} with {audit.runs:,} of {audit.cut.total:,} {audit.about['things']}: "
+            f"store must be complete, got {path} with {audit.runs:,} of {audit.cut.total:,} models: "
             "run the same audit again to complete it, or give partial=True"
         )
     return audit.dataset()
@@ -201,7 +201,8 @@ class Stored(Collected):
             if digest != digest_of(self.identity, number, made, failed, zipped, data):
                 self.damaged.add(number)
                 continue
-            content, start = zlib.decompress(data) if zipped else data, 0
+            content = zlib.decompress(data) if zipped else data
+            start = 0
             for values in self.part(by_number[number]).values():
                 stop = start + values.nbytes
                 values[...] = _numbers(content[start:stop], values.dtype.name).reshape(values.shape)
@@ -272,32 +273,7 @@ def stored(path: Path) -> Stored | None:
     return None
 
 
-class Memory:
-    """The place of an audit that is not stored.
-
-    Attributes:
-        plan: the plan as it is kept there.
-        collected: the shards that are there.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.calls_users)
-
-    def to_compute(self, *, retry: bool) -> list[Shard]:
-        """The shards that are not there, and with `retry` those with runs that failed."""
-        failed = self.collected.failed if retry else {}
-        return [*self.collected.missing, *(shard for shard in self.plan.cut.shards if failed.get(shard.number))]
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        yield
-
-    def write(self, shard: Shard, results: Results, made: Made) -> None:
-        self.collected.add(shard, results, made)
-
-
-class Database(Memory):
+class Database(Place):
     """The file of a plan. The constructor reads and checks it; only `writing` changes it.
 
     Its plan has the noise multiplier and the canaries of the machine that began it.
@@ -339,7 +315,7 @@ class Database(Memory):
             with closing(connected(self.path, "rwc")) as self._connection:
                 if there is None:
                     _begin(self._connection, self.plan)
-                    there = self._read()
+                    there = self._read()  # as `Stored`, whose attributes have the commit and the times
                 assert there is not None
                 self._identity = there.identity
                 self._session, self._began = f"{_now()}, process {os.getpid()}", time.monotonic()
@@ -353,11 +329,12 @@ class Database(Memory):
             elapsed=round(time.monotonic() - self._began, 3),
             finished=_now(),
         )
-        content = b"".join(_bytes(results.arrays[name]) for name in sorted(results.arrays))
+        super().write(shard, results, made)
+        # Out of the dataset, which has cast them to the types that `Stored` reads, in the same order.
+        content = b"".join(map(_bytes, self.collected.part(shard).values()))
         row = [shard.number, json.dumps(made._asdict()), json.dumps(results.failed), *_zipped(content)]
         row.append(digest_of(self._identity, *row))
         self._connection.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
-        super().write(shard, results, made)
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
@@ -398,7 +375,6 @@ def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
     about = {
         "call": plan.call,
         "title": plan.title,
-        "things": plan.things,
         "attributes": plan.attributes,
         "layout": {
             "cut": list(plan.cut),
@@ -477,6 +453,7 @@ def _only_writer(path: Path) -> Iterator[None]:
 
 
 def _is_being_written(path: Path) -> bool:
+    """Whether somebody holds the lock of `_only_writer`: then it cannot be read."""
     lock = path.with_name(f"{path.name}-writing")
     if not lock.exists():
         return False

@@ -118,7 +118,7 @@ def test_what_a_worker_cannot_compute_is_told(client, of_user, message):
             raise ValueError("it fails")
 
     plan = Fails(
-        **dict.fromkeys(("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "mended"))
+        **dict.fromkeys(("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "retry"))
     )
     with pytest.raises(ValueError, match=message):
         list(executors.Workers(client, "cpu").results(plan, [Shard(0, 0, range(1), 0, 1)], lambda units: None))

@@ -128,7 +128,7 @@ def test_as_many_blocks_train_at_once_as_the_memory_holds(task, model, canary, s
     monkeypatch.setattr(trainers.devices, "free_bytes", lambda device: 3.5 * needed)
     for threads, at_once in ((64, 3), (2, 2)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert plan.side_by_side(cpu) == at_once
+        assert plan.at_once(cpu) == at_once
     monkeypatch.setattr(trainers.devices, "free_bytes", lambda device: needed - 1)
     with pytest.raises(ValueError, match="model and task must fit the memory: a block of 128 models"):
         audit(task, model, canary, spec, runs=200, device="cpu", progress=False)

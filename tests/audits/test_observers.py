@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsub import CanaryPair, audits, models
-from dpsub.audits.observers import AfterStep, Distance, GradientProduct
+from dpsub.audits.observers import Distance, GradientProduct
 from dpsub.trainers import assemble
 
 
@@ -143,7 +143,7 @@ class Confidence(audits.Observer):
     most_runs = 5
 
     def watch(self, bank, task, runs):
-        return AfterStep(lambda: bank.model.logits(bank.theta, bank.inputs[:1])[0, int(bank.labels[0]), :runs])
+        return audits.Watch(lambda: bank.model.logits(bank.theta, bank.inputs[:1])[0, int(bank.labels[0]), :runs])
 
     def check(self, task):
         if task.num_classes == 3:
@@ -160,7 +160,7 @@ class Displacement(audits.Observer):
     all_coordinates = True
 
     def watch(self, bank, task, runs):
-        return AfterStep(lambda: bank.model.flat(bank.theta - bank.theta_0))
+        return audits.Watch(lambda: bank.model.flat(bank.theta - bank.theta_0))
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
@@ -222,7 +222,7 @@ def an_observer(name="own", dims=("run", "step"), most_runs=None, look=None, wat
         long_name = "score"
 
         def watch(self, bank, task, runs):
-            return AfterStep(lambda: look(bank) if look else bank.scores()[:runs])
+            return audits.Watch(lambda: look(bank) if look else bank.scores()[:runs])
 
     Own.watch = watch or Own.watch
     Own.name, Own.dims, Own.most_runs = name, dims, most_runs

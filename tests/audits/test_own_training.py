@@ -124,11 +124,11 @@ def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train):
 def test_an_interrupted_run_is_all_that_is_trained_again(store):
     expected = audit_training(others.one_normal, **OPTIONS)
     interrupted, calls = interrupted_at(41, others.one_normal)
-    with pytest.raises(KeyboardInterrupt, match="40 of 60 runs are in"):
+    with pytest.raises(KeyboardInterrupt, match="40 of 60 models are in"):
         audit_training(interrupted, store=store, **OPTIONS)
     status = audits.status(store)
     assert (status.audit, status.stored, status.models, status.complete) == ("one normal", 40, 60, False)
-    with pytest.raises(ValueError, match="store must be complete, got .* with 40 of 60 runs"):
+    with pytest.raises(ValueError, match="store must be complete, got .* with 40 of 60 models"):
         audits.load(store)
     found = audit_training(interrupted, store=store, **OPTIONS)
     assert found.equals(expected)
@@ -250,7 +250,7 @@ def test_runs_that_are_stored_together_find_the_same_numbers(store, monkeypatch)
     expected = audit_training(others.fails_at_times, **TWO)
     monkeypatch.setattr("dpsub.audits.own_training.MOST_SHARDS", 7)
     interrupted, _ = interrupted_at(31, others.fails_at_times)
-    with pytest.raises(KeyboardInterrupt, match="27 of 60 runs are in"):
+    with pytest.raises(KeyboardInterrupt, match="27 of 60 models are in"):
         audit_training(interrupted, store=store, **TWO)
     found = audit_training(interrupted, store=store, **TWO)
     assert found.equals(expected)
@@ -369,7 +369,7 @@ def stopped(store, how, moments, processes=1):
         told = process.communicate(timeout=60)[1]
         assert not psutil.wait_procs(workers, timeout=20)[1], "workers outlive the audit"
         assert how == signal.SIGKILL or re.search(
-            r"KeyboardInterrupt: \d+ of 60 runs are in .*audit\.db; the same", told
+            r"KeyboardInterrupt: \d+ of 60 models are in .*audit\.db; the same", told
         )
         status = audits.status(store)
         assert not status.damaged

@@ -18,8 +18,6 @@ class NoisyCounts(Plan):
     """A fifth kind of audit: a count with or without one record, plus Gaussian noise."""
 
     call = "audit_counts"
-    things = "counts"
-    serial = True
 
     runs: int
     noise: float
@@ -53,12 +51,26 @@ def audit_counts(*, runs=1_000, noise=1.0, **options):
     return execute(NoisyCounts(runs, noise), **{"progress": False, "device": "cpu", **options})
 
 
+class PlainNumbers(NoisyCounts):
+    """The same in NumPy's own types, and with more than was asked for."""
+
+    def run(self, shard, device, tick):
+        arrays = super().run(shard, device, tick).arrays
+        return Results({"bit": arrays["bit"].astype(int), "more": np.ones(3), "score": arrays["score"].astype(float)})
+
+
+def test_what_is_stored_is_what_was_returned_whatever_types_an_audit_computes_in(store):
+    returned = execute(PlainNumbers(100, 1.0), store=store, progress=False, device="cpu")
+    assert returned.equals(audit_counts(runs=100))
+    assert audits.load(store).identical(returned)
+
+
 def test_a_fifth_kind_of_audit_is_stored_killed_and_resumed(store, killed_after):
     expected = audit_counts()
     assert 0 < epsilon_lower_bound(expected.score, expected.bit, delta=1e-5).epsilon < 4.38
     killed_after(lambda: audit_counts(store=store), 7)
     assert "counts with noise 1, 350 of 1,000 models, not complete" in str(audits.status(store))
-    with pytest.raises(ValueError, match="with 350 of 1,000 counts"):
+    with pytest.raises(ValueError, match="with 350 of 1,000 models"):
         audits.load(store)
     found = audit_counts(store=store)
     assert found.equals(expected)

@@ -254,7 +254,7 @@ def test_equal_worlds_show_nothing():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"canary_rate": 0.0}, "canary_rate must be >= 1e-09 and <= 1, got 0.0"),
+        ({"canary_rate": 0.0}, "canary_rate must be > 0 and <= 1, got 0.0"),
         ({"protocol": "two_trainings", "trainings": 3}, "trainings must be even for protocol 'two_trainings'"),
         ({"canary": "S2"}, "canary must be a dpsub.CanaryPair, or a StepCanary, got a str"),
         ({"canary": "long"}, "canary must be gradients of norm <= max_grad_norm = 2, got one of norm 3"),

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, audits, data, models
-from dpsub.audits.observers import AfterStep
 
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=2, learning_rate=0.1)
 
@@ -37,12 +36,12 @@ class Share(audits.Observer):
         self.of = of
 
     def watch(self, bank, task, runs):
-        return AfterStep(lambda: self.of * bank.scores())
+        return audits.Watch(lambda: self.of * bank.scores())
 
 
 class TwiceShare(Share):
     def watch(self, bank, task, runs):
-        return AfterStep(lambda: 2 * self.of * bank.scores())
+        return audits.Watch(lambda: 2 * self.of * bank.scores())
 
 
 class Answered(Share):
