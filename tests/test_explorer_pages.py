@@ -131,14 +131,6 @@ def test_the_explorer_is_as_exact_as_it_says(page):
 
 
 @on("explorer")
-def test_who_is_sure_beforehand_learns_little(page):
-    fill(page, sigma=1, q=0.01, steps=1_000, prior=99)
-    told = page.locator("[data-shown=risk]").inner_text()
-    assert "a probability of 99 % guesses right at most 99 times in 100. Without the model it would be 99." in told
-    assert page.locator(".hundred .learned").count() == 0
-
-
-@on("explorer")
 def test_the_explorer_answers_to_the_keyboard(page):
     before = shown(page, "substitute")
     page.locator("[data-input=sigma]").focus()

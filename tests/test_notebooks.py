@@ -19,8 +19,8 @@ SLOW = pytest.mark.slow  # the book executes most of them too
 LONGEST_CELL = 300  # seconds: a kernel whose answer was lost is waited for no longer
 
 
-def execute(name, folder, **parameters):
-    """The values that the notebook glued, with these parameters."""
+def execute(name, folder, prefix="", **parameters):
+    """The values that the notebook glued, with these parameters, by their names without the prefix."""
     target = folder / f"{name}.ipynb"
     copies.prepare(ROOT / "notebooks" / f"{name}.ipynb", target)
     papermill.execute_notebook(
@@ -34,7 +34,8 @@ def execute(name, folder, **parameters):
             key = output.get("metadata", {}).get("scrapbook", {}).get("name")
             if key:
                 glued[key] = output["data"][GLUE + "text/plain"]
-    return {key: number for key, value in glued.items() if (number := as_number(value)) is not None}
+    numbers = {key.removeprefix(prefix): as_number(value) for key, value in glued.items()}
+    return {key: number for key, number in numbers.items() if number is not None}
 
 
 def as_number(text):
@@ -48,8 +49,9 @@ def as_number(text):
 
 @SLOW
 def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path):
-    glued = execute("foundations", tmp_path, epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3)
-    found = {key.removeprefix("foundations_"): value for key, value in glued.items()}
+    found = execute(
+        "foundations", tmp_path, "foundations_", epsilon=2.0, false_alarms=0.1, audits=1_500, answers=1_000, seed=3
+    )
     assert found["found_any"] == pytest.approx(min(np.exp(2) * 0.1 + 1e-5, 1 - np.exp(-2) * (0.9 - 1e-5)))
     assert found["found_gaussian"] == pytest.approx(1 - norm.cdf(norm.isf(0.1) - gdp_mu(2.0, 1e-5)))
     assert found["apart"] == pytest.approx(2 * 0.6)
@@ -148,11 +150,10 @@ def test_steps_are_observations_that_bets_may_use(tmp_path):
 
 @SLOW
 def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_noise(tmp_path):
-    glued = execute(
-        "final_model_only", tmp_path, runs=64, trainings=4, settings=["digits/linear"], n_train=100,
+    found = execute(
+        "final_model_only", tmp_path, "final_model_", runs=64, trainings=4, settings=["digits/linear"], n_train=100,
         without_noise="digits/linear", clipping_bounds=[10.0], seed=1, device="cpu",
     )  # fmt: skip
-    found = {key.removeprefix("final_model_"): value for key, value in glued.items()}
     assert found["runs"] == 64
     assert found["apart"] == 0
     assert found["add_remove"] == pytest.approx(8.0, abs=1e-3)
@@ -169,11 +170,10 @@ def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_nois
 
 @SLOW
 def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_path):
-    glued = execute(
-        "learned_distinguishers", tmp_path, runs=500, learning_runs=32, held_out=1200, twins=16, watched=4,
+    found = execute(
+        "learned_distinguishers", tmp_path, "looks_", runs=500, learning_runs=32, held_out=1200, twins=16, watched=4,
         scenarios=["S2", "S4"], learning_rates=[0.1], n_train=60, steps=10, seed=1, device="cpu",
     )  # fmt: skip
-    found = {key.removeprefix("looks_"): value for key, value in glued.items()}
     assert found["runs"] == 500
     assert found["small_s2_ceiling"] == pytest.approx(10, abs=0.01)
     assert found["small_s2"] == pytest.approx(10, rel=0.2)
@@ -190,11 +190,11 @@ def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_pa
 
 @SLOW
 def test_an_adversarial_sample_gains_by_chance_on_the_models_it_is_crafted_on(tmp_path):
-    glued = execute(
-        "adversarial_samples", tmp_path, runs=640, n_train=60, hidden_units=16, steps=10, learning_rate=3.0,
-        surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2, device="cpu",
+    found = execute(
+        "adversarial_samples", tmp_path, "adversarial_", runs=640, n_train=60, hidden_units=16, steps=10,
+        learning_rate=3.0, surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2,
+        device="cpu",
     )  # fmt: skip
-    found = {key.removeprefix("adversarial_"): value for key, value in glued.items()}
     assert 0.9 < found["zero_in_sample_low"] < found["zero_in_sample_share"] <= found["zero_in_sample_high"]
     allowed = binom.ppf(0.999, found["zero_audits"], 0.05) / found["zero_audits"]
     assert found["zero_held_out_share"] <= allowed
@@ -333,8 +333,7 @@ def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
 
 @SLOW
 def test_noise_on_labels_beats_dp_sgd_at_a_moderate_epsilon_and_loses_at_a_small_one(tmp_path):
-    glued = execute("label_privacy", tmp_path, runs=3000, trained_runs=300, seed=1)
-    found = {key.removeprefix("label_privacy_"): value for key, value in glued.items()}
+    found = execute("label_privacy", tmp_path, "label_privacy_", runs=3000, trained_runs=300, seed=1)
     assert max(found["rr_at_0.5"], found["alibi_at_0.5"]) < found["dpsgd_at_0.5"]
     assert found["rr_at_1"] < found["alibi_at_1"]
     for name in ("rr", "alibi"):
@@ -369,30 +368,6 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
     for scenario in ("S2", "S3", "S4", "S5"):
         assert glued[f"{scenario}_few"] < glued[f"{scenario}_many"] < 1.1 * glued[f"{scenario}_most"]
     assert glued["most"] == 15_000
-
-
-@SLOW
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("fig3_natural_data", {"sample_rates": [0.5]}),
-        ("fig4_from_scratch", {"sample_rates": [0.5], "n_aux": 60}),
-        (
-            "what_weakens",
-            {"max_grad_norms": [1.0, 8.0], "lengths": [20, 40], "learning_rates": [0.01], "observations": 4},
-        ),
-        ("figA6_text", {"sample_rates": [0.5], "norms": [5.0], "twins": 4}),
-    ],
-)
-def test_figures_of_several_adversaries_run_with_other_parameters(tmp_path, name, parameters):
-    often = {} if "observations" in parameters else {"observe_every": 10}
-    glued = execute(name, tmp_path, runs=64, n_train=60, steps=40, device="cpu", **often, **parameters)
-    assert glued["runs"] == 64
-
-
-@SLOW
-def test_lists_of_one_are_enough(tmp_path):
-    assert execute("fig5_runs", tmp_path, runs=[100], sample_rates=[0.25])
 
 
 @SLOW
@@ -465,8 +440,7 @@ def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_a
 
 @SLOW
 def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
-    glued = execute("one_run", tmp_path, seed=1, ideals=5)
-    found = {key.removeprefix("one_run_"): value for key, value in glued.items() if key.startswith("one_run_")}
+    found = execute("one_run", tmp_path, "one_run_", seed=1, ideals=5)
     assert found["add_remove"] == pytest.approx(3.368, abs=2e-3)  # σ = 1.3, q = 1/16, 160 steps
     assert found["substitute"] == pytest.approx(5.621, abs=2e-3)
     assert found["halved"] == pytest.approx(17.417, abs=2e-2)
@@ -485,8 +459,7 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
 
 @SLOW
 def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tmp_path):
-    glued = execute("finished_model", tmp_path, seed=1)
-    found = {key.removeprefix("finished_model_"): value for key, value in glued.items() if "finished_model_" in key}
+    found = execute("finished_model", tmp_path, "finished_model_", seed=1)
     assert found["stated"] == pytest.approx(5.621, abs=2e-3)  # σ = 1.3, q = 1/16, 160 steps
     assert found["by_heart"] > found["trained"] > 0.3
     assert found["others"] < found["alarm"]
@@ -498,8 +471,7 @@ def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tm
 
 @SLOW
 def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_path):
-    glued = execute("one_run_pairs", tmp_path, seed=1, ideals=10)
-    found = {key.removeprefix("one_run_pairs_"): value for key, value in glued.items() if "one_run_pairs_" in key}
+    found = execute("one_run_pairs", tmp_path, "one_run_pairs_", seed=1, ideals=10)
     assert found["hidden_state"] == pytest.approx(7.524, abs=1e-3)
     assert found["half_share"] == pytest.approx(1, abs=0.1)
     assert found["half_here"] == pytest.approx(found["half"], rel=0.1)
@@ -517,8 +489,7 @@ def test_presets_change_parameters_that_notebooks_have(preset):
 
 @SLOW
 def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(tmp_path):
-    glued = execute("final_models", tmp_path, seed=1, device="cpu")
-    found = {key.removeprefix("final_samples_"): value for key, value in glued.items() if "final_samples_" in key}
+    found = execute("final_models", tmp_path, "final_samples_", seed=1, device="cpu")
     assert found["runs"] == 256
     assert found["live_valid_ade"] < found["live_papers_ade"]
     assert found["live_apart_held_out"] < found["live_apart_crafted"]

@@ -42,9 +42,6 @@ def test_one_variable_turns_the_buttons_on(tmp_path, monkeypatch, url):
     assert config["launch_buttons"]["binderhub_url"] == "https://mybinder.org"
     assert config["launch_buttons"]["colab_url"] == "https://colab.research.google.com"
     assert config["html"]["use_repository_button"] is True
-
-
-def test_the_environment_names_the_repository_too(tmp_path, monkeypatch):
     monkeypatch.setenv("REPOSITORY_URL", URL)
     assert configured(tmp_path, "https://github.com/another/one")["repository"]["url"] == URL
 

@@ -179,20 +179,6 @@ def test_a_figure_enlarges_on_a_click(page, address):
     page.locator("dialog").wait_for(state="detached")
 
 
-def test_html_of_a_notebook_has_the_pages_ground_in_the_dark(page, address):
-    grounds = "boxes => boxes.map(box => getComputedStyle(box).backgroundColor)"
-    boxes = 0
-    for name in PAGES:
-        if 'class="dpsub-explorer' not in (SITE / name).read_text():
-            continue
-        page.goto(f"{address}/{name}")
-        page.evaluate(f"{MARKED}.theme = 'dark'")
-        found = page.eval_on_selector_all(".cell_output div.text_html:has(.dpsub-explorer)", grounds)
-        assert set(found) <= {"rgba(0, 0, 0, 0)"}
-        boxes += len(found)
-    assert boxes
-
-
 def test_the_download_button_gives_the_notebook_of_the_repository(page, address):
     page.goto(f"{address}/notebooks/quickstart.html")
     link = page.locator("a[href$='quickstart.ipynb']").first.get_attribute("href")

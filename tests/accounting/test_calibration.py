@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from dpsub.accounting import epsilon, noise_multiplier
@@ -17,15 +15,6 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(q, adjacency):
 def test_calibration_says_when_no_noise_is_needed():
     with pytest.raises(ValueError, match="delta must be smaller than the probability of ever being sampled"):
         noise_multiplier(target_epsilon=1, sample_rate=1e-8, steps=10, delta=1e-5, adjacency="substitute")
-
-
-@pytest.mark.parametrize("q", [1, 0.5])
-@pytest.mark.parametrize(("target", "wanted"), [(1e-13, "larger"), (1e12, "smaller")])
-def test_a_target_outside_the_range_of_epsilon_is_refused(q, target, wanted):
-    with pytest.raises(
-        ValueError, match=f"target_epsilon must be {wanted} for a noise_multiplier .*, got {re.escape(f'{target:g}')}"
-    ):
-        noise_multiplier(target_epsilon=target, sample_rate=q, steps=10, delta=1e-30, adjacency="substitute")
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,14 +45,9 @@ def test_delta_does_not_overflow_where_epsilon_is_large():
 @pytest.mark.parametrize(
     ("mu", "epsilon", "expected"),
     [
-        (1e-17, 0.0, 3.989422804014327e-18),
         (1e-14, 1e-13, 7.474560254589678e-39),
-        (1e-9, 2e-8, 1.3700125084297278e-99),
         (5.0, 150.0, 1.3477133481956158e-167),
         (1e8, 4999999700000000.0, 0.9986501019240515),
-        (1e10, 5e19, 0.49999999996010575),
-        (1.0, 1e308, 0.0),
-        (1e155, 1e300, 1.0),
     ],
 )
 def test_gdp_delta_far_out(mu, epsilon, expected):
@@ -64,12 +57,9 @@ def test_gdp_delta_far_out(mu, epsilon, expected):
 @pytest.mark.parametrize(
     ("mu", "delta", "expected"),
     [
-        (1e-200, 1e-250, 1.4752217431930296e-199),
         (1e-14, 1e-30, 7.965826309530426e-14),
         (1.0, 5e-324, 38.87183283249431),
         (20.0, 1 - 2**-53, 34.525037097434364),
-        (9.3e7, 1e-5, 4324500396634843.0),
-        (1e150, 1e-5, 4.9999999999999995e299),
     ],
 )
 def test_gdp_epsilon_far_out(mu, delta, expected):
@@ -81,23 +71,10 @@ def test_gdp_epsilon_far_out(mu, delta, expected):
     [
         (0.0, 1e-100, 2.5066282746310004e-100),
         (1e-13, 1e-30, 1.2510821956107554e-14),
-        (1e-200, 0.5, 1.3489795003921634),
-        (1e300, 1e-5, 1.4142135623730951e150),
     ],
 )
 def test_gdp_mu_far_out(epsilon, delta, expected):
     assert gdp_mu(epsilon, delta) == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-@given(
-    log_mu=st.floats(-740, 709), log_epsilon=st.floats(-740, 709), log_delta=st.floats(-744, -1e-15), zero=st.booleans()
-)
-def test_gaussian_dp_has_an_answer_for_every_float(log_mu, log_epsilon, log_delta, zero):
-    mu, epsilon, delta = math.exp(log_mu), 0.0 if zero else math.exp(log_epsilon), math.exp(log_delta)
-    assert 0 <= gdp_delta(mu, epsilon) <= 1
-    assert 0 < gdp_mu(epsilon, delta) < math.inf
-    if mu < 1e154:
-        assert 0 <= gdp_epsilon(mu, delta) < math.inf
 
 
 @pytest.mark.parametrize("delta", [1e-300, 0.1, 0.5, 0.9])

@@ -29,12 +29,6 @@ def test_group_privacy_is_the_smallest_solution_although_the_left_side_is_not_mo
     assert gdp_delta(3.0, found) * (1 + math.exp(found)) == pytest.approx(0.01, rel=1e-5)
 
 
-@pytest.mark.parametrize("delta", [1e-59, *(pytest.param(delta, marks=pytest.mark.slow) for delta in (1e-100, 1e-323))])
-def test_group_privacy_is_never_below_the_epsilon_that_it_bounds(delta):
-    training = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "delta": delta}
+def test_group_privacy_is_never_below_the_epsilon_that_it_bounds():
+    training = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "delta": 1e-59}
     assert group_privacy_epsilon(**training) >= epsilon(**training, adjacency="substitute")
-
-
-@pytest.mark.slow
-def test_where_the_record_is_hardly_sampled_group_privacy_is_0_at_any_delta():
-    assert group_privacy_epsilon(noise_multiplier=1.0, sample_rate=1e-100, steps=2, delta=1e-61) == 0

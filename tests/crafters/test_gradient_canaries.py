@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from dpsub import crafters, data, models
 from dpsub._core.random_streams import stream
-from dpsub.trainers import StepCanary, assemble
+from dpsub.trainers import StepCanary
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4])
@@ -67,15 +67,6 @@ def model(task):
     return models.linear(task)
 
 
-@pytest.fixture
-def bank_of(task, spec):
-    def make(model, runs=2):
-        generator = torch.Generator().manual_seed(0)
-        return assemble(model, task, spec(), bits=np.zeros(runs, dtype=np.int8), generator=generator)
-
-    return make
-
-
 def dense(found, parameters):
     whole = torch.zeros(parameters)
     whole[slice(None) if found.support is None else found.support] = found.z
@@ -86,7 +77,7 @@ def dense(found, parameters):
 def test_gradients_have_the_clipping_norm_and_point_opposite_ways(task, model, spec, bank_of, kind):
     canary = crafters.gradient_each_step(task, model, spec(), kind=kind, seed=4)
     assert isinstance(canary, StepCanary)
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     for step in (1, 2, 15):
         found = canary.gradients(bank, step)
         assert float(found.z.norm()) == pytest.approx(2.0, rel=1e-6)
@@ -102,7 +93,7 @@ def test_gradients_have_the_clipping_norm_and_point_opposite_ways(task, model, s
 @pytest.mark.parametrize("kind", ["dirac", "random"])
 def test_each_step_draws_anew_and_the_same_seed_draws_the_same(task, model, spec, bank_of, kind):
     one, same, other = (crafters.gradient_each_step(task, model, spec(), kind=kind, seed=seed) for seed in (1, 1, 2))
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     drawn = [dense(one.gradients(bank, step), model.parameters) for step in range(1, 11)]
     assert len(torch.stack(drawn).unique(dim=0)) == 10
     torch.testing.assert_close(dense(same.gradients(bank, 7), model.parameters), drawn[6], rtol=0, atol=0)
@@ -113,14 +104,14 @@ def test_each_step_draws_anew_and_the_same_seed_draws_the_same(task, model, spec
 def test_diracs_are_uniform_over_the_parameters(task, spec, bank_of):
     model = models.linear(task)
     canary = crafters.gradient_each_step(task, model, spec(), kind="dirac", seed=0)
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     counts = Counter(int(canary.gradients(bank, step).support) * 10 // model.parameters for step in range(2000))
     assert sorted(counts) == list(range(10))
     assert max(abs(count - 200) for count in counts.values()) < 5 * np.sqrt(2000 * 0.1 * 0.9)
 
 
 def test_random_directions_are_gaussian_and_constants_equal(task, model, spec, bank_of):
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     drawn = crafters.gradient_each_step(task, model, spec(), kind="random", seed=0).gradients(bank, 1)
     assert drawn.support is None
     assert kstest(drawn.z.numpy() * np.sqrt(model.parameters) / 2.0, "norm").pvalue > 1e-3
@@ -131,7 +122,7 @@ def test_random_directions_are_gaussian_and_constants_equal(task, model, spec, b
 
 def test_draws_are_none_of_the_audits(task, model, spec, bank_of):
     canary = crafters.gradient_each_step(task, model, spec(), kind="random", seed=3)
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     state = bank.generator.get_state()
     z = canary.gradients(bank, 1).z.double().numpy()
     assert torch.equal(bank.generator.get_state(), state)
@@ -142,7 +133,7 @@ def test_draws_are_none_of_the_audits(task, model, spec, bank_of):
 
 def test_against_nothing_empties_the_other_world(task, model, spec, bank_of):
     canary = crafters.gradient_each_step(task, model, spec(), kind="random", seed=0)
-    bank = bank_of(model)
+    bank = bank_of("linear", 2)
     alone = canary.against_nothing(adjacency="add_remove")
     assert alone.adjacency == "add_remove"
     assert alone.gradients(bank, 3).z_prime is None

@@ -143,9 +143,6 @@ def test_what_was_chosen_is_reported(targets, spec):
     with pytest.raises(ValueError, match="ball must be left out for kind 'crafted', got 'l2'"):
         details(kind="crafted", ball="l2")
     assert details(kind="blank") == {"kind": "blank", "seed": 3, "records": 1}
-    assert details(kind="crafted", steps=7, learning_rate=2, target=1) == {
-        "kind": "crafted", "seed": 3, "records": count, "target": 1, "crafting_steps": 7, "crafting_rate": 2.0,
-    }  # fmt: skip
     assert details(kind="adversarial", radius=0.2, ball="l2") == {
         "kind": "adversarial", "seed": 3, "records": count, "crafting_steps": 10, "crafting_rate": 0.05, "ball": "l2",
         "radius": 0.2,

@@ -20,11 +20,6 @@ def slopes_and_deltas(claim, parameter):
     return slopes[None], claim.deltas(slopes, parameter)[None]
 
 
-def independent(rng, observations, mu):
-    bits = rng.integers(0, 2, observations)
-    return rng.normal(size=observations) + mu * (bits == 0), bits
-
-
 PASTS = [(Gaussian(1.0), 400), (Drifting(1.0), 400), (SortedByLuck(0.1), 640)]
 
 
@@ -98,25 +93,25 @@ def test_ranks_break_their_promise_where_bets_keep_it():
         pytest.param(1, 5_000, 0.85, marks=pytest.mark.slow),
     ],
 )
-def test_bets_find_most_of_the_truth(mu, observations, least):
+def test_bets_find_most_of_the_truth(mu, observations, least, gaussian_scores):
     rng = np.random.default_rng(2)
-    bounds = [epsilon_lower_bound(*independent(rng, observations, mu), delta=DELTA, rule="bets") for _ in range(4)]
+    bounds = [epsilon_lower_bound(*gaussian_scores(rng, observations, mu), delta=DELTA, rule="bets") for _ in range(4)]
     assert np.mean([bound.mu for bound in bounds]) > least * mu
 
 
 @pytest.mark.slow
-def test_bets_find_nearly_all_with_20_000_observations():
+def test_bets_find_nearly_all_with_20_000_observations(gaussian_scores):
     rng = np.random.default_rng(2)
-    bounds = [epsilon_lower_bound(*independent(rng, 20_000, 1), delta=DELTA, rule="bets") for _ in range(6)]
+    bounds = [epsilon_lower_bound(*gaussian_scores(rng, 20_000, 1), delta=DELTA, rule="bets") for _ in range(6)]
     assert np.mean([bound.mu for bound in bounds]) > 0.92
 
 
 @pytest.mark.parametrize(("claim", "parameter"), [(GDP(DELTA), 0.8), (ApproximateDP(0.01), 1.0), (SAMPLED, 0.9)])
-def test_no_true_claim_lets_wealth_grow_on_average(claim, parameter):
+def test_no_true_claim_lets_wealth_grow_on_average(claim, parameter, gaussian_scores):
     # For pairs on the trade-off function itself, the expectation of every bet is computed, not simulated.
     rng = np.random.default_rng(3)
     slopes, deltas = slopes_and_deltas(claim, parameter)
-    for stretch in stretches(*(lambda s, b: (s, b == 0))(*independent(rng, 500, 2.0))):
+    for stretch in stretches(*(lambda s, b: (s, b == 0))(*gaussian_scores(rng, 500, 2.0))):
         gross, charge = portfolio(stretch.past, slopes, deltas)
         growth = gross[0] - charge[0] @ deltas[0]
         assert (charge >= 0).all()
@@ -141,8 +136,8 @@ def test_privacy_curves_are_those_of_the_tradeoff_functions(claim, parameter):
     assert (claim.deltas(epsilons, 1.1 * parameter) >= claim.deltas(epsilons, parameter)).all()
 
 
-def test_bets_know_only_the_past():
-    scores, bits = independent(np.random.default_rng(4), 400, 1.0)
+def test_bets_know_only_the_past(gaussian_scores):
+    scores, bits = gaussian_scores(np.random.default_rng(4), 400, 1.0)
     slopes, deltas = (of[0] for of in slopes_and_deltas(GDP(DELTA), 0.7))
 
     def path(scores, bits):
@@ -157,8 +152,8 @@ def test_bets_know_only_the_past():
         assert (path(other, coins)[known - FIRST :] != whole[known - FIRST :]).any()
 
 
-def test_one_may_stop_when_the_bound_is_reached(bounded):
-    scores, bits = independent(np.random.default_rng(5), 800, 1.0)
+def test_one_may_stop_when_the_bound_is_reached(bounded, gaussian_scores):
+    scores, bits = gaussian_scores(np.random.default_rng(5), 800, 1.0)
     bound = bounded(scores, bits, rule="bets")
     assert (bound.details["observations"], bound.valid, bound.details.get("threshold")) == (800, True, None)
     reached = bound.details["reached"]
@@ -168,15 +163,15 @@ def test_one_may_stop_when_the_bound_is_reached(bounded):
     assert bounded(scores[: reached - 1], bits[: reached - 1], rule="bets").epsilon < bound.epsilon
 
 
-def test_bounds_never_fall_as_observations_come_in(bounded):
-    scores, bits = independent(np.random.default_rng(6), 600, 1.5)
+def test_bounds_never_fall_as_observations_come_in(bounded, gaussian_scores):
+    scores, bits = gaussian_scores(np.random.default_rng(6), 600, 1.5)
     found = [bounded(scores[:seen], bits[:seen], rule="bets").mu for seen in range(100, 601, 100)]
     assert found == sorted(found)
     assert found[-1] > found[0]
 
 
-def test_order_matters(bounded):
-    scores, bits = independent(np.random.default_rng(8), 800, 1.0)
+def test_order_matters(bounded, gaussian_scores):
+    scores, bits = gaussian_scores(np.random.default_rng(8), 800, 1.0)
     assert bounded(scores, bits, rule="bets").mu != bounded(scores[::-1], bits[::-1], rule="bets").mu
 
 
@@ -195,8 +190,8 @@ def test_what_bets_cannot_use_is_named(bounded):
         bounded([0.1, 0.2], [0, 1], "katz", "bets")
 
 
-def test_full_batch_claims_about_noise_are_those_of_gdp(bounded):
-    scores, bits = independent(np.random.default_rng(9), 600, 1.0)
+def test_full_batch_claims_about_noise_are_those_of_gdp(bounded, gaussian_scores):
+    scores, bits = gaussian_scores(np.random.default_rng(9), 600, 1.0)
     full = {"sample_rate": 1.0, "steps": 1, "adjacency": "substitute"}
     pld = epsilon_lower_bound(scores, bits, delta=DELTA, claim="pld", rule="bets", **full)
     assert pld.noise_multiplier == pytest.approx(2 / bounded(scores, bits, rule="bets").mu)

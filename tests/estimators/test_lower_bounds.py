@@ -188,6 +188,14 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            {"scores": [0.1, np.nan, np.nan, 0.3], "bits": [0, -1, -1, 1]},
+            "2 of 4 runs are not trained yet, .*: finish .*, or drop them with",
+        ),
+        ({"scores": [0.1, np.nan, 0.2, 0.3]}, "scores must be numbers without NaN, got nan"),
+        ({"bits": [0, 1, 0]}, r"scores must have shape \(3, ...\), got \(4,\)"),
+        ({"bits": [0, 1, 2, 1]}, r"bits must be 0 \(trained with z\) or 1 \(with z_prime\), got \[0, 1, 2\]"),
+        ({"bits": [0, 0, 0, 0]}, r"bits must hold runs of both worlds, got \[0\] only"),
         ({"alpha": 0.5}, "alpha must be > 1e-12 and < 0.5, got 0.5"),
         ({"claim": "rdp"}, "claim must be one of 'gdp', 'dp', 'pld', 'bayes_gdp', .*, got 'rdp'"),
         ({"claim": "katz"}, "rule 'ranks' needs an exact claim, got 'katz'"),
@@ -197,7 +205,7 @@ SCORES, BITS = [0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1]
 )
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
-        epsilon_lower_bound(SCORES, BITS, **{"delta": DELTA, **options})
+        epsilon_lower_bound(**{"scores": SCORES, "bits": BITS, "delta": DELTA, **options})
 
 
 def test_misspelt_arguments_are_not_taken_for_those_of_a_method():

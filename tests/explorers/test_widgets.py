@@ -1,9 +1,8 @@
 import pytest
 from matplotlib import pyplot as plt
 
-from book.explorers import game, widgets
+from book.explorers import widgets
 from dpsub import accounting, figures
-from dpsub.accounting import gdp_epsilon
 
 
 def test_explorer_answers_a_slider(monkeypatch):
@@ -21,31 +20,6 @@ def test_explorer_answers_a_slider(monkeypatch):
     assert before.startswith(b"\x89PNG")
     assert bytes(picture.value).startswith(b"\x89PNG")
     assert bytes(picture.value) != before
-
-
-@pytest.mark.slow
-def test_the_game_widget_deals_and_counts(monkeypatch):
-    drawn = []
-    original = game.draw
-    monkeypatch.setattr(game, "draw", lambda *given: drawn.append(given[2:]) or original(*given))
-    box = widgets.audit_game(runs=125, mu=1.0, seed=0)
-    runs, truth, delta, threshold, picture, buttons, verdict = box.children
-    assert bytes(picture.value).startswith(b"\x89PNG")
-    assert (runs.value, truth.label) == (125, "ε = 4.38")
-    threshold.value = 1.0
-    buttons.children[0].click()
-    buttons.children[1].click()
-    (first, at_start), (same, moved), (second, _) = drawn
-    assert (at_start, moved) == (0.5, 1.0)
-    assert first is same
-    assert (first.with_z != second.with_z).all()
-    lies = game.count_too_high(runs=125, mu=1.0, seed=1_002)
-    assert lies["best"] != lies["ranks"]
-    assert f"above the truth in {lies['best']}, the rank test's in {lies['ranks']}; 5 are allowed" in verdict.value
-    delta.value = 1e-3
-    assert (truth.value, truth.label) == (1.0, f"ε = {gdp_epsilon(1.0, 1e-3):.2f}")
-    assert drawn[-1][0].delta == delta.value
-    assert (drawn[-1][0].with_z == drawn[-2][0].with_z).all()
 
 
 def test_the_widgets_numbers_are_the_accountants():

@@ -22,9 +22,8 @@ def test_bounds_of_the_first_runs_are_those_of_a_smaller_audit(audited):
     result = audited(3)
     few = findings.bounds(result, delta=1e-5, runs=100)
     assert few == findings.bounds(result.isel(run=slice(100)), delta=1e-5)
-    for runs in (1, 301):
-        with pytest.raises(ValueError, match=f"runs must be >= 2 and <= 300, got {runs}"):
-            findings.bounds(result, delta=1e-5, runs=runs)
+    with pytest.raises(ValueError, match="runs must be >= 2 and <= 300, got 301"):
+        findings.bounds(result, delta=1e-5, runs=301)
 
 
 def test_promises_are_the_accountants_at_the_steps_observed(audited):
@@ -76,14 +75,7 @@ def test_panel_of_several_trainings_is_refused(audited, other, expected):
         findings.panel({"S2": audited(), "S3": audited(**other)}, delta=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"alpha": 0.01, "rule": "best"},
-        {"runs": 100},
-    ],
-)
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.01, "rule": "best"}, {"runs": 100}])
 def test_the_ceiling_of_simultaneous_bounds_is_that_of_their_share_of_alpha(audited, options):
     result = audited()
     panel = findings.panel({"S2": result}, delta=1e-5, simultaneous=True, **options)
@@ -151,19 +143,8 @@ def test_d_prime_of_scores_without_spread_is_zero_or_infinite():
     assert findings.d_prime([1.0, 1.0, 1.0, 1.0], [0, 0, 1, 1]) == 0
     assert findings.d_prime([2.0, 2.0, 1.0, 1.0], [0, 0, 1, 1]) == np.inf
     assert findings.d_prime([1.0, 1.0, 2.0, 2.0], [0, 0, 1, 1]) == -np.inf
-
-
-@pytest.mark.parametrize(
-    ("scores", "bits", "message"),
-    [
-        ([[1.0, 2.0]] * 4, [0, 0, 1, 1], r"scores must have shape \(runs,\), got \(4, 2\): choose a step"),
-        ([1.0, 2.0, 3.0], [0, 0, 1], "bits must hold two runs or more of each world, got 2 and 1"),
-        ([1.0, np.inf, 3.0, 4.0], [0, 0, 1, 1], "scores must be finite"),
-    ],
-)
-def test_scores_that_do_not_fit_have_no_d_prime(scores, bits, message):
-    with pytest.raises(ValueError, match=message):
-        findings.d_prime(scores, bits)
+    with pytest.raises(ValueError, match="bits must hold two runs or more of each world, got 2 and 1"):
+        findings.d_prime([1.0, 2.0, 3.0], [0, 0, 1])
 
 
 @pytest.fixture(scope="module")
@@ -200,10 +181,6 @@ def test_audits_whose_steps_say_too_little_have_no_mu(watched):
         findings.every_step_mu(result.drop_vars("distance"))
     with pytest.raises(ValueError, match="result must be of sample rate 1, .* got 0.5"):
         findings.every_step_mu(result.assign_attrs(sample_rate=0.5))
-    with pytest.raises(ValueError, match="got {'run': 8}"):
-        findings.every_step_mu(result.isel(step=-1))
-    with pytest.raises(ValueError, match="result's distances must be finite numbers >= 0, got nan"):
-        findings.every_step_mu(result.assign(distance=result.distance * np.nan))
 
 
 def with_accuracy(result, models=8):
@@ -272,34 +249,14 @@ def test_accuracies_follow_the_numbers_of_their_runs(audited):
         np.testing.assert_array_equal(findings.accuracy(result.isel(run=slice(8)), bit=bit), expected[bit])
     with pytest.raises(ValueError, match="result must hold the runs whose accuracy was measured, .* number 0: select"):
         findings.accuracy(result.isel(run=slice(150, 300)), bit=0)
-    for bit in (2, -1, "0", True):
-        with pytest.raises(ValueError, match="bit must be"):
-            findings.accuracy(result, bit=bit)
-    with pytest.raises(ValueError, match="result must have the coordinate measured"):
-        findings.accuracy(result.drop_vars("measured"), bit=0)
     with pytest.raises(ValueError, match="result must be whole, got 12 of 48 accuracies missing"):
         findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda one: one.isel(run=0), r"result must have a score for each run, .* got score with .*\('step',\)"),
-        (lambda one: one.rename(run="model"), "result must have a score for each run, .* got score with .*'model'"),
-        (lambda one: one.assign(bit=one.bit.expand_dims(repeat=1)), "result must have .* got bit with"),
-        (
-            lambda one: one.assign(score=one.score.where(one.step > 100)),
-            r"scores must be numbers without NaN, got nan \(300 of",
-        ),
-    ],
-)
-def test_what_is_no_whole_audit_is_refused(audited, change, message):
-    with pytest.raises(ValueError, match=message):
-        findings.bounds(change(audited()), delta=1e-5)
-
-
 def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):
     result = audited()
+    with pytest.raises(ValueError, match=r"result must have a score for each run, .* got score with .*\('step',\)"):
+        findings.bounds(result.isel(run=0), delta=1e-5)
     there = xr.DataArray(np.arange(300) < 100, dims="run")
     store = result.assign(score=result.score.where(there), bit=result.bit.where(there, -1).astype(np.int8))
     with pytest.raises(ValueError, match="200 of 300 runs are not trained yet, .* or drop them"):
@@ -312,12 +269,8 @@ def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):
 def test_what_an_audit_does_not_say_is_named(audited):
     with pytest.raises(ValueError, match="result must have the coordinate step"):
         findings.promises(audited().isel(step=-1, drop=True), delta=1e-5)
-    with pytest.raises(
-        ValueError, match="must have the attributes of an audit, got one without noise_mult.*parameters="
-    ):
+    with pytest.raises(ValueError, match="must have the attributes of an audit, got one without noise_mult"):
         findings.promises(audited().drop_attrs(), delta=1e-5)
-    with pytest.raises(ValueError, match="must have the coordinate step"):
-        findings.panel({"S2": audited().drop_vars("step")}, delta=1e-5)
 
 
 def test_scores_and_bits_with_named_dimensions_belong_together(audited):
@@ -329,8 +282,6 @@ def test_scores_and_bits_with_named_dimensions_belong_together(audited):
     several = audited(300)
     with pytest.raises(ValueError, match="scores must be of one repeat"):
         epsilon_lower_bound(several.score.isel(step=0), several.bit[0], delta=1e-5)
-    with pytest.raises(ValueError, match="scores must be numbers without NaN, got a Dataset: cannot directly convert"):
-        epsilon_lower_bound(result, result.bit, delta=1e-5)
 
 
 def test_repeats_are_read_by_name():

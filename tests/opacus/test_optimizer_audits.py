@@ -144,7 +144,7 @@ def test_faults_are_found_whichever_optimizer_takes_the_steps(name):
 
 
 def test_a_canary_within_the_bound_does_not_find_missing_clipping():
-    _, auditor = audited(300, kind=NoClipping, audit={"canary_norm": 0.5})
+    _, auditor = audited(200, kind=NoClipping, audit={"canary_norm": 0.5})
     assert not auditor.refuted
     assert abs(np.abs(auditor.observations().score).mean() - math.sqrt(2 / math.pi)) < 0.3
 
@@ -188,15 +188,15 @@ def test_correct_trainings_are_refuted_in_at_most_alpha_of_audits():
 
 def test_observations_are_a_dataset_that_estimators_take():
     asked = {"canary_norm": 3.0, "seed": 5, "noise_multiplier": 0.9}
-    _, auditor = audited(200, noise_multiplier=0.5, audit=asked)
+    _, auditor = audited(120, noise_multiplier=0.5, audit=asked)
     seen = auditor.observations()
-    assert dict(seen.sizes) == {"observation": 200}
+    assert dict(seen.sizes) == {"observation": 120}
     assert (seen.score.dtype, seen.bit.dtype) == (np.float32, np.int8)
     about = {"canary": "dirac", "adjacency": "substitute", **asked}
     assert {name: seen.attrs[name] for name in about} == about
     bound = epsilon_lower_bound(seen.score, seen.bit, delta=1e-5, rule="bets")
     assert bound.mu == pytest.approx(auditor.report().step.mu)
-    _, other = audited(200, noise_multiplier=0.5, audit=asked)
+    _, other = audited(120, noise_multiplier=0.5, audit=asked)
     assert other.observations().identical(seen)
 
 
@@ -330,7 +330,7 @@ def test_ghost_clipping_is_audited_behind_its_clipping(private):
 
 
 def test_without_a_sample_rate_a_step_is_bounded_and_the_training_is_not():
-    report = audited(400, kind=HalfTheNoise, audit={"sample_rate": None})[1].report()
+    report = audited(200, kind=HalfTheNoise, audit={"sample_rate": None})[1].report()
     assert report.refuted
     assert report.step.epsilon > 0
     assert (report.training, report.claimed, report.sample_rate) == (None, None, None)

@@ -30,18 +30,3 @@ def test_answers_are_those_of_the_modules(cast, banks_of_modules, monkeypatch, n
     labels = trainers.answers_of(model, weights, task.x_train, says="labels", **CPU)
     np.testing.assert_array_equal(labels, logits.argmax(axis=2))
     assert labels.dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"weights": np.zeros((2, 3))}, r"weights must have shape \(runs, 520\), got \(2, 3\)"),
-        ({"says": "label"}, "says must be one of"),
-        ({"x": np.zeros((2, 3))}, r"x must have shape \(records, 51\), got \(2, 3\)"),
-    ],
-)
-def test_boxes_refuse(cast, changes, message):
-    task, model = cast["linear"]
-    arguments = {"model": model, "weights": np.zeros((2, 520)), "x": task.x_train, "says": "logits"} | changes
-    with pytest.raises(ValueError, match=message):
-        trainers.answers_of(**arguments)

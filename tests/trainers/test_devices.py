@@ -1,8 +1,4 @@
-import os
-import platform
-import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,38 +67,3 @@ def test_pieces_are_told_to_stop_when_the_first_of_them_fails():
     assert len(stopped) <= 3, "pieces that had not begun never do"
     assert all(stopped)
     assert torch.get_num_threads() == threads
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep memory")
-@pytest.mark.skipif(any(name in os.environ for name in devices.MALLOC_SETTINGS), reason="the environment decides")
-def test_the_memory_of_a_step_serves_the_next():
-    import resource
-
-    def faults():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-    def step():
-        return [torch.ones(2**21) for _ in range(3)]
-
-    devices.keep_freed_memory()
-    step()
-    before = faults()
-    for _ in range(50):
-        step()
-    assert faults() - before < 50 * 3 * 2**21 / 1024 / 4, "a quarter of its pages anew each time"
-
-
-def test_thresholds_that_the_environment_sets_stay(monkeypatch):
-    called = []
-    glibc = SimpleNamespace(mallopt=lambda *threshold: called.append(threshold))
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: glibc)
-    monkeypatch.setattr(sys, "platform", "linux")
-    for name in devices.MALLOC_SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    devices.keep_freed_memory()
-    assert called == [(-1, 2**25), (-3, 2**25)]
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
-    devices.keep_freed_memory()
-    assert len(called) == 2
-    devices.keep_freed_memory(whatever_is_set=True)
-    assert len(called) == 4
