@@ -1,9 +1,4 @@
-"""Canaries under three drawings of batches, also where a label is rare.
-
-    python -m studies.batches.audits studies/batches/audits.csv
-
-A table that exists is continued.
-"""
+"""Canaries under three drawings of batches, also where a label is rare."""
 
 import sys
 from functools import partial

@@ -1,9 +1,7 @@
 """What final models show by the number of records, by width and by start.
 
-    python -m studies.beyond_membership.final_sizes studies/beyond_membership/final_sizes.csv
-
 After Figure 12 of *Tight Auditing*: a blank canary at ε = 8, on digits and on random images of their size. Either every
-model draws a start of its own, or all have the same. A table that exists is continued.
+model draws a start of its own, or all have the same.
 """
 
 import sys

@@ -1,7 +1,4 @@
-"""How what a sample shows of other models grows with those it learns from.
-
-python -m studies.final_models.crafting_curve FILE makes the file.
-"""
+"""How what a sample shows of other models grows with those it learns from, and along its crafting."""
 
 import sys
 from dataclasses import replace
@@ -37,11 +34,8 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
     """The separation of judged models by samples, and by the canary.
 
     The models of the audit `cell` are trained with another seed. Samples are crafted on the first of them, `sizes` at a
-    time, and all judge the last ones. Under substitution samples ask about both labels.
-
-    Returns:
-        A row for each loss, crafting and size, with one separation for each sample, and the standard error of its
-        share; and the separation of the canary's own score.
+    time, and all judge the last ones. Under substitution samples ask about both labels. A row for each loss, crafting
+    and size has one separation for each sample, and the standard error of its share.
     """
     records, network, pair = made_for(cell)
     trained = final_models(

@@ -1,7 +1,4 @@
-"""One training of many pairs, or many trainings of one: what each shows.
-
-``python -m studies.one_run.bridge FILE`` makes the file.
-"""
+"""One training of many pairs, or many trainings of one: what each shows."""
 
 import sys
 import time
