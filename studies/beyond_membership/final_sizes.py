@@ -18,6 +18,7 @@ from studies.scores import separation
 from studies.trainings import DELTA, calibrated, final_models
 
 EPSILON, RUNS, SEEDS = 8.0, 1_000, 5
+TRAINING = {"sample_rate": 0.25, "steps": 50}
 CELL = ("task", "n", "width", "start", "seed")
 TASKS = {"digits": data.digits, "random": partial(data.random_images, size=8, channels=1)}
 N_TRAIN, WIDTHS = (50, 200, 800), (8, 32, 128)
@@ -37,7 +38,7 @@ def measured(cell):
     model = models.mlp(task, hidden=[cell["width"]])
     if cell["start"] == "shared":
         model = model.starting_from(first_start(model, seed))
-    spec = calibrated(EPSILON, "add_remove", 1.0, sample_rate=0.25, steps=50, learning_rate=0.5)
+    spec = calibrated(EPSILON, "add_remove", 1.0, learning_rate=0.5, **TRAINING)
     zeros = np.zeros_like(task.x_train[0])
     pair = dpsub.CanaryPair((zeros, 0), (zeros, 1), 0, "blank", task=task.fingerprint)
     pair = pair.against_nothing(adjacency="add_remove")

@@ -18,6 +18,7 @@ from studies.trainings import final_models
 LOSSES = ("ude", "ade", "fisher")
 SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
 JUDGED = 8192
+JACKKNIFE = 16  # parts of the judged models
 PARTS = 8  # samples of one size at most, each crafted on models of its own
 # Steps of Adam from the canary, and their rate: as in the paper's first version, in its second, and longer.
 CRAFTINGS = ((10, 0.05), (5, 0.01), (100, 0.01))
@@ -89,14 +90,13 @@ def crafting_curves(sample, model, weights, bits):
     }
 
 
-def share_error(scores, others, bits, parts=16):
+def share_error(scores, others, bits):
     """The standard error of d′ by scores over that by others: the jackknife's, over parts of the judged models."""
-    part = np.arange(len(bits)) % parts
-    shares = []
-    for one in range(parts):
+    part, shares = np.arange(len(bits)) % JACKKNIFE, []
+    for one in range(JACKKNIFE):
         ours, theirs = (findings.d_prime(each[part != one], bits[part != one]) for each in (scores, others))
         shares.append(ours / theirs)
-    return float(np.sqrt((parts - 1) * np.var(shares)))
+    return float(np.sqrt((JACKKNIFE - 1) * np.var(shares)))
 
 
 def measured(cell):

@@ -7,6 +7,7 @@ import numpy as np
 from dpsub import data
 
 SURE = 50.0  # the evidence for a label that is known
+MARK = 4.0  # as long as most digits
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def one_hot(labels, classes):
     return np.eye(classes)[labels]
 
 
-def fit(x, evidence, rounds=50, strength=1.0):
+def fit(x, evidence, rounds=50):
     """Train a linear classifier on what was released of the labels: (k, d + 1) weights, with the bias as last column.
 
     It maximises the likelihood of the released labels: for randomised response this is the corrected loss of Patrini et
@@ -81,7 +82,7 @@ def fit(x, evidence, rounds=50, strength=1.0):
     label, and a step toward it. The evidence is (n, k), or (rounds, n, k) if it changes.
     """
     x = with_ones(x)
-    curve = x.T @ x / 2 + strength * np.eye(x.shape[1])
+    curve = x.T @ x / 2 + np.eye(x.shape[1])
     columns = np.ascontiguousarray(x.T)
     back = np.linalg.inv(curve).astype(np.float32)  # bounds the curvature
     told = np.swapaxes(np.asarray(evidence, np.float32), -1, -2)
@@ -94,7 +95,7 @@ def fit(x, evidence, rounds=50, strength=1.0):
         posterior = guess * likelihood
         posterior /= posterior.sum(0)
         slope = (columns @ (posterior - guess).T).T
-        slope -= np.float32(strength) * weights
+        slope -= weights
         weights += slope @ back
     return weights
 
@@ -169,13 +170,10 @@ def attacked_votes(bit, seed, *, worlds, sigma, queries=None):
     return np.sum((worlds[0] - worlds[1]) * told)
 
 
-def digits_with_a_mark(n_train, seed, mark=4.0):
-    """Digits whose last private record is blank, but for a mark, a category that nobody else has.
-
-    The mark has a column of its own, and is as long as most digits.
-    """
+def digits_with_a_mark(n_train, seed):
+    """Digits whose last private record is blank, but for a mark in a column of its own, which nobody else has."""
     task = data.digits(n_train=n_train, seed=seed)
     x = {part: np.pad(getattr(task, part), ((0, 0), (0, 1))) for part in ("x_train", "x_aux", "x_test")}
     x["x_train"][-1] = 0
-    x["x_train"][-1, -1] = mark
+    x["x_train"][-1, -1] = MARK
     return replace(task, **x, name="digits and a mark", pixels=None)
