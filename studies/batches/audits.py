@@ -1,9 +1,4 @@
-"""Canaries under three drawings of batches, also where a label is rare.
-
-    python -m studies.batches.audits studies/batches/audits.csv
-
-A table that exists is continued.
-"""
+"""Canaries under three drawings of batches, also where a label is rare."""
 
 import sys
 from functools import partial
@@ -82,11 +77,6 @@ class _WatchOthers(Watch):
         return self._seen
 
 
-def log_ratio(moved, shift, spread):
-    """log N(shift, spread) − log N(0, spread), at the moved values."""
-    return (moved * shift - shift**2 / 2) / spread
-
-
 def likelihood_ratio(audited, shadows, spec, n):
     """(run,): how much the noisy sums of all steps speak for z, in an audit by `audit` of n records with the canary.
 
@@ -112,7 +102,7 @@ def likelihood_ratio(audited, shadows, spec, n):
     spread = moved.var(axis=0) - q * (1 - q) * (shift**2).mean(axis=0)
     spread = np.maximum(spread, spec.noise_multiplier**2)
     moved, *shifts = places(audited)
-    ratios = [log_ratio(moved, shift, spread) for shift in shifts]
+    ratios = [(moved * shift - shift**2 / 2) / spread for shift in shifts]  # log N(shift, spread) − log N(0, spread)
     if spec.sampling == accounting.Epochs():
         batches = round(1 / q)
         logs = [logsumexp(ratio.reshape(len(moved), -1, batches), axis=2) for ratio in ratios]
@@ -123,16 +113,8 @@ def likelihood_ratio(audited, shadows, spec, n):
 
 def audit(task, canary, spec, *, runs, seed):
     """Many models, whose every step is watched."""
-    return dpsub.audit(
-        task,
-        models.linear(task),
-        canary,
-        spec,
-        runs=runs,
-        metrics=("gradient", "distance", Others()),
-        seed=seed,
-        progress=False,
-    )
+    metrics = ("gradient", "distance", Others())
+    return dpsub.audit(task, models.linear(task), canary, spec, runs=runs, metrics=metrics, seed=seed, progress=False)
 
 
 def scores(task, canary, spec, *, runs, shadows, seed):

@@ -13,20 +13,16 @@ CANCELLED = 1e-6  # of max_grad_norm: float32 has no direction for a shorter mea
 
 @checks.checked("spec", "seed")
 def mean_gradient(task, model, spec, *, seed):
-    r"""A canary for batches of a fixed size: z′ along the others' mean gradient, z against it.
+    """A canary for batches of a fixed size: z′ along the others' mean gradient, z against it, both of norm C.
 
     In a batch of fixed size a record takes another one's place. If all others' gradients equal that of z′, then a batch
     with z′ looks like one without, and one with z differs from it by 2C. Real records only agree in part. With Poisson
     batches, how many records a batch has moves the sum in the same direction: the more they agree, the better this
     hides the canary.
 
-    One model is trained on all private records with clipping but without noise. The mean over its steps of the batch's
-    mean clipped gradient is :math:`\bar g`; :math:`z' = C\,\bar g / \lVert\bar g\rVert` and :math:`z = -z'`.
-
-    Returns:
-        A substitute pair of gradients of norm C, 2C apart. `details["agreement"]` is :math:`\lVert\bar g\rVert / C`:
-        1 if all records' gradients point one way at all steps and are at least C long, 0 if they cancel. In the trace:
-        `mean_norm` (steps,), the norm of each step's mean gradient, in units of C.
+    The mean ḡ is over the steps of one training on all private records with clipping but without noise.
+    `details["agreement"]` is ‖ḡ‖ / C: 1 if all records' gradients point one way at all steps and are at least C long, 0
+    if they cancel. In the trace: `mean_norm` (steps,), the norm of each step's mean gradient, in units of C.
 
     Source: Zhu et al. (2022), the worst data set for batches of fixed size under substitution.
     """

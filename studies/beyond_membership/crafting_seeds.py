@@ -1,10 +1,8 @@
 """What canaries show on digits, over seeds.
 
-    python -m studies.beyond_membership.crafting_seeds studies/beyond_membership/crafting_seeds.csv
-
 *wrong parameters*: records crafted with another learning rate, or another number of steps, than those of the training;
 no crafter of records uses C. *optimizer*: networks from scratch, by DP-SGD and DP-Adam, from one start or from a start
-of each model's own. A table that exists is continued.
+of each model's own.
 """
 
 import sys

@@ -25,12 +25,9 @@ def main(figure_3, folder, parameters):
         path = folder / f"{other}-{s}.db"
         if not path.exists():
             continue
-        crafted = audits.load(figure_3 / f"{one}-{s}.db")
-        trained = audits.load(path)
-        again = more_repeats.repeated(
-            trained, task, trained.attrs["seed"], folder / "crossed" / path.name, crafted_for=crafted, repeats=REPEATS
-        )
-        print(path, f"{again.wall_seconds:.0f} s", flush=True)
+        trained, crafted = audits.load(path), audits.load(figure_3 / f"{one}-{s}.db")
+        how = {"crafted_for": crafted, "repeats": REPEATS}
+        more_repeats.repeated(trained, task, trained.attrs["seed"], folder / "crossed" / path.name, **how)
 
 
 if __name__ == "__main__":

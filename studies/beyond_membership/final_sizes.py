@@ -1,9 +1,7 @@
 """What final models show by the number of records, by width and by start.
 
-    python -m studies.beyond_membership.final_sizes studies/beyond_membership/final_sizes.csv
-
 After Figure 12 of *Tight Auditing*: a blank canary at ε = 8, on digits and on random images of their size. Either every
-model draws a start of its own, or all have the same. A table that exists is continued.
+model draws a start of its own, or all have the same.
 """
 
 import sys
@@ -40,7 +38,7 @@ def measured(cell):
     model = models.mlp(task, hidden=[cell["width"]])
     if cell["start"] == "shared":
         model = model.starting_from(first_start(model, seed))
-    spec = calibrated(EPSILON, "add_remove", 1.0, **TRAINING, learning_rate=0.5)
+    spec = calibrated(EPSILON, "add_remove", 1.0, learning_rate=0.5, **TRAINING)
     zeros = np.zeros_like(task.x_train[0])
     pair = dpsub.CanaryPair((zeros, 0), (zeros, 1), 0, "blank", task=task.fingerprint)
     pair = pair.against_nothing(adjacency="add_remove")

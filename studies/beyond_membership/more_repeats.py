@@ -40,7 +40,8 @@ def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
     model = dpsub.models.linear(task)
     pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
     how = {"runs": one.runs, "repeats": repeats, "observe_every": one.observe_every, "seed": seed}
-    return dpsub.audit(task, model, pair, spec_of(one), store=store, **how, **ON_A_CPU)
+    again = dpsub.audit(task, model, pair, spec_of(one), store=store, **how, **ON_A_CPU)
+    print(store, f"{again.wall_seconds:.0f} s", flush=True)
 
 
 def with_repeats(folder, label="q = {sample_rate:g}"):
@@ -78,9 +79,7 @@ def main(folder, repeats, parameters):
             if one.task_fingerprint != task.fingerprint:
                 raise ValueError(f"PARAMETERS must name the records of {path}, got {parameters}")
             store = path.parent / f"repeat={i}" / path.name
-            seed = audits.repeat_seeds(one.attrs["seed"], int(repeats))[i]
-            again = repeated(one, task, seed, store)
-            print(store, f"{again.wall_seconds:.0f} s", flush=True)
+            repeated(one, task, audits.repeat_seeds(one.attrs["seed"], int(repeats))[i], store)
 
 
 if __name__ == "__main__":

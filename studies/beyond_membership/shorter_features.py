@@ -34,8 +34,7 @@ def main(folder, parameters):
     for part, bound in product(PARTS, BOUNDS):
         one = audits.load(folder / f"C={bound}-S5.db")
         store = folder / f"norm={part:g}" / f"C={bound}-S5.db"
-        again = more_repeats.repeated(one, scaled(task, part), one.attrs["seed"], store, repeats=REPEATS)
-        print(store, f"{again.wall_seconds:.0f} s", flush=True)
+        more_repeats.repeated(one, scaled(task, part), one.attrs["seed"], store, repeats=REPEATS)
 
 
 if __name__ == "__main__":

@@ -16,23 +16,19 @@ SHARED += ("trained_coordinates", "matmul_precision", "device", "cpu_capability"
 def of_twins(result, exchanged, *, delta):
     """Estimate how far apart the two worlds' scores lie. Not a bound.
 
-    Each model of `result` has a twin in `exchanged`: the same start, batches and noise, with the other canary in its
-    slot. A few models are therefore enough to estimate the distance between the worlds. The spread within a world is
-    less precise: with twelve models its standard error is at least 20 %.
-
-    Args:
-        result: an audit by `dpsub.audit` of one repeat; for a linear head with coordinates="all": in the coordinates
-            that its records span, twins do not share their noise.
-        exchanged: the same audit with `canary.exchanged()`. That it was this pair, and not a third canary, is not
-            checked. The two may hold the same selection of runs.
-        delta: the δ at which ε is stated.
+    Each model of `result`, an audit of one repeat, has a twin in `exchanged`, the same audit with `canary.exchanged()`:
+    the same start, batches and noise, with the other canary in its slot. A few models are therefore enough to estimate
+    the distance between the worlds. The spread within a world is less precise: with twelve models its standard error is
+    at least 20 %. A linear head needs coordinates="all": in those that its records span, twins do not share their
+    noise.
 
     Returns:
         One row for each step. `gap`: the mean difference between twins. `spread`: the standard deviation within a
-        world. `mu`: gap over spread, corrected for the bias that few models cause (Hedges, 1981). `error`: two
-        standard errors of mu (jackknife over pairs of twins). `epsilon`: the ε of μ-GDP at mu, or 0 if mu is negative;
-        an audit of very many models would approach it if scores were Gaussian and equally spread in both worlds.
-        `epsilon_low` and `epsilon_high`: the same at mu − error and mu + error.
+        world.
+        `mu`: gap over spread, corrected for the bias that few models cause (Hedges, 1981). `error`: two standard errors
+        of mu (jackknife over pairs of twins). `epsilon`: the ε of μ-GDP at mu, or 0 if mu is negative; an audit of very
+        many models would approach it if scores were Gaussian and equally spread in both worlds. `epsilon_low` and
+        `epsilon_high`: the same at mu − error and mu + error.
     """
     refuse_strangers(result.attrs, exchanged.attrs)
     if not np.array_equal(result.bit, exchanged.bit) or not np.array_equal(result.step, exchanged.step):

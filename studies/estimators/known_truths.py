@@ -40,8 +40,7 @@ class Drifting(Gaussian):
         """Observations in order, each with a coin of its own."""
         noises = rng.normal(size=len(in_z)).tolist()
         scores, place = np.empty(len(in_z)), 0.0
-        worlds = zip(noises, in_z.tolist(), strict=True)
-        for t, (noise, own) in enumerate(worlds):
+        for t, (noise, own) in enumerate(zip(noises, in_z.tolist(), strict=True)):
             scores[t] = place + (1 + (place > 0)) * (noise + self.mu * own)
             place = 0.9 * scores[t] + own
         return scores
@@ -59,7 +58,6 @@ class SortedByLuck(Gaussian):
     together: int = 16  # observations at one place
 
     def scores(self, in_z, rng):
-        """Observations in order, each with a coin of its own."""
         ends = range(self.together, len(in_z), self.together)
         groups = np.array_split(in_z, ends)
         if len(groups) > MOST_GROUPS:
@@ -83,12 +81,10 @@ class SampledGaussian:
     steps: int
 
     def epsilon(self, delta):
-        """The true ε at δ."""
         interval = accounting.epsilon_interval(**asdict(self), delta=delta, adjacency="substitute")
         return float(interval.lower)
 
     def tradeoff(self, fpr):
-        """The least false-negative rate at each false-positive rate."""
         return accounting.tradeoff(fpr, **asdict(self), adjacency="substitute")
 
 
@@ -99,12 +95,10 @@ class RandomizedResponse:
     loss: float
 
     def epsilon(self, delta):
-        """The true ε at δ."""
         odds = np.exp(self.loss)
         return float(np.log(max(odds * (1 - delta) - delta, 1.0)))
 
     def tradeoff(self, fpr):
-        """The least false-negative rate at each false-positive rate."""
         steep = 1 - np.exp(self.loss) * fpr
         return np.maximum(steep, np.exp(-self.loss) * (1 - fpr))
 

@@ -156,8 +156,7 @@ STUDIES = {"runs": cells_of_runs, "steps": cells_of_steps}
 
 def key(cell):
     """A cell as a file names it."""
-    kind = {"kind": type(cell.truth).__name__}
-    return {**asdict(cell), "truth": kind | asdict(cell.truth)}
+    return asdict(cell) | {"truth": {"kind": type(cell.truth).__name__} | asdict(cell.truth)}
 
 
 def draw_cells(wrong, tight, rows, *, rules=()):
@@ -201,23 +200,17 @@ def draw(ax, runs, measured, *, alpha):
     ax.set_xlabel("runs, both worlds")
 
 
-def cell_of(named):
-    """The cell that a file names so."""
-    truth = dict(named["truth"])
-    kind = getattr(known_truths, truth.pop("kind"))
-    return Cell(**{**named, "truth": kind(**truth)})
-
-
 def measured(cell):
     """The row of a cell that is named as in a file."""
-    return [measure(cell_of(cell["cell"]))]
+    truth = dict(cell["cell"]["truth"])
+    kind = getattr(known_truths, truth.pop("kind"))
+    return [measure(Cell(**cell["cell"] | {"truth": kind(**truth)}))]
 
 
 def make(path, cells):
     """Measure the cells that a file does not hold yet, those with most runs first."""
-    cells = sorted(cells, key=lambda cell: -cell.runs)
+    named = [(key(cell),) for cell in sorted(cells, key=lambda cell: -cell.runs)]
     with ProcessPoolExecutor() as pool:
-        named = [(key(cell),) for cell in cells]
         continued(path, ("cell",), named, measured, mapped=pool.map, clock=time.monotonic)
 
 

@@ -1,9 +1,7 @@
 """How often correct trainings with Opacus are accused, by kind of training.
 
-    python -m studies.faults.correct_trainings studies/faults/correct_trainings.csv
-
 A cell is 200 trainings of one kind: a linear model with 18 parameters on 200 records, 100 steps, with an auditor from
-the first one on. At α = 0.05 at most one in twenty may be refuted. A table that exists is continued.
+the first one on. At α = 0.05 at most one in twenty may be refuted.
 """
 
 import sys

@@ -42,24 +42,16 @@ def observed(fault, count, rng):
     return noise * drawn + length * (bits == 0), bits
 
 
-def bounds_of(fault, seed):
-    """By estimator and number of observations: the bound on ε."""
-    own = [list(FAULTS).index(fault), seed]
-    scores, bits = observed(fault, COUNTS[-1], np.random.default_rng(own))
-    return {
-        (name, count): epsilon_lower_bound(scores[:count], bits[:count], delta=DELTA, claim=claim, rule=rule).epsilon
-        for name, (claim, rule) in ESTIMATORS.items()
-        for count in COUNTS
-    }
-
-
 def measured(cell):
-    """A row for each estimator and number of observations."""
-    audits = [bounds_of(cell["fault"], seed) for seed in range(AUDITS)]
-    return [
-        {"estimator": name, "observations": count, "bounds": [round(bounds[name, count], 4) for bounds in audits]}
-        for name, count in audits[0]
-    ]
+    """A row for each estimator and number of observations, with the bounds on ε of all audits."""
+    number, rows = list(FAULTS).index(cell["fault"]), []
+    audits = [observed(cell["fault"], COUNTS[-1], np.random.default_rng([number, seed])) for seed in range(AUDITS)]
+    for name, (claim, rule) in ESTIMATORS.items():
+        how = {"delta": DELTA, "claim": claim, "rule": rule}
+        for count in COUNTS:
+            bounds = [epsilon_lower_bound(scores[:count], bits[:count], **how).epsilon for scores, bits in audits]
+            rows.append({"estimator": name, "observations": count, "bounds": [round(bound, 4) for bound in bounds]})
+    return rows
 
 
 def make(path, faults=()):

@@ -256,20 +256,9 @@ def audited(name, *, steps=STEPS, adjacency="substitute", seed=0):
     import dpsub
 
     recipe = RECIPES[name]
-    return dpsub.audit_mechanism(
-        recipe.make(),
-        max_grad_norm=MAX_GRAD_NORM,
-        noise_multiplier=NOISE_MULTIPLIER,
-        adjacency=adjacency,
-        steps=steps,
-        batch_size=BATCH_SIZE,
-        parameters=SIZES,
-        divided_by=recipe.divided_by,
-        alpha=ALPHA,
-        seed=seed,
-        progress=False,
-        **recipe.asked,
-    )
+    claimed = {"max_grad_norm": MAX_GRAD_NORM, "noise_multiplier": NOISE_MULTIPLIER, "batch_size": BATCH_SIZE}
+    asked = {"adjacency": adjacency, "steps": steps, "alpha": ALPHA, "seed": seed, "progress": False} | recipe.asked
+    return dpsub.audit_mechanism(recipe.make(), parameters=SIZES, divided_by=recipe.divided_by, **claimed, **asked)
 
 
 def measured(cell, **asked):

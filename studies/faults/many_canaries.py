@@ -1,10 +1,7 @@
 """What more canaries in each step show: steps until refuted, and bounds.
 
-    python -m studies.faults.many_canaries studies/faults/many_canaries.csv
-
 Observations are drawn as those of a step with noise multiplier 1 that has only a share of its noise, without a
-training: what is known is subtracted, so others' gradients do not matter. The noise has 1,000 coordinates. A table that
-exists is continued.
+training: what is known is subtracted, so others' gradients do not matter. The noise has 1,000 coordinates.
 """
 
 import sys

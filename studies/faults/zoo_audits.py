@@ -77,26 +77,14 @@ def against_others(trainer, *, adjacency, steps, seed):
 
 def _audit(training, adjacency, steps, seed, asked):
     optimizer = training.optimizer
-    auditor = audit_optimizer(
-        optimizer,
-        delta=DELTA,
-        adjacency=adjacency,
-        alpha=ALPHA,
-        sample_rate=training.sample_rate,
-        seed=seed,
-        **{"test_noise": False, **asked},
-    )
+    asked = {"test_noise": False, "sample_rate": training.sample_rate, "seed": seed} | asked
+    auditor = audit_optimizer(optimizer, delta=DELTA, adjacency=adjacency, alpha=ALPHA, **asked)
     for _ in training.batches():
         optimizer.step()
         if auditor.steps == steps or auditor.refuted:
             break
-    seen = auditor.observations()
-    path, _ = bets(
-        seen.score.values.astype(float),
-        seen.bit.values,
-        noise_multiplier=optimizer.noise_multiplier,
-        adjacency=adjacency,
-    )
+    seen, law = auditor.observations(), {"noise_multiplier": optimizer.noise_multiplier, "adjacency": adjacency}
+    path, _ = bets(seen.score.values.astype(float), seen.bit.values, **law)
     return path, auditor.refuted_at
 
 
@@ -193,18 +181,9 @@ def detection(cells, *, steps, seeds):
     for fault, audit, adjacency in cells:
         trained = [AUDITS[audit](zoo.ZOO[fault], adjacency=adjacency, steps=steps, seed=seed) for seed in seeds]
         after = [np.inf if at is None else at for _, at in trained]
-        rows.append(
-            {
-                "fault": fault,
-                "audit": audit,
-                "adjacency": adjacency,
-                "found": int(np.isfinite(after).sum()),
-                "of": len(after),
-                "most": steps,
-                "steps": float(np.median(after)),
-                "wealth": trained[0][0],
-            }
-        )
+        found = {"found": int(np.isfinite(after).sum()), "of": len(after), "most": steps}
+        found |= {"steps": float(np.median(after)), "wealth": trained[0][0]}
+        rows.append({"fault": fault, "audit": audit, "adjacency": adjacency} | found)
     return pd.DataFrame(rows)
 
 

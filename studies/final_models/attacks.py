@@ -115,16 +115,11 @@ def attempts(pair, ways, margins):
 
 
 def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
-    """What each attack shows of a cell's final models, of which each `size` make an audit.
+    """What each attack shows of a cell's final models: a row for each audit of `size` of them, way and attack.
 
-    Args:
-        models: what `trained` returned for the cell.
-        ways: names of WAYS. What the canary's scores of all models show by ranks is added as "all models".
-        margins: further margins of "ade", as in Table 1.
-        boxes: how many audits are attacked by a black box, too.
-
-    Returns:
-        A row for each audit, way and attack. Held out, it says by how much the score's AUC is ahead of the canary's.
+    What the canary's scores of all models show by ranks is added as the way "all models". `margins` are further ones of
+    "ade", as in Table 1, and `boxes` audits are attacked by a black box, too. Held out, a row says by how much the
+    score's AUC is ahead of the canary's.
     """
     records, network, pair = made_for(cell)
     rows = []
@@ -185,12 +180,7 @@ def kept(folder):
 
 
 def auc(scores, bits):
-    """How often a model trained with z has a higher score than another; ties count one half.
-
-    Args:
-        scores: (..., models); a higher score is evidence for z.
-        bits: as scores: 0 if trained with z, 1 otherwise.
-    """
+    """How often a model trained with z has a higher score than another, along the last axis; ties count one half."""
     own = bits == 0
     many = own.sum(-1)
     ranks = np.where(own, rankdata(scores, axis=-1), 0).sum(-1)

@@ -40,15 +40,10 @@ class SampleForBoxes:
 def crafted_on_answers(model, weights, bits, *, records, craft, says="probabilities", device="auto", **training):
     """Train a surrogate of each model on what a box says of it, and craft a sample on the surrogates.
 
-    Of the weights the adversary uses the answers only. `surrogates.loss` shows whether the surrogates have learnt: with
-    few records there are fewer steps, and they need a higher rate or smaller batches than the paper's.
-
-    Args:
-        model, weights, bits: what is in the boxes: final models of both worlds.
-        records: (n, *input_shape), which the box is asked about: those of D′, which the adversary knows.
-        craft: the distinguisher that crafts the sample, such as `AdversarialSamples`.
-        says: what the box says of a model: "logits", "probabilities" or "labels".
-        training: further arguments of `distilled`.
+    Of the weights the adversary uses the answers only: "logits", "probabilities" or "labels" of `records`, those of D′,
+    which it knows. `craft` is the distinguisher that crafts the sample, and `training` has further arguments of
+    `distilled`. `surrogates.loss` shows whether the surrogates have learnt: with few records there are fewer steps, and
+    they need a higher rate or smaller batches than the paper's.
 
     Source: *Adversarial Sample-Based Approach*, section 5.3.
     """

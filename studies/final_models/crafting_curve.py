@@ -1,7 +1,4 @@
-"""How what a sample shows of other models grows with those it learns from.
-
-python -m studies.final_models.crafting_curve FILE makes the file.
-"""
+"""How what a sample shows of other models grows with those it learns from, and along its crafting."""
 
 import sys
 from dataclasses import replace
@@ -21,6 +18,7 @@ from studies.trainings import final_models
 LOSSES = ("ude", "ade", "fisher")
 SIZES = (64, 256, 1024, 4096, 16384)  # models crafted on
 JUDGED = 8192
+JACKKNIFE = 16  # parts of the judged models
 PARTS = 8  # samples of one size at most, each crafted on models of its own
 # Steps of Adam from the canary, and their rate: as in the paper's first version, in its second, and longer.
 CRAFTINGS = ((10, 0.05), (5, 0.01), (100, 0.01))
@@ -37,11 +35,8 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
     """The separation of judged models by samples, and by the canary.
 
     The models of the audit `cell` are trained with another seed. Samples are crafted on the first of them, `sizes` at a
-    time, and all judge the last ones. Under substitution samples ask about both labels.
-
-    Returns:
-        A row for each loss, crafting and size, with one separation for each sample, and the standard error of its
-        share; and the separation of the canary's own score.
+    time, and all judge the last ones. Under substitution samples ask about both labels. A row for each loss, crafting
+    and size has one separation for each sample, and the standard error of its share.
     """
     records, network, pair = made_for(cell)
     trained = final_models(
@@ -95,14 +90,13 @@ def crafting_curves(sample, model, weights, bits):
     }
 
 
-def share_error(scores, others, bits, parts=16):
+def share_error(scores, others, bits):
     """The standard error of d′ by scores over that by others: the jackknife's, over parts of the judged models."""
-    part = np.arange(len(bits)) % parts
-    shares = []
-    for one in range(parts):
+    part, shares = np.arange(len(bits)) % JACKKNIFE, []
+    for one in range(JACKKNIFE):
         ours, theirs = (findings.d_prime(each[part != one], bits[part != one]) for each in (scores, others))
         shares.append(ours / theirs)
-    return float(np.sqrt((parts - 1) * np.var(shares)))
+    return float(np.sqrt((JACKKNIFE - 1) * np.var(shares)))
 
 
 def measured(cell):

@@ -37,7 +37,7 @@ class Recipe(NamedTuple):
 def distilled(
     model, answers, x, *, seed, says="logits", epochs=200, batch_size=512, learning_rate=1e-4, start=None, device="auto"
 ):
-    r"""Train a surrogate of each real model on what a box says of it, without privacy and without its weights.
+    """Train a surrogate of each real model on what a box says of it, without privacy and without its weights.
 
     The loss of a record is the Kullback-Leibler divergence KL(t ‖ s) of the surrogate's s = softmax(outputs) from the
     target t: softmax(logits), or the probabilities. For labels it is the cross-entropy. Each surrogate minimises the
@@ -45,15 +45,9 @@ def distilled(
 
     Args:
         model: the surrogates' architecture.
-        answers: what the box says of each real model for the records: logits or probabilities (runs, n, classes), or
-            labels (runs, n), as `answers_of` returns them.
-        x: (n, *input_shape), the records.
+        answers: what the box `says` of each real model for the records x, as `answers_of` returns it.
         seed: of the start, if it is random, and of the batches.
-        says: what `answers` are: "logits", "probabilities" or "labels".
         start: (parameters,) at which all surrogates start; None for the model's own start.
-
-    Raises:
-        ValueError: if the training diverges.
 
     Source: *Adversarial Sample-Based Approach*, section 5.3; rate, epochs and batches from its code.
     """

@@ -61,12 +61,9 @@ def table(path="final_models/learned_at_zero.json"):
     """How often the bounds in a file that `make` made exceed ε = 0: a row for each of WAYS, with all its bounds."""
     rows = pd.DataFrame(read_json(path)["rows"]).set_index("way")
     bounds = rows.pop("bounds").map(np.array)
-    return rows[["alpha", "valid"]].assign(
-        **{"audits": bounds.map(len), "above 0": [int((of > 0).sum()) for of in bounds]},
-        mean=bounds.map(np.mean),
-        largest=bounds.map(np.max),
-        bounds=bounds,
-    )
+    counts = {"audits": bounds.map(len), "above 0": [int((of > 0).sum()) for of in bounds]}
+    means = {"mean": bounds.map(np.mean), "largest": bounds.map(np.max)}
+    return rows[["alpha", "valid"]].assign(**counts, **means, bounds=bounds)
 
 
 def make(path):

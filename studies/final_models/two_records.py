@@ -86,7 +86,7 @@ def audited(task, model, canary, second, spec, *, runs, seed=0):
     )
 
 
-def with_second(cell, runs=RUNS):
+def with_second(cell):
     """Models of a cell's worlds, with the last private record in one only.
 
     The bits, starts and noise are those of `trained`.
@@ -95,8 +95,8 @@ def with_second(cell, runs=RUNS):
     last = len(records.y_train) - 1
     second = last - 1 if pair.slot == last else last
     begun = time.perf_counter()
-    found = audited(records, network, pair, second, cell.spec, runs=runs, seed=cell.seed + 1)
-    return found.assign_coords(run=range(runs)).assign_attrs(
+    found = audited(records, network, pair, second, cell.spec, runs=RUNS, seed=cell.seed + 1)
+    return found.assign_coords(run=range(RUNS)).assign_attrs(
         audits.made_here("cpu"),
         last_written=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.perf_counter() - begun,

@@ -1,12 +1,13 @@
 """Mechanisms that protect labels alone, and attacks on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpsub import data
 
 SURE = 50.0  # the evidence for a label that is known
+MARK = 4.0  # as long as most digits
 
 
 @dataclass(frozen=True)
@@ -73,21 +74,15 @@ def one_hot(labels, classes):
     return np.eye(classes)[labels]
 
 
-def fit(x, evidence, rounds=50, strength=1.0):
+def fit(x, evidence, rounds=50):
     """Train a linear classifier on what was released of the labels: (k, d + 1) weights, with the bias as last column.
 
     It maximises the likelihood of the released labels: for randomised response this is the corrected loss of Patrini et
-    al. (2017), for ALIBI the posterior with the model's output as prior. Each round takes the posterior of each label,
-    and a step toward it.
-
-    Args:
-        x: (n, d) features.
-        evidence: (n, k), or (rounds, n, k) if it changes.
-        rounds: passes over the data, if it does not change.
-        strength: of the penalty on the squared weights.
+    al. (2017), for ALIBI the posterior with the model's output as prior. Each of the rounds takes the posterior of each
+    label, and a step toward it. The evidence is (n, k), or (rounds, n, k) if it changes.
     """
     x = with_ones(x)
-    curve = x.T @ x / 2 + strength * np.eye(x.shape[1])
+    curve = x.T @ x / 2 + np.eye(x.shape[1])
     columns = np.ascontiguousarray(x.T)
     back = np.linalg.inv(curve).astype(np.float32)  # bounds the curvature
     told = np.swapaxes(np.asarray(evidence, np.float32), -1, -2)
@@ -100,14 +95,13 @@ def fit(x, evidence, rounds=50, strength=1.0):
         posterior = guess * likelihood
         posterior /= posterior.sum(0)
         slope = (columns @ (posterior - guess).T).T
-        slope -= np.float32(strength) * weights
+        slope -= weights
         weights += slope @ back
     return weights
 
 
 def with_ones(x):
-    ones = np.ones((*x.shape[:-1], 1), np.float32)
-    return np.concatenate([x, ones], axis=-1)
+    return np.concatenate([x, np.ones((*x.shape[:-1], 1), np.float32)], axis=-1)
 
 
 def outputs(weights, x):
@@ -148,32 +142,27 @@ def attacked(bit, seed, *, mechanism, x, y, pair, asked=None):
 def votes(x, y, queries, teachers, classes):
     """(T, k): the votes of teachers on disjoint parts of the records."""
     found = np.zeros((len(queries), classes))
-    parts = zip(np.array_split(x, teachers), np.array_split(y, teachers), strict=True)
-    for records, labels in parts:
+    for records, labels in zip(np.array_split(x, teachers), np.array_split(y, teachers), strict=True):
         teacher = fit(records, SURE * one_hot(labels, classes))
-        answers = outputs(teacher, queries).argmax(1)
-        found += one_hot(answers, classes)
+        found += one_hot(outputs(teacher, queries).argmax(1), classes)
     return found
 
 
 def noisy_votes(counts, sigma, seed):
     """(T, k): votes with Gaussian noise of standard deviation σ."""
-    noise = np.random.default_rng(seed).normal(scale=sigma, size=counts.shape)
-    return counts + noise
+    return counts + np.random.default_rng(seed).normal(scale=sigma, size=counts.shape)
 
 
 def student(noisy, queries):
     """The model that is trained on the winners of the noisy votes."""
-    winners = one_hot(noisy.argmax(1), noisy.shape[1])
-    return fit(queries, SURE * winners)
+    return fit(queries, SURE * one_hot(noisy.argmax(1), noisy.shape[1]))
 
 
 def attacked_votes(bit, seed, *, worlds, sigma, queries=None):
     """Add noise of σ votes to the votes with z (bit 0) or with z′ (bit 1), and score them.
 
-    Args:
-        worlds: (2, T, k) the votes in both worlds.
-        queries: (T, d) what the student is trained on, and then asked. None: the attacker sees the noisy votes.
+    `worlds` (2, T, k) has the votes in both worlds. The attacker sees the noisy votes, or asks a student trained on
+    queries (T, d) about these.
     """
     told = noisy_votes(worlds[bit], sigma, seed)
     if queries is not None:
@@ -181,14 +170,10 @@ def attacked_votes(bit, seed, *, worlds, sigma, queries=None):
     return np.sum((worlds[0] - worlds[1]) * told)
 
 
-def digits_with_a_mark(n_train, seed, mark=4.0):
-    """Digits whose last private record is blank, but for a mark, a category that nobody else has.
-
-    The mark has a column of its own, and is as long as most digits.
-    """
+def digits_with_a_mark(n_train, seed):
+    """Digits whose last private record is blank, but for a mark in a column of its own, which nobody else has."""
     task = data.digits(n_train=n_train, seed=seed)
     x = {part: np.pad(getattr(task, part), ((0, 0), (0, 1))) for part in ("x_train", "x_aux", "x_test")}
     x["x_train"][-1] = 0
-    x["x_train"][-1, -1] = mark
-    y = {part: getattr(task, part) for part in ("y_train", "y_aux", "y_test")}
-    return data.from_arrays(**x, **y, num_classes=task.num_classes, name="digits and a mark")
+    x["x_train"][-1, -1] = MARK
+    return replace(task, **x, name="digits and a mark", pixels=None)

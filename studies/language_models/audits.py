@@ -1,9 +1,7 @@
 """What fine-tuning on film reviews by LoRA says of labels and secrets.
 
-    python -m studies.language_models.audits studies/language_models/audits.csv
-
 A small GPT-2 is trained on public reviews, and fine-tuned with DP-SGD on private ones: their ratings, their whole
-texts, or their last words. One record is a canary, or many in one run. A table that exists is continued.
+texts, or their last words. One record is a canary, or many in one run.
 """
 
 import sys

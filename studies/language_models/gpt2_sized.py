@@ -1,7 +1,5 @@
 """What `audit_optimizer` costs on a model of GPT-2's size, with LoRA.
 
-    python -m studies.language_models.gpt2_sized studies/language_models/gpt2_sized.csv
-
 Random weights and records; AdamW, and batches in parts, as in practice.
 """
 

@@ -1,9 +1,6 @@
 """Banks of transformers beside Opacus: equal, and how much faster.
 
-    python -m studies.language_models.kinds studies/language_models/kinds.csv
-
-Each kind of model is compared record by record with Opacus's clipped
-gradients, and timed beside an Opacus loop over the models.
+Each kind of model is compared record by record with Opacus's clipped gradients, and timed beside an Opacus loop.
 """
 
 import sys

@@ -16,12 +16,8 @@ PAD, START, UNKNOWN = 0, 1, 2
 
 
 class Words:
-    """A vocabulary of whole words: the most frequent of some texts.
-
-    Args:
-        texts: split at spaces.
-        most: how many words to take at most.
-        also: words to take in any case.
+    """A vocabulary of the most frequent whole words of some texts, and
+    others to take in any case. Texts are split at spaces.
     """
 
     def __init__(self, texts, most=10_000, also=()):
@@ -97,12 +93,9 @@ def adapted(model, *, rank=4, layers=("c_attn",)):
 class Reads(nn.Module):
     """A model that reads padded rows of word numbers, given as float32.
 
-    Args:
-        model: of transformers.
-        both_ways: whether its words see later ones, as BERT's do. Given a
-            mask of two dimensions, BERT asks whether there is padding at
-            all, which no bank can. It takes one of four, to be added.
-        options: for each of its calls.
+    With `both_ways` its words see later ones, as BERT's do. Given a mask of
+    two dimensions, BERT asks whether there is padding at all, which no bank
+    can. It takes one of four, to be added. Options are for each of its calls.
     """
 
     def __init__(self, model, *, both_ways=False, **options):
@@ -185,11 +178,8 @@ def trained(module, x, y, *, epochs, batch_size=64, rate=3e-3, seed=0):
 class Exposure(audits.Observer):
     """Exposure of one of k secrets: log2 k − log2 of its rank among them.
 
-    Args:
-        records: (1, length) the prefix of k candidate words, or (k, length)
-            whole texts that differ in the secret.
-        secret: the number of the secret whose rank is observed.
-        among: the classes that are candidates, of a prefix; None for all.
+    Records are (1, length) the prefix of k candidate words, whose classes are
+    `among`, or (k, length) whole texts that differ in the secret.
 
     Source: Carlini et al. (2019), *The Secret Sharer*, definition 5.
     """
@@ -225,8 +215,8 @@ class WatchExposure(audits.Watch):
 class Along(audits.Observer):
     """How far a model went along z's gradient minus z′'s at the start.
 
-    It is a score: descent on z goes against z's gradient. An adversary
-    takes it who sees the adapters, and not only what the model says.
+    It is a score of an adversary who sees the adapters, and not only what the
+    model says: descent on z goes against z's gradient.
     """
 
     name = "along"

@@ -1,9 +1,7 @@
 """Many secrets of several candidates in one fine-tuning on film reviews.
 
-    python -m studies.language_models.secrets studies/language_models/secrets.csv
-
 The last words of some private reviews are replaced by one of k words each, drawn uniformly. LoRA learns to say the last
-words, once. An attacker who knows all else guesses them. A table that exists is continued.
+words, once. An attacker who knows all else guesses them.
 """
 
 import sys

@@ -1,7 +1,4 @@
-"""One training of many pairs, or many trainings of one: what each shows.
-
-``python -m studies.one_run.bridge FILE`` makes the file.
-"""
+"""One training of many pairs, or many trainings of one: what each shows."""
 
 import sys
 import time
@@ -133,9 +130,9 @@ def make(path):
     continued(path, ("kind", "pairs"), cells, measured, about={"of": of})
 
 
-def about(path="one_run/bridge.json"):
+def about():
     """The task and the training of a file that `make` made."""
-    kept = read_json(path)
+    kept = read_json("one_run/bridge.json")
     return kept["of"] | kept["made"]
 
 
@@ -167,9 +164,9 @@ def enough(rows, kind, score="step_score"):
     return int(ahead[0]) if len(ahead) else None
 
 
-def as_many(rows, kind, pairs, score="step_score"):
+def as_many(rows, kind, pairs):
     """How many trainings of one pair show as much as one of so many."""
-    rows = rows[(rows.kind == kind) & (rows.score == score)]
+    rows = rows[(rows.kind == kind) & (rows.score == "step_score")]
     rows = rows[rows.method == "gdp"].set_index(["pairs", "models"])["mean"]
     found = rows[1][rows[1] >= rows[pairs, 1]]
     return int(found.index[0]) if len(found) else None

@@ -119,18 +119,9 @@ def gradient_table(found):
     """Bounds of trainings with gradient pairs, and of ideal canaries."""
     trained = pd.DataFrame(found["trained"]["bounds"])
     exact, gaussian = (pd.DataFrame(found[name]["bounds"]).mean() for name in ("exact", "gaussian"))
-    table = pd.DataFrame(
-        {
-            "trainings": trained.mean(),
-            "lowest": trained.min(),
-            "highest": trained.max(),
-            "ideal": exact,
-            "share": trained.mean() / exact,
-            "ideal of ε_S": gaussian,
-        }
-    )
-    table.index.name = "guesses"
-    return table
+    columns = {"trainings": trained.mean(), "lowest": trained.min(), "highest": trained.max()}
+    columns |= {"ideal": exact, "share": trained.mean() / exact, "ideal of ε_S": gaussian}
+    return pd.DataFrame(columns).rename_axis("guesses")
 
 
 def bounds_table(found):
@@ -139,23 +130,12 @@ def bounds_table(found):
     last = last[last.models == last.trained]
     parts = {}
     for way in ("gdp", "dp"):
-        wide = found[way].unstack("models")
-        for count in wide:
-            parts[f"{way}, {count}"] = [
-                "–" if np.isnan(one) else f"{one:.2f}" for one in wide[count].reindex(last.index)
-            ]
+        for count, bounds in found[way].unstack("models").reindex(last.index).items():
+            parts[f"{way}, {count}"] = ["–" if np.isnan(one) else f"{one:.2f}" for one in bounds]
     counts = last.right.astype(str) + " of " + last.guesses.astype(str)
     table = pd.DataFrame(parts | {"right": counts}, index=last.index)
-    kind, n, pairs, width, score = zip(*table.index, strict=True)
-    sizes = zip(kind, pairs, n, width, strict=True)
-    table.index = pd.MultiIndex.from_arrays(
-        [
-            [
-                f"{KINDS[one]}, {m:,} of {of:,}" + (f", {hidden} units" if hidden else "")
-                for one, m, of, hidden in sizes
-            ],
-            [SCORES[one] for one in score],
-        ],
-        names=["pairs, m of n", "score"],
-    )
-    return table
+    named = [
+        (f"{KINDS[kind]}, {m:,} of {n:,}" + (f", {width} units" if width else ""), SCORES[score])
+        for kind, n, m, width, score in table.index
+    ]
+    return table.set_axis(pd.MultiIndex.from_tuples(named, names=["pairs, m of n", "score"]))

@@ -43,27 +43,21 @@ class HeadScores:
         self._x_t = self._x.T.contiguous()
         self._sums = torch.zeros(3, *bits.T.shape, dtype=torch.float64)
         squares = torch.zeros(2, *bits.T.shape)
-        z, z_prime = self._records.chunk(2)
-        self._lengths = self._records.square().sum(dim=1, keepdim=True)
+        records = self._x[self._bank.shared :]
+        z, z_prime = records.chunk(2)
+        self._lengths = records.square().sum(dim=1, keepdim=True)
         self._shared = (z * z_prime).sum(dim=1, keepdim=True)
         for _ in range(spec.steps):
             squares += self._advance()
         q, sigma = spec.sample_rate, spec.noise_multiplier
         distance, own = squares
         spread = sigma**2 * distance + q * (1 - q) * own
-        alone = q * distance / spread.clamp(min=1e-12).sqrt()
-        self.alone = alone.T.numpy()
+        self.alone = (q * distance / spread.clamp(min=1e-12).sqrt()).T.numpy()
         plain, expected, whitened = (one.T.numpy() for one in self._sums)
-        final = self._bank.slot.scores(self._bank).numpy()
-        self.scores = {"final": final, "plain": plain, "expected": expected}
-        if whiten:
-            self.scores["whitened"] = whitened
+        self.scores = {"final": self._bank.slot.scores(self._bank).numpy(), "plain": plain, "expected": expected}
+        self.scores |= {"whitened": whitened} if whiten else {}
         x, y = torch.tensor(task.x_test), torch.tensor(task.y_test)
         self.accuracy = self._bank.accuracy(x, y, len(bits)).numpy()
-
-    @property
-    def _records(self):
-        return self._x[self._bank.shared :]
 
     def _products(self, slopes, vector):
         """(records, runs) of clipped gradients with a vector."""
@@ -74,11 +68,6 @@ class HeadScores:
         """The weighted sum of clipped gradients."""
         found = self._x_t @ (slopes * weights[:, None]).flatten(1)
         return found.view(len(self._x_t), *slopes.shape[1:])
-
-    def _apart(self, slopes, vector):
-        """(pairs, runs): of z less those of z′."""
-        found = self._products(slopes, vector)[self._bank.shared :]
-        return found[: self._m] - found[self._m :]
 
     def _spread(self, slopes, vector):
         """The covariance of a step's sum, as in `audit_one_run`, by it."""
@@ -119,18 +108,15 @@ class HeadScores:
         if self._whiten:
             seen.append(self._divided(slopes, seen[1]))
         for found, one in zip(self._sums, seen, strict=False):
-            found += self._apart(slopes, one) / norm**2
-        size, other, both = self._lengths_of(slopes[shared:] / norm)
+            z, z_prime = self._products(slopes, one)[shared:].chunk(2)
+            found += (z - z_prime) / norm**2
+        clipped = slopes[shared:] / norm
+        z, z_prime = clipped.chunk(2)
+        size, other = (self._lengths * clipped.square().sum(dim=1)).chunk(2)  # ‖g_z‖² and ‖g_z′‖², in units of C²
+        both = self._shared * (z * z_prime).sum(dim=1)
         self._sums[0] -= q * (size - other) / 2  # the pair's own share
         own = ((size - both) ** 2 + (other - both) ** 2) / 2
         return torch.stack([size + other - 2 * both, own])
-
-    def _lengths_of(self, slopes):
-        """‖g_z‖², ‖g_z′‖² and ⟨g_z, g_z′⟩, in units of C²."""
-        z, z_prime = slopes.chunk(2)
-        size, other = (self._lengths * slopes.square().sum(dim=1)).chunk(2)
-        both = self._shared * (z * z_prime).sum(dim=1)
-        return size, other, both
 
 
 def fair_coins(models, pairs, seed):

@@ -23,7 +23,7 @@ CENTRES = {"final": "median", "plain": "median"}  # others are centred at 0
 def flat(task):
     """The task with images as rows of pixels."""
     images = {part: getattr(task, part) for part in ("x_train", "x_aux", "x_test")}
-    return replace(task, **{part: x.reshape(len(x), -1) for part, x in images.items()})
+    return replace(task, **{part: x.reshape(len(x), -1) for part, x in images.items()}, pixels=None)
 
 
 def spec_of(**law):

@@ -48,13 +48,13 @@ def said(values, digits=2):
     return f"{mean} ({beside})".replace("-", "−")
 
 
-def summary(table, settings, columns, *, part="all", digits=2):
+def summary(table, settings, columns):
     """A row for each setting, by its label: means and their intervals."""
     rows = {}
     for label, one in settings.items():
-        found = {name: over_seeds(table, one, column, part=part) for name, column in columns.items()}
+        found = {name: over_seeds(table, one, column) for name, column in columns.items()}
         rows[label] = {"seeds": len(next(iter(found.values())))}
-        rows[label] |= {name: said(values, digits) for name, values in found.items()}
+        rows[label] |= {name: said(values) for name, values in found.items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

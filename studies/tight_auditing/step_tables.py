@@ -64,8 +64,7 @@ def of_training(step, law, *, delta):
 
 
 def step_bounds(result, *, delta, alpha=0.05):
-    """The bounds that the estimators of *Tight Auditing*, and ours, make of an audit of steps at canary rate 1: a row
-    each.
+    """The bounds of an audit of steps at canary rate 1 by the estimators of *Tight Auditing*, and ours: a row for each.
 
     `step` and `training` are the bounds on ε of one step and of the whole training, `valid` says whether they may be
     trusted. Bounds of (ε, δ) and of Katz are converted as the paper does: to the noise of the Gaussian mechanism with
@@ -93,9 +92,8 @@ def canary_steps(audited, *, delta, alpha=0.05):
     rows = []
     for result in audited.values():
         law = training_law(result)
-        step = epsilon_lower_bound(
-            result.score, result.bit, delta=delta, alpha=alpha, rule="bets" if result.protocol == "coins" else "ranks"
-        )
+        rule = "bets" if result.protocol == "coins" else "ranks"
+        step = step_bound(result, ("gdp", rule), delta=delta, alpha=alpha)
         training = step_to_training(step, delta=delta, **law)
         accountant = accounting.epsilon(noise_multiplier=result.noise_multiplier, delta=delta, **law)
         row = {"adjacency": law["adjacency"]} | canary_of(result)
@@ -114,9 +112,8 @@ def canary_panels(table, *, source):
     names = [str(name[-1] if isinstance(name, tuple) else name) for name in table.index]
     rows = {name: i for i, name in enumerate(dict.fromkeys(names))}
     shown = [one for one in PANELS if one in set(table.adjacency)]
-    figure, axes = plt.subplots(
-        1, len(shown), figsize=(6.8, 1.2 + 0.24 * len(rows)), sharey=True, squeeze=False, layout="constrained"
-    )
+    size = 6.8, 1.2 + 0.24 * len(rows)
+    figure, axes = plt.subplots(1, len(shown), figsize=size, sharey=True, squeeze=False, layout="constrained")
     places, handles = np.array([rows[name] for name in names]), {}
     for ax, adjacency in zip(axes[0], shown, strict=True):
         here = (table.adjacency == adjacency).to_numpy()
