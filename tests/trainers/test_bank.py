@@ -310,7 +310,6 @@ CONVOLVED = (
     "torch.nn.Flatten(), torch.nn.Linear(8 * 24 * 24, 100))"
 )
 
-
 MANY_RECORDS = {"model": "mlp(task, (4,))", "shape": (100_000, 2), "classes": 2, "runs": 64}
 WIDE_MLP = {"model": "mlp(task, (2_000,))", "shape": (20, 600), "q": 1.0, "runs": 64}
 MEMORY_CASES = {
@@ -325,10 +324,9 @@ MEMORY_CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux keeps them")
-@pytest.mark.parametrize(
-    "case", ["coins", *(pytest.param(name, marks=pytest.mark.slow) for name in MEMORY_CASES if name != "coins")]
-)
+@pytest.mark.parametrize("case", MEMORY_CASES)
 def test_a_blocks_memory_is_not_underestimated(case):
     usual = {"classes": 100, "optimizer": "sgd", "sampling": "poisson", "gradient": True, "watched": False}
     code = MEMORY.format(**usual | MEMORY_CASES[case])
