@@ -38,56 +38,36 @@ def continued(path, names, cells, measured, *, columns=(), about="", mapped=map,
         columns: the other columns of a .csv, if the first rows do not have them all.
         about: the first line of a new .csv; of a .json the entries beside `made` and `rows`.
         mapped: in place of `map`, to measure several cells at once.
-        clock: of the seconds.
     """
     path = Path(path).absolute()
-    table = _Json(path, about or {}) if path.suffix == ".json" else _Csv(path, names, columns, about)
-    done = {_key(cell) for cell in table.cells(names)}
-    left = [cell for cell in cells if _key(cell) not in done]
-    owns = [dict(zip(names, cell, strict=True)) for cell in left]
+    done = {_key(row, names) for row in _rows(path)}
+    every = (dict(zip(names, cell, strict=True)) for cell in cells)
+    left = [own for own in every if _key(own, names) not in done]
     began = clock()
-    for own, rows in zip(owns, mapped(measured, owns), strict=True):
+    for own, rows in zip(left, mapped(measured, left), strict=True):
         ended = clock()
-        table.append([own | row for row in rows], ended - began)
+        rows = [own | row for row in rows]
+        if path.suffix == ".json":
+            _write(path, (about or {}) | _entries(path) | {"rows": _rows(path) + rows}, ended - began)
+        else:
+            _append(path, names, rows, columns, about, ended - began)
         print(*own.values(), f"{ended - began:.1f}", flush=True)
         began = ended
 
 
-class _Csv:
-    def __init__(self, path, names, columns, about):
-        self._path, self._names, self._columns, self._about = path, names, columns, about
-
-    def cells(self, names):
-        return read_table(self._path)[[*names]].itertuples(index=False, name=None) if self._path.exists() else []
-
-    def append(self, rows, seconds):
-        rows = pd.DataFrame(rows)
-        rows["seconds"], rows["commit"] = round(seconds, 1), audits.made_here("cpu")["commit"]
-        rows["date"] = f"{datetime.now(UTC):%Y-%m-%d}"
-        if not self._path.exists():
-            others = self._columns or [name for name in rows if name not in (*self._names, *MADE)]
-            self._path.write_text(f"# {self._about}\n" if self._about else "")
-            pd.DataFrame(columns=[*self._names, *others, *MADE]).to_csv(self._path, mode="a", index=False)
-        rows.reindex(columns=read_table(self._path).columns).to_csv(self._path, mode="a", header=False, index=False)
-
-
-class _Json:
-    def __init__(self, path, about):
-        self._path, self._about = path, about
-
-    def cells(self, names):
-        return [[row[name] for name in names] for row in _entries(self._path).get("rows", [])]
-
-    def append(self, rows, seconds):
-        entries = _entries(self._path)
-        _write(self._path, self._about | entries | {"rows": entries.get("rows", []) + rows}, seconds)
+def _append(path, names, rows, columns, about, seconds):
+    """Append rows to a .csv, with how they were made."""
+    made = [round(seconds, 1), audits.made_here("cpu")["commit"], f"{datetime.now(UTC):%Y-%m-%d}"]
+    rows = pd.DataFrame(rows).assign(**dict(zip(MADE, made, strict=True)))
+    if not path.exists():
+        others = columns or [name for name in rows if name not in (*names, *MADE)]
+        path.write_text(f"# {about}\n" if about else "")
+        pd.DataFrame(columns=[*names, *others, *MADE]).to_csv(path, mode="a", index=False)
+    rows.reindex(columns=read_table(path).columns).to_csv(path, mode="a", header=False, index=False)
 
 
 def remembered(path, name, compute):
-    """An entry of a JSON file; computed and written into it if it is not there.
-
-    Without a path it is only computed.
-    """
+    """An entry of a JSON file; computed and written into it if it is not there. Without a path it is only computed."""
     if path is None:
         return compute()
     path = Path(path).absolute()
@@ -98,12 +78,19 @@ def remembered(path, name, compute):
     return _entries(path)[name]
 
 
-def _key(cell):
-    return tuple(json.dumps(value, sort_keys=True) if isinstance(value, dict) else value for value in cell)
+def _key(row, names):
+    values = (row[name] for name in names)
+    return tuple(json.dumps(value, sort_keys=True) if isinstance(value, dict) else value for value in values)
 
 
 def _entries(path):
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _rows(path):
+    if path.suffix == ".json":
+        return _entries(path).get("rows", [])
+    return read_table(path).to_dict("records") if path.exists() else []
 
 
 def _write(path, entries, seconds):

@@ -4,9 +4,10 @@ import dpsub
 from dpsub import accounting
 
 DELTA = 1e-5
+ON_A_CPU = {"device": "cpu", "progress": False}
 
 
-def calibrated(epsilon, *, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd"):
+def calibrated(epsilon, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd"):
     """DP-SGD with the least noise that promises this ε under an adjacency, at δ = 1e-5."""
     noise = accounting.noise_multiplier(
         target_epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=DELTA, adjacency=adjacency

@@ -47,7 +47,7 @@ BUDGETS = {
     "figures": 458,
     "opacus": 1_038,
     "data": 581,
-    "models": 1_251,
+    "models": 1_186,
     "trainers": 640,
     "crafters": 1_019,
     "audits": 2_410,

@@ -324,17 +324,17 @@ class Database(Place):
     def write(self, shard: Shard, results: Results, made: Made) -> None:
         """Write one shard, in one transaction."""
         made = made._replace(
-            seconds=round(made.seconds, 3),
             session=self._session,
             elapsed=round(time.monotonic() - self._began, 3),
             finished=_now(),
         )
-        super().write(shard, results, made)
-        # Out of the dataset, which has cast them to the types that `Stored` reads, in the same order.
-        content = b"".join(map(_bytes, self.collected.part(shard).values()))
+        # In the order and of the types of the dataset, in which `Stored` reads them.
+        parts = self.collected.part(shard).items()
+        content = b"".join(_bytes(results.arrays[name].astype(values.dtype)) for name, values in parts)
         row = [shard.number, json.dumps(made._asdict()), json.dumps(results.failed), *_zipped(content)]
         row.append(digest_of(self._identity, *row))
         self._connection.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
+        super().write(shard, results, made)
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:

@@ -24,7 +24,7 @@ WeightedSum = Callable[[Tensor, Tensor], None]
 
 
 class Startable(Frozen, ABC):
-    """A bank whose models may all start from the same parameters. Banks of one `repr` are equal.
+    """A bank whose models may all start from the same parameters.
 
     Attributes:
         START: what the start is called if it is not fixed.
@@ -44,12 +44,6 @@ class Startable(Frozen, ABC):
         if self.theta_0 is not None:
             theta_0 = flat_parameters("theta_0", self.theta_0, self.parameters)
             object.__setattr__(self, "theta_0", read_only(theta_0.numpy()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
 
     @property
     def initial(self) -> str:
@@ -155,11 +149,12 @@ class Rows(ABC):
             return total
         counts = sampled.sum(dim=0)
         sizes = counts.tolist()
-        batches = _own_batches(sampled, counts, largest=max(sizes))
+        taken = torch.arange(max(sizes), device=theta.device) < counts[:, None]
+        batches = torch.zeros_like(taken, dtype=torch.int64).masked_scatter_(taken, sampled.T.nonzero()[:, 1])
+        taken, batches = taken.T.contiguous(), batches.T.contiguous()  # (largest batch, runs); padded with record 0
         for runs, places in self._parts(sizes):
             records = batches[places, runs]
-            taken = torch.arange(places.start, places.stop, device=theta.device)[:, None] < counts[runs]
-            add(runs, self._own(inputs, records), labels[records], taken)
+            add(runs, self._own(inputs, records), labels[records], taken[places, runs])
         return total
 
     def gradient_norms(self, theta: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -169,16 +164,16 @@ class Rows(ABC):
             norms[part, runs] = self._gradients(theta[runs], values, labels[part])[0]
         return norms
 
-    def _shared_parts(self, inputs: Tensor, runs: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _shared_parts(self, inputs: Tensor, models: int) -> Iterator[tuple[slice, slice, Tensor]]:
         """The runs and records of each part of a computation with all records, and what `_shared` makes of them.
 
         Parts with the same records follow each other, so that this is formed once for all models.
         """
         last = None
-        for several, part in sorted(self._parts([len(inputs)] * runs), key=lambda place: place[1].start):
+        for runs, part in sorted(self._parts([len(inputs)] * models), key=lambda place: place[1].start):
             if part != last:
                 seen, last = self._shared(inputs[part]), part
-            yield several, part, seen
+            yield runs, part, seen
 
     def _parts(self, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
         """The runs and records of each part of a computation in which run i has `sizes[i]` records."""
@@ -190,19 +185,3 @@ class Rows(ABC):
             most = max(sizes[runs])
             for start in range(0, most, batch):
                 yield runs, slice(start, min(start + batch, most))
-
-
-def _own_batches(sampled: Tensor, counts: Tensor, *, largest: int) -> Tensor:
-    """The indices of each model's sampled records, (largest, runs), padded with 0.
-
-    Args:
-        sampled: (n, runs) bool.
-        counts: (runs,) how many records each model sampled.
-        largest: the largest of `counts`.
-    """
-    pairs = sampled.T.nonzero()
-    ends = counts.cumsum(0)
-    place = torch.arange(len(pairs), device=sampled.device) - (ends - counts)[pairs[:, 0]]
-    records = torch.zeros(largest, sampled.shape[1], dtype=torch.int64, device=sampled.device)
-    records[place, pairs[:, 0]] = pairs[:, 1]
-    return records

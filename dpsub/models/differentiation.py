@@ -104,19 +104,13 @@ def masked(module: nn.Module) -> list[Masked]:
     return found
 
 
-def draw(
-    layers: Iterable[Masked], lead: tuple[int, ...], generator: torch.Generator, like: Tensor
-) -> list[list[Tensor]]:
+def draw(layers: Iterable[Masked], lead: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Masks:
     """Masks for all calls of all layers, each with the leading dimensions `lead` (runs, records)."""
-    return [
-        [
-            torch.empty(*lead, *shape, device=generator.device, dtype=like.dtype)
-            .bernoulli_(1 - layer.p, generator=generator)
-            .div_(1 - layer.p if layer.p < 1 else 1)
-            for shape in layer.shapes
-        ]
-        for layer in layers
-    ]
+
+    def mask(keep: float, shape: tuple[int, ...]) -> Tensor:
+        return like.new_empty(*lead, *shape).bernoulli_(keep, generator=generator).div_(keep or 1)
+
+    return [[mask(1 - layer.p, shape) for shape in layer.shapes] for layer in layers]
 
 
 def record_gradients(
@@ -140,15 +134,13 @@ def record_gradients(
         return (outputs(own, x, masks) * y).sum()
 
     of_all = None if labels.ndim == 1 else 0
-    if losses is cross_entropy:
-        gradients = vmap(vmap(grad(loss), in_dims=(None, 0, 0, 0)), in_dims=(0, of_all, of_all, 0))
-        found: Parameters = gradients(parameters, inputs, labels, masks)
-        return found
-    # Losses of one's own need not know vmap: their slopes are those of a plain batch of outputs.
-    seen = vmap(vmap(outputs, in_dims=(None, 0, 0)), in_dims=(0, of_all, 0))(parameters, inputs, masks)
-    with torch.enable_grad():
-        flat = seen.detach().flatten(0, 1).requires_grad_()
-        [slopes] = torch.autograd.grad(losses(flat, labels.expand(seen.shape[:2]).flatten()).sum(), flat)
-    gradients = vmap(vmap(grad(product), in_dims=(None, 0, 0, 0)), in_dims=(0, of_all, 0, 0))
-    found = gradients(parameters, inputs, slopes.view(seen.shape), masks)
+    function, targets, of_targets = loss, labels, of_all
+    if losses is not cross_entropy:  # it need not know vmap: its slopes are those of a plain batch of outputs
+        seen = vmap(vmap(outputs, in_dims=(None, 0, 0)), in_dims=(0, of_all, 0))(parameters, inputs, masks)
+        with torch.enable_grad():
+            flat = seen.detach().flatten(0, 1).requires_grad_()
+            [slopes] = torch.autograd.grad(losses(flat, labels.expand(seen.shape[:2]).flatten()).sum(), flat)
+        function, targets, of_targets = product, slopes.view(seen.shape), 0
+    gradients = vmap(vmap(grad(function), in_dims=(None, 0, 0, 0)), in_dims=(0, of_all, of_targets, 0))
+    found: Parameters = gradients(parameters, inputs, targets, masks)
     return found

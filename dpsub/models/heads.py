@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ class Linear(Startable):
     CHECKS: ClassVar = {"features": partial(checks.whole, at_least=0), "classes": checks.whole}  # a span may have 0
     features: int
     classes: int
-    theta_0: NDArray[np.float32] | None = field(default=None, repr=False)
+    theta_0: NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
         start = "" if self.theta_0 is None else f", start={self.initial!r}"

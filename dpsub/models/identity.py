@@ -26,11 +26,14 @@ BARE = vars(nn.Module())
 
 
 class Identity:
-    """Tells objects as texts that are the same in every process.
+    """Turns objects into texts that are the same in every process and differ where the objects do.
+
+    Stores hold checksums of these texts, of modules, observers and training functions: after a change of their wording
+    they refuse what is stored.
 
     Numbers, texts, arrays and tensors are told by their values; containers, modules and other objects by what they
     hold. Functions and classes are told by their source, a class with those that it derives from, and by what the
-    source names: globals, defaults, and what functions close over. A library's are told by their names.
+    source names: globals, defaults, and what functions close over. Those of libraries are told by their names.
 
     Args:
         drawn: parameters whose values do not count.
@@ -47,7 +50,7 @@ class Identity:
         self._met: dict[int, tuple[int, object]] = {}  # with the object, so that no other gets its address
 
     def tell(self, where: str, value: Any) -> str:
-        """The text of one object. Another call tells an object that it has met by its number alone."""
+        """The text of one object; of an object told before, its number alone."""
         if type(value) in PLAIN:
             return repr(value)
         if type(value) is tuple:  # without a number: equal constants may be one object or two

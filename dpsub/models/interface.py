@@ -146,8 +146,8 @@ def check_fits(model: Model, task: Task) -> None:
     """Check a task, and that a model fits it, before long work starts.
 
     Raises:
-        ValueError: if task is no `Task` or model no `Model`; if the model has another input shape or number of
-            classes; or if torch's default dtype is not float32.
+        ValueError: if task is no `Task` or model no `Model`, or if the model has another input shape or number of
+            classes.
     """
     check_task(task)
     check_model(model)
@@ -156,25 +156,15 @@ def check_fits(model: Model, task: Task) -> None:
 
 
 def check_model(model: Model) -> None:
-    """Check that a model is a bank, and that torch computes as banks do.
+    """Check that a model is a bank.
 
     Raises:
-        ValueError: if the model is no `Model`, or torch's default dtype is not float32.
+        ValueError: if it is no `Model`.
     """
-    if torch.get_default_dtype() != torch.float32:
-        raise ValueError(
-            f"torch's default dtype must be float32, in which banks train, got {torch.get_default_dtype()}: call "
-            "torch.set_default_dtype(torch.float32)"
-        )
-    if isinstance(model, nn.Module):
-        raise ValueError(
-            f"model must be a bank, got a torch.nn.Module, {type(model).__name__}: make one with "
-            "dpsub.models.from_module(module, task)"
-        )
     if not isinstance(model, Model):
         raise ValueError(
-            "model must be made by dpsub.models, such as linear(task), or implement dpsub.models.Model, got a "
-            f"{type(model).__name__}"
+            f"model must be a bank, got a {type(model).__name__}: make one with dpsub.models, such as linear(task), or "
+            "from_module(module, task) of a torch.nn.Module, or implement dpsub.models.Model"
         )
 
 

@@ -25,25 +25,21 @@ Kept = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Dense:
-    """A fully connected layer: weight (features_out, features_in), then bias (features_out,)."""
+    """A fully connected layer: weight (features_out, fan_in), then bias (features_out,)."""
 
-    features_in: int
+    fan_in: int
     features_out: int
 
     @property
     def parameters(self) -> int:
-        return (self.features_in + 1) * self.features_out
-
-    @property
-    def fan_in(self) -> int:
-        return self.features_in
+        return (self.fan_in + 1) * self.features_out
 
     @property
     def floats(self) -> int:
-        return self.features_in + 3 * self.features_out
+        return self.fan_in + 3 * self.features_out
 
     def _weight(self, theta: Tensor) -> Tensor:
-        return theta[:, : -self.features_out].view(-1, self.features_out, self.features_in)
+        return theta[:, : -self.features_out].view(-1, self.features_out, self.fan_in)
 
     def forward(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Kept]:
         by_run = inputs.transpose(0, 1).expand(len(theta), -1, -1)
@@ -60,7 +56,7 @@ class Dense:
         norm is the product of the two norms.
 
         Args:
-            kept: what `forward` kept: its inputs, (records, runs or 1, features_in).
+            kept: what `forward` kept: its inputs, (records, runs or 1, fan_in).
             gradient: (records, runs, features_out), of the records' losses with respect to the layer's outputs.
 
         Returns:
@@ -78,7 +74,7 @@ class Dense:
         return (vector_norm(inputs, dim=2) ** 2 + 1) * vector_norm(gradient, dim=2) ** 2, weighted_sum
 
     def module(self) -> nn.Module:
-        return nn.Linear(self.features_in, self.features_out)
+        return nn.Linear(self.fan_in, self.features_out)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -116,25 +116,19 @@ class ModuleBank(Rows):
                 layer.reset_parameters()  # type: ignore[operator]
         return module
 
-    def _trained_of(self, module: nn.Module) -> list[nn.Parameter]:
-        named = dict(module.named_parameters())
-        return [named[name] for name in self._shapes]
-
     def _row(self, module: nn.Module) -> Tensor:
         """(parameters,): what a module trains, flattened."""
-        return torch.cat([value.detach().flatten() for value in self._trained_of(module)])
+        own = dict(module.named_parameters())
+        return torch.cat([own[name].detach().flatten() for name in self._shapes])
 
-    def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
+    def module(self, parameters: ArrayLike | Tensor | None = None, *, training: bool = False) -> nn.Module:
         """One model of the bank: a copy of the module as it is evaluated, with the flat parameters given or its own."""
-        return self._one(parameters, training=False)
-
-    def _one(self, parameters: ArrayLike | Tensor | None, *, training: bool) -> nn.Module:
         module = switch(copy.deepcopy(self.template).cpu(), training)
         if parameters is not None:
-            vector = flat_parameters("parameters", parameters, self.parameters)
+            own, vector = dict(module.named_parameters()), flat_parameters("parameters", parameters, self.parameters)
             with torch.no_grad():
-                for value, part in zip(self._trained_of(module), self._pieces(vector), strict=True):
-                    value.copy_(part)
+                for name, part in self._by_name(vector).items():
+                    own[name].copy_(part)
         return module
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
@@ -144,7 +138,7 @@ class ModuleBank(Rows):
         for runs, records, values in self._shared_parts(inputs, len(theta)):
 
             def outputs(own: Tensor, x: Tensor = values) -> Tensor:
-                return call(net, rest | self._named(own), x)
+                return call(net, rest | self._by_name(own), x)
 
             out[records, :, runs] = vmap(outputs, out_dims=2)(theta[runs])
         return out
@@ -172,7 +166,7 @@ class ModuleBank(Rows):
 
         def weighted_sum(weights: Tensor, total: Tensor) -> None:
             by_run = weights.T.contiguous()[:, None]
-            for piece, gradient in zip(self._pieces(total), gradients, strict=True):
+            for piece, gradient in zip(self._by_name(total).values(), gradients, strict=True):
                 piece += (by_run @ gradient)[:, 0].view(piece.shape)
 
         return torch.stack([part.square().sum(dim=2) for part in gradients]).sum(dim=0).sqrt_().T, weighted_sum
@@ -186,26 +180,21 @@ class ModuleBank(Rows):
             labels: (records,) or (runs, records).
         """
         (net, dropouts), rest = self._net, self._untrained(theta)
-        masks: list[list[Tensor]] = []
-        if self.generator is not None:
-            masks = draw(dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
+        masks = draw(dropouts, (len(theta), labels.shape[-1]), self.generator, theta)
 
         def outputs(own: dict[str, Tensor], x: Tensor, masks: list[list[Tensor]]) -> Tensor:
             for layer, of_layer in zip(dropouts, masks, strict=True):
                 layer.masks = iter(of_layer)
             return call(net, rest | own, x[None])[0]
 
-        gradients = record_gradients(outputs, self.losses, self._named(theta), inputs, labels, masks)
+        gradients = record_gradients(outputs, self.losses, self._by_name(theta), inputs, labels, masks)
         return [part.reshape(*part.shape[:2], -1) for part in gradients.values()]
 
-    def _named(self, theta: Tensor) -> dict[str, Tensor]:
-        return dict(zip(self._shapes, self._pieces(theta), strict=True))
-
-    def _pieces(self, theta: Tensor) -> Iterator[Tensor]:
-        """The parameters' own tensors, views of (…, parameters)."""
-        shapes = self._shapes.values()
-        parts = torch.split(theta, [shape.numel() for shape in shapes], dim=-1)
-        return (part.view((*part.shape[:-1], *shape)) for part, shape in zip(parts, shapes, strict=True))
+    def _by_name(self, theta: Tensor) -> dict[str, Tensor]:
+        """The trained parameters by name, views of (…, parameters)."""
+        parts = torch.split(theta, [shape.numel() for shape in self._shapes.values()], dim=-1)
+        named = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.view((*part.shape[:-1], *shape)) for (name, shape), part in named}
 
     def _untrained(self, theta: Tensor) -> dict[str, Tensor]:
         """Frozen parameters and buffers, in the precision of theta."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -50,10 +50,10 @@ class Network(Startable, Rows):
     name: str
     input_shape: tuple[int, ...]
     classes: int
-    layers: tuple[Layer, ...] = field(repr=False)
-    theta_0: NDArray[np.float32] | None = field(default=None, repr=False)
-    room: int = field(default=RECORDS_AT_ONCE, repr=False)
-    gather: bool = field(default=False, repr=False)
+    layers: tuple[Layer, ...]
+    theta_0: NDArray[np.float32] | None = None
+    room: int = RECORDS_AT_ONCE
+    gather: bool = False
 
     @property
     def parameters(self) -> int:
@@ -75,13 +75,16 @@ class Network(Startable, Rows):
         return theta
 
     def module(self, parameters: ArrayLike | Tensor | None = None) -> nn.Module:
-        """One model of the bank as a `torch.nn.Sequential`, with the flat parameters given or random ones."""
-        if parameters is None:
-            return nn.Sequential(*(layer.module() for layer in self.layers))
-        vector = flat_parameters("parameters", parameters, self.parameters)
-        with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
+        """One model of the bank as a `torch.nn.Sequential`, with the flat parameters given or its start.
+
+        The start is random unless `theta_0` is fixed.
+        """
+        parameters = self.theta_0 if parameters is None else parameters
+        with torch.random.fork_rng(devices=[], enabled=parameters is not None):  # a new module draws random weights
             module = nn.Sequential(*(layer.module() for layer in self.layers))
-        nn.utils.vector_to_parameters(vector, module.parameters())
+        if parameters is not None:
+            vector = flat_parameters("parameters", parameters, self.parameters)
+            nn.utils.vector_to_parameters(vector, module.parameters())
         return module
 
     def logits(self, theta: Tensor, inputs: Tensor) -> Tensor:
@@ -179,9 +182,7 @@ def mlp(task: Task, hidden: Iterable[int] = (128,), *, activation: str = "tanh")
     Source: *Beyond Membership*, section 5 and Table A1; Shokri et al. (2017).
     """
     check_task(task)
-    expected = "hidden must be the hidden layers' widths, one or more"
-    if not (hidden := tuple(checks.several(expected, hidden))):
-        raise ValueError(f"{expected}, got none: use linear for none")
+    hidden = checks.several("hidden must be the hidden layers' widths", hidden)
     checks.choice("activation", activation, ("tanh", "relu"))
     shape = task.x_train.shape[1:]
     widths = [int(np.prod(shape)), *(checks.whole("hidden", width) for width in hidden)]
@@ -244,10 +245,6 @@ def convnet(task: Task, *, size: str = "auto", activation: str = "tanh") -> Netw
         convolution = Conv(channels, outputs, kernel, padding, part)
         layers += [convolution, *([MaxPool()] if pooled else []), Activation(activation)]
         channels = outputs
-    layers += [
-        Flatten(),
-        Dense(channels * sizes[-1] ** 2, width),
-        Activation(activation),
-        Dense(width, task.num_classes),
-    ]
+    layers += [Flatten(), Dense(channels * sizes[-1] ** 2, width), Activation(activation)]
+    layers.append(Dense(width, task.num_classes))
     return Network(f"convnet {size} {activation}", shape, task.num_classes, tuple(layers))

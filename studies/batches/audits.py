@@ -17,8 +17,8 @@ from dpsub import DPSGD, accounting, crafters, data, models
 from dpsub.audits import Observer, Watch
 from studies.batches import canaries
 from studies.kept import continued
+from studies.trainings import DELTA
 
-DELTA = 1e-5
 N_TRAIN, RARE = 240, 2  # records, and those with the rare label
 SETTINGS = {0.25: (2.0, 40), 0.0625: (1.0, 160)}  # by q: σ and T
 SAMPLINGS = ("poisson", "without_replacement", "epochs")
@@ -53,14 +53,7 @@ TASKS = {"digits": partial(data.digits, n_train=N_TRAIN), "rare label": rare_lab
 
 def spec_of(sample_rate, sampling):
     noise_multiplier, steps = SETTINGS[sample_rate]
-    return DPSGD(
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=0.1,
-        sample_rate=sample_rate,
-        steps=steps,
-        learning_rate=0.1,
-        sampling=sampling,
-    )
+    return DPSGD(noise_multiplier, 0.1, sample_rate, steps, learning_rate=0.1, sampling=sampling)
 
 
 class Others(Observer):
@@ -83,9 +76,7 @@ class _WatchOthers(Watch):
         records = slice(bank.shared)
         total = bank.model.clipped_sum(bank.theta, bank.inputs[records], bank.labels[records], None, bound)
         along = getattr(bank.slot, "support", slice(None))
-        total = bank.model.flat(total)[:, along]
-        products = total * bank.slot.gradient(bank)
-        self._seen = products.sum(dim=1) / bound**2
+        self._seen = (bank.model.flat(total)[:, along] * bank.slot.gradient(bank)).sum(dim=1) / bound**2
 
     def after_step(self):
         return self._seen
@@ -97,19 +88,12 @@ def log_ratio(moved, shift, spread):
 
 
 def likelihood_ratio(audited, shadows, spec, n):
-    """(run,): how much the noisy sums of all steps speak for z.
+    """(run,): how much the noisy sums of all steps speak for z, in an audit by `audit` of n records with the canary.
 
-    The attacker knows the parameters before each step, and so every other
-    record's gradient. It does not know who is in the batch. It takes a
-    sum, projected on z's gradient, as Gaussian, around one place with the
-    canary and around another without. A canary takes a record's place,
-    except in a Poisson batch. How wide the Gaussian is, the attacker learns
-    from shadow models, which it trains with a seed of its own.
-
-    Args:
-        audited, shadows: audits with the metrics of `audit`.
-        spec: of both.
-        n: the number of records, the canary among them.
+    The attacker knows the parameters before each step, and so every other record's gradient. It does not know who is in
+    the batch. It takes a sum, projected on z's gradient, as Gaussian, around one place with the canary and around
+    another without. A canary takes a record's place, except in a Poisson batch. How wide the Gaussian is, the attacker
+    learns from shadow models, which it trains with a seed of its own.
     """
     q = spec.sample_rate
 
@@ -173,10 +157,6 @@ def accountants(sample_rate):
     }
 
 
-def cells():
-    return product(SETTINGS, TASKS, CANARIES, SAMPLINGS)
-
-
 def measured(cell):
     """What the audit of a cell shows, in one row."""
     task = TASKS[cell["task"]]()
@@ -185,9 +165,8 @@ def measured(cell):
     canary = craft(task, models.linear(task), spec, seed=0)
     scored = scores(task, canary, spec, runs=RUNS, shadows=SHADOWS, seed=0)
     rounded = {seen: round(dpsub.bound(of, delta=DELTA, claim="pld").epsilon, 3) for seen, of in scored.items()}
-    agreement = canary.details.get("agreement")
-    return [rounded | {"agreement": agreement, "runs": RUNS}]
+    return [rounded | {"agreement": canary.details.get("agreement"), "runs": RUNS}]
 
 
 if __name__ == "__main__":
-    continued(sys.argv[1], CELL, cells(), measured)
+    continued(sys.argv[1], CELL, product(SETTINGS, TASKS, CANARIES, SAMPLINGS), measured)

@@ -3,18 +3,16 @@
 import numpy as np
 import torch
 
-from dpsub import DPSGD, CanaryPair
+from dpsub import CanaryPair
 from dpsub._core import checks
 from dpsub.crafters.reference_model import noiseless_training
 from dpsub.crafters.slots import random_slot
-from dpsub.data import Task
-from dpsub.models import Model
 
 CANCELLED = 1e-6  # of max_grad_norm: float32 has no direction for a shorter mean
 
 
 @checks.checked("spec", "seed")
-def mean_gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> CanaryPair:
+def mean_gradient(task, model, spec, *, seed):
     r"""A canary for batches of a fixed size: z′ along the others' mean gradient, z against it.
 
     In a batch of fixed size a record takes another one's place. If all others' gradients equal that of z′, then a batch
@@ -25,25 +23,12 @@ def mean_gradient(task: Task, model: Model, spec: DPSGD, *, seed: int) -> Canary
     One model is trained on all private records with clipping but without noise. The mean over its steps of the batch's
     mean clipped gradient is :math:`\bar g`; :math:`z' = C\,\bar g / \lVert\bar g\rVert` and :math:`z = -z'`.
 
-    Args:
-        task, model, spec: as in `gradient`.
-        seed: for the start and batches of the noiseless training, and for the choice of the record to replace.
-
     Returns:
         A substitute pair of gradients of norm C, 2C apart. `details["agreement"]` is :math:`\lVert\bar g\rVert / C`:
         1 if all records' gradients point one way at all steps and are at least C long, 0 if they cancel. In the trace:
         `mean_norm` (steps,), the norm of each step's mean gradient, in units of C.
 
-    Raises:
-        ValueError: if an argument is out of range, the training diverges, or the gradients cancel.
-
     Source: Zhu et al. (2022), the worst data set for batches of fixed size under substitution.
-
-    >>> from dpsub import DPSGD, data, models
-    >>> task = data.from_arrays([[1.0, 2.0]] * 4, [0] * 4, num_classes=2)
-    >>> pair = mean_gradient(task, models.linear(task), DPSGD(1.0, 0.1, 1.0, 3, 0.1), seed=0)
-    >>> round(pair.details["agreement"], 3)
-    1.0
     """
     slot = random_slot(task, model, seed)
     total, norms = torch.zeros(model.parameters), []

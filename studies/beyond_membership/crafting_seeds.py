@@ -18,8 +18,7 @@ from dpsub import crafters, data, models
 from studies.kept import continued
 from studies.trainings import DELTA, calibrated, final_models
 
-SEEDS = 10
-PROMISED = {"epsilon": 10.0, "adjacency": "substitute", "max_grad_norm": 2.0}
+EPSILON, SEEDS = 10.0, 10
 CELL = ("study", "canary", "variant", "seed")
 RUNS = {"wrong parameters": 512, "optimizer": 256}
 SCENARIOS = tuple(crafters.BY_SCENARIO)
@@ -50,7 +49,7 @@ def measured(cell):
     if cell["study"] == "wrong parameters":
         task = data.digits(n_train=500, seed=seed)
         model = models.linear(task)
-        spec = calibrated(**PROMISED, sample_rate=1.0, steps=500, learning_rate=1e-3)
+        spec = calibrated(EPSILON, "substitute", 2.0, 1.0, 500, 1e-3)
         guessed = replace(spec, **GUESSES[cell["variant"]])
     else:
         optimizer, rate, start = TRAININGS[cell["variant"]]
@@ -58,7 +57,7 @@ def measured(cell):
         model = models.mlp(task, (32,))
         if start == "fixed":
             model = model.starting_from(first_start(model, seed))
-        spec = calibrated(**PROMISED, sample_rate=0.25, steps=200, learning_rate=rate, optimizer=optimizer)
+        spec = calibrated(EPSILON, "substitute", 2.0, 0.25, 200, rate, optimizer)
         guessed = spec
     pair = craft(task, model, guessed, seed=seed)
     audited = final_models(task, model, pair, spec, runs=RUNS[cell["study"]], metrics=("accuracy",), seed=seed)

@@ -40,7 +40,7 @@ def measured(cell):
     model = models.mlp(task, hidden=[cell["width"]])
     if cell["start"] == "shared":
         model = model.starting_from(first_start(model, seed))
-    spec = calibrated(EPSILON, adjacency="add_remove", max_grad_norm=1.0, learning_rate=0.5, **TRAINING)
+    spec = calibrated(EPSILON, "add_remove", 1.0, **TRAINING, learning_rate=0.5)
     zeros = np.zeros_like(task.x_train[0])
     pair = dpsub.CanaryPair((zeros, 0), (zeros, 1), 0, "blank", task=task.fingerprint)
     pair = pair.against_nothing(adjacency="add_remove")

@@ -46,27 +46,15 @@ def train(folder, task, q, scenario, runs, *, steps=STEPS, alone=0, crafted=0, p
     if scenario != "S2" and not alone:
         pairs[EXCHANGED] = pair.exchanged()
         metrics = ("accuracy", "distance")
+    options |= {"observe_every": min(OBSERVE_EVERY, steps), "metrics": metrics, "seed": alone}
     for end, one in pairs.items():
-        name = f"q={q:g}-n={len(task.y_train)}-{scenario}{of}{end}.db"
-        dpsub.audit(
-            task,
-            model,
-            one,
-            spec,
-            runs=runs,
-            observe_every=min(OBSERVE_EVERY, steps),
-            metrics=metrics,
-            seed=alone,
-            store=Path(folder, name),
-            **options,
-        )
+        store = Path(folder, f"q={q:g}-n={len(task.y_train)}-{scenario}{of}{end}.db")
+        dpsub.audit(task, model, one, spec, runs=runs, store=store, **options)
 
 
 def trained(task, q, steps=STEPS):
     """The model, and the spec at this sample rate."""
-    model = dpsub.models.mlp(task, hidden=(128,))
-    how = {"max_grad_norm": 5.0, "sample_rate": q, "steps": steps, "learning_rate": 1.8e-3, "optimizer": "adam"}
-    return model, calibrated(10.0, adjacency="substitute", **how)
+    return dpsub.models.mlp(task, hidden=(128,)), calibrated(10.0, "substitute", 5.0, q, steps, 1.8e-3, "adam")
 
 
 def place(task, q, seed, *, steps=STEPS):

@@ -14,6 +14,7 @@ import yaml
 import dpsub
 from dpsub import audits, crafters, findings
 from studies.beyond_membership import tasks
+from studies.trainings import ON_A_CPU
 
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
@@ -38,19 +39,8 @@ def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
     crafted_for = one if crafted_for is None else crafted_for
     model = dpsub.models.linear(task)
     pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
-    return dpsub.audit(
-        task,
-        model,
-        pair,
-        spec_of(one),
-        runs=one.runs,
-        repeats=repeats,
-        observe_every=one.observe_every,
-        seed=seed,
-        store=store,
-        device="cpu",
-        progress=False,
-    )
+    how = {"runs": one.runs, "repeats": repeats, "observe_every": one.observe_every, "seed": seed}
+    return dpsub.audit(task, model, pair, spec_of(one), store=store, **how, **ON_A_CPU)
 
 
 def with_repeats(folder, label="q = {sample_rate:g}"):

@@ -17,45 +17,39 @@ def travel(path, ranked, trace):
 
     Source: *Beyond Membership*, Algorithm 2.
     """
-    distance = np.sort(trace["travel"])
-    artists = {}
     color = LOOKS["S2"]["color"]
     looks = (
-        ("least", {"color": color, "linestyle": "-", "label": "least travelled"}),
-        ("middling", {"color": "0.6", "linestyle": "--", "label": "median"}),
-        ("most", {"color": "0.6", "linestyle": "-", "label": "most travelled"}),
+        {"color": color, "linestyle": "-", "label": "least travelled"},
+        {"color": "0.6", "linestyle": "--", "label": "median"},
+        {"color": "0.6", "linestyle": "-", "label": "most travelled"},
     )
-    for (name, look), values in zip(looks, trace["path"].T, strict=True):
-        (artists[name],) = path.plot(trace["step"], values, **look)
+    for look, values in zip(looks, trace["path"].T, strict=True):
+        path.plot(trace["step"], values, **look)
     path.set_xlabel("training step")
     path.set_ylabel("parameter")
     path.legend()
+    distance = np.sort(trace["travel"])
     ranked.plot(np.arange(1, len(distance) + 1), distance, color="0.6")
-    (artists["chosen"],) = ranked.plot(1, distance[0], marker=LOOKS["S2"]["marker"], color=color, **MARK)
+    ranked.plot(1, distance[0], marker=LOOKS["S2"]["marker"], color=color, **MARK)
     ranked.annotate("the canary's parameter", (1, distance[0]), xytext=(8, 0), textcoords="offset points", va="center")
     ranked.set_yscale("log")
     ranked.set_xlabel("parameters, least travelled first")
     ranked.set_ylabel("distance travelled")
-    return artists
 
 
 def confidence(ax, trace, slot):
-    """S3–S5: the probability that a model without privacy gives to each private record's label, least sure first.
-
-    `slot` is the target's place among the records.
+    """S3–S5: the probability that a model without privacy gives to each private record's label, and the target's.
 
     Source: *Beyond Membership*, section 3.2.2.
     """
     values = trace["confidence"]
     order = np.argsort(values)
-    artists = {}
-    (artists["records"],) = ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
+    ax.plot(np.arange(1, len(values) + 1), values[order], color="0.6")
     place = int(np.flatnonzero(order == slot)[0]) + 1
-    (artists["target"],) = ax.plot(place, values[slot], marker="o", color="black", **MARK)
+    ax.plot(place, values[slot], marker="o", color="black", **MARK)
     ax.annotate("the target", (place, values[slot]), xytext=(8, -2), textcoords="offset points", va="center")
     ax.set_xlabel("private records, least sure first")
     ax.set_ylabel("mean probability of the label")
-    return artists
 
 
 def descent(cosine, ratio, trace):
@@ -63,16 +57,13 @@ def descent(cosine, ratio, trace):
 
     Source: *Beyond Membership*, Algorithm 3.
     """
-    artists = {}
-    color = LOOKS["S3"]["color"]
     for ax, name, label in ((cosine, "cosine", TO_TARGET), (ratio, "norm_ratio", "norm / target's norm")):
-        (artists[name],) = ax.plot(trace[name], color=color)
+        ax.plot(trace[name], color=LOOKS["S3"]["color"])
         ax.axhline(0, color="0.8", linewidth=0.8)
         ax.set_xlabel("crafting step")
         ax.set_ylabel(label)
     cosine.set_ylim(-1.05, 1.05)
     ratio.set_ylim(bottom=0)
-    return artists
 
 
 def label_cosines(ax, trace, *, own, chosen):
@@ -85,7 +76,7 @@ def label_cosines(ax, trace, *, own, chosen):
     places = np.argsort(order)  # of each label, from the left
     of_label = {chosen: LOOKS["S4"]["color"], own: "black"}
     colors = [of_label.get(y, "0.8") for y in order.tolist()]
-    bars = ax.bar(np.arange(len(values)), values[order], color=colors, edgecolor="black", linewidth=0.6)
+    ax.bar(np.arange(len(values)), values[order], color=colors, edgecolor="black", linewidth=0.6)
     for y, name in ((own, "own"), (chosen, f"chosen: {number(values[chosen])}")):
         up = values[y] > 0
         ax.annotate(
@@ -102,7 +93,6 @@ def label_cosines(ax, trace, *, own, chosen):
     ax.set_xticks(np.arange(len(values)), [str(y) for y in order])
     ax.set_xlabel("label, from the highest cosine to the lowest")
     ax.set_ylabel(TO_TARGET)
-    return {"bars": bars[places[chosen]]}
 
 
 def cosine_histogram(ax, trace, chosen):
@@ -113,7 +103,7 @@ def cosine_histogram(ax, trace, chosen):
     values = trace["cosine"]
     ax.hist(values, bins=40, color="0.8", edgecolor="white", linewidth=0.4)
     look = LOOKS["S5"]
-    (mark,) = ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
+    ax.plot(values[chosen], 0, marker=look["marker"], color=look["color"], clip_on=False, **MARK)
     ax.annotate(
         "chosen",
         (values[chosen], 0),
@@ -123,20 +113,16 @@ def cosine_histogram(ax, trace, chosen):
     )
     ax.set_xlabel(TO_TARGET)
     ax.set_ylabel("auxiliary records")
-    return {"chosen": mark}
 
 
 def row_of_images(axes, images, names):
     """Images (k, height, width) in one grey scale, with a name below each; colour images have a last axis of 3."""
     shown = np.asarray(images)
-    low, high = float(shown.min()), float(shown.max())
-    artists = []
     for ax, image, name in zip(axes, shown, names, strict=True):
-        artists.append(ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=low, vmax=high))
+        ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=shown.min(), vmax=shown.max())
         ax.set_xticks([])
         ax.set_yticks([])
         ax.set_xlabel(textwrap.fill(name, 40), fontsize=7, parse_math=False)
-    return artists
 
 
 def accuracies(ax, steps, accuracy):
@@ -148,7 +134,6 @@ def accuracies(ax, steps, accuracy):
 
     Source: *Beyond Membership*, Figure A1.
     """
-    artists = {}
     for (name, values), dash in zip(accuracy.items(), cycle(("-", "--", ":", "-.")), strict=False):
         look = LOOKS.get(name, {"color": "black", "label": literal(name)})
         color = look["color"]
@@ -159,8 +144,7 @@ def accuracies(ax, steps, accuracy):
         else:
             spread = models.std(axis=0, ddof=1)
             ax.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
-        (artists[name],) = ax.plot(steps, mean, color=color, linestyle=dash, label=look["label"])
+        ax.plot(steps, mean, color=color, linestyle=dash, label=look["label"])
     ax.set_xlabel("training step")
     ax.set_ylabel("test accuracy (%)")
     ax.legend(loc="lower right")
-    return artists

@@ -1,8 +1,7 @@
 """Mechanisms whose ε is known, and the scores of the strongest attack.
 
-The adversary is the strongest that the truth allows: its errors lie on the
-trade-off function f itself. The false-positive rate of a z′ run's score is
-uniform. A run of z exceeds a score whose false-positive rate is u with
+The adversary is the strongest that the truth allows: its errors lie on the trade-off function f itself. The
+false-positive rate of a z′ run's score is uniform. A run of z exceeds a score whose false-positive rate is u with
 probability 1 − f(u).
 """
 
@@ -15,9 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 
 NORMAL_SCORES = np.linspace(-9, 9, 20_001)
-# Groups of SortedByLuck. With more, a place's last digits would be lost in
-# floating-point numbers.
-MOST_GROUPS = 40
+MOST_GROUPS = 40  # of SortedByLuck; with more, a place's last digits would be lost in floating-point numbers
 
 
 @dataclass(frozen=True)
@@ -37,10 +34,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Drifting(Gaussian):
-    """μ-GDP at each observation, whose place and spread depend on the past.
-
-    That is on all scores and coins before it.
-    """
+    """μ-GDP at each observation, whose place and spread depend on all scores and coins before it."""
 
     def scores(self, in_z, rng):
         """Observations in order, each with a coin of its own."""
@@ -57,11 +51,9 @@ class Drifting(Gaussian):
 class SortedByLuck(Gaussian):
     """μ-GDP at each observation, at a place that makes ranks lie.
 
-    After a group of observations in which z came up more often than not,
-    all later scores are made lower, otherwise higher, each time by half as
-    much. Given the past, a score is N(0, 1) or N(μ, 1) at a place that is
-    known. But in the end groups lie above others because z came up more
-    often in them.
+    After a group of observations in which z came up more often than not, all later scores are made lower, otherwise
+    higher, each time by half as much. Given the past, a score is N(0, 1) or N(μ, 1) at a place that is known. But in
+    the end groups lie above others because z came up more often in them.
     """
 
     together: int = 16  # observations at one place
@@ -71,10 +63,9 @@ class SortedByLuck(Gaussian):
         ends = range(self.together, len(in_z), self.together)
         groups = np.array_split(in_z, ends)
         if len(groups) > MOST_GROUPS:
+            most = MOST_GROUPS * self.together
             raise ValueError(
-                f"bits must be at most {MOST_GROUPS * self.together} for "
-                f"SortedByLuck with together = {self.together}, got "
-                f"{len(in_z)}: its places could not be told apart"
+                f"bits must be at most {most} for SortedByLuck with together = {self.together}, got {len(in_z)}"
             )
         luck = np.array([np.sign(group.mean() - 0.5) for group in groups])
         halved = 10 * 2.0 ** np.arange(len(groups), 0, -1)
@@ -103,10 +94,7 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """One bit, reported truthfully with probability e^loss/(1 + e^loss).
-
-    That is far from a Gaussian mechanism.
-    """
+    """One bit, reported truthfully with probability e^loss/(1 + e^loss): far from a Gaussian mechanism."""
 
     loss: float
 
@@ -131,8 +119,7 @@ def inverse_tradeoff(truth):
 def strongest_scores(truth, bits, rng):
     """(runs,) the scores of the strongest attack on runs with these bits.
 
-    A higher score speaks for z, bit 0. Those of Drifting and SortedByLuck
-    are observations in order, each with a coin of its own.
+    Those of Drifting and SortedByLuck are observations in order, each with a coin of its own.
     """
     in_z = np.asarray(bits) == 0
     if isinstance(truth, Drifting | SortedByLuck):

@@ -1,9 +1,7 @@
 """How often bounds are wrong and how loose they are, where ε is known.
 
-``python -m studies.estimators.validity FILE`` measures all that
-the book shows of runs, in about an hour on two cores. With ``steps`` behind
-the file, it measures what the book shows of steps. It resumes after an
-interruption.
+``python -m studies.estimators.validity FILE`` measures all that the book shows of runs, in about an hour on two cores.
+With ``steps`` behind the file, it measures what the book shows of steps. It resumes after an interruption.
 """
 
 import sys
@@ -37,22 +35,12 @@ OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: a way to bound ε, and audits of a known truth.
+    """One measurement: a way to bound ε, and audits of a known truth."""
 
-    Attributes:
-        method, threshold: claim and rule, by the names of the table's
-            columns. The rule "fixed" is the choice of someone who knows the
-            truth.
-        delta, alpha: as in `epsilon_lower_bound`.
-        runs: of one audit.
-        truth: one of `known_truths`.
-        audits: how many are simulated.
-    """
-
-    method: str
-    threshold: str | float
+    method: str  # the claim, by the name of the table's column
+    threshold: str | float  # the rule; "fixed" is the choice of someone who knows the truth
     runs: int
-    truth: object
+    truth: object  # one of `known_truths`
     delta: float = DELTA
     audits: int = 400
     alpha: float = 0.05
@@ -69,27 +57,18 @@ class Cell:
 
 
 def measure(cell, seed=0):
-    """How many of a cell's audits were wrong, and how large bounds were.
+    """How many of a cell's bounds exceeded the truth, their mean and spread divided by it, and what they claim.
 
-    Returns:
-        `wrong`, how many bounds exceeded the truth; `audits`; `mean` and
-        `spread`, the mean and the standard deviation of the bounds divided
-        by the truth; `truth`; `valid` and `assumes`, the attributes of the
-        bounds; and `mean_mu`, the mean bound on μ divided by the truth's,
-        where both are μ-GDP.
+    And `mean_mu`, the mean bound on μ divided by the truth's, where both are μ-GDP.
     """
     truth = cell.truth.epsilon(cell.delta)
-    if not truth > 0:
-        raise ValueError(f"cell must have a truth with an epsilon > 0 at delta = {cell.delta:g}, got {cell.truth}")
     rule = cell.threshold
     if rule == "fixed":  # where both rates are equal
         fpr = np.linspace(0.0, 1.0, 100_001)
-        apart = np.abs(cell.truth.tradeoff(fpr) - fpr)
-        rule = float(-ndtri(fpr[np.argmin(apart)]))
+        rule = float(-ndtri(fpr[np.argmin(np.abs(cell.truth.tradeoff(fpr) - fpr))]))
     bounds = []
     for audit in range(cell.audits):
-        own = np.random.SeedSequence(seed, spawn_key=(4, audit))
-        rng = np.random.default_rng(own)
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4, audit)))
         bits = rng.integers(0, 2, cell.runs)
         bounds.append(
             estimators.epsilon_lower_bound(
@@ -113,8 +92,7 @@ def measure(cell, seed=0):
         "assumes": bounds[0].assumes,
     }
     if isinstance(cell.truth, Gaussian) and cell.method == "gdp":
-        mean = np.mean([bound.mu for bound in bounds])
-        row["mean_mu"] = float(mean / cell.truth.mu)
+        row["mean_mu"] = float(np.mean([bound.mu for bound in bounds]) / cell.truth.mu)
     return row
 
 
@@ -156,8 +134,7 @@ def cells_of_runs():
 
 def cells_of_steps():
     """Claims and rules by ε, bets by μ, and what depends on the past."""
-    ways = (("gdp", "ranks"), ("gdp", "best"), ("dp", "ranks"))
-    ways += (("dp", "best"), ("gdp", "bets"))
+    ways = (("gdp", "ranks"), ("gdp", "best"), ("dp", "ranks"), ("dp", "best"), ("gdp", "bets"))
     for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0, 16.0):
         truth = Gaussian(accounting.gdp_mu(epsilon, DELTA))
         for claim, rule in ways:
@@ -184,13 +161,9 @@ def key(cell):
 
 
 def draw_cells(wrong, tight, rows, *, rules=()):
-    """The same of many cells, as two grids of numbers.
+    """Of many cells the share of bounds that exceed the truth, and the mean bound over it, as two grids of numbers.
 
-    Args:
-        wrong, tight: axes, for the first and the second.
-        rows: a data frame with columns (share, …) and (mean, …): the share
-            of bounds that exceed the truth, and the mean bound over it.
-        rules: rows above which a line separates groups.
+    Columns of `rows` are (share, …) and (mean, …); above the rows `rules` a line separates groups.
     """
     valid, (invalid, over, *_) = PALETTES["valid"][0], PALETTES["not valid"]
     browns = LinearSegmentedColormap.from_list("", ["white", invalid])
@@ -207,15 +180,10 @@ def draw_cells(wrong, tight, rows, *, rules=()):
 
 
 def draw(ax, runs, measured, *, alpha):
-    """How often bounds exceed the truth.
+    """How often bounds exceed the truth, by runs, and how often they may.
 
-    Args:
-        ax: where.
-        runs: (k,) runs of both worlds together.
-        measured: for each estimator, by its name in the legend: (k,) the
-            share of bounds that exceed the truth, and whether it claims to
-            be valid. Estimators that do not are drawn hollow and dashed.
-        alpha: the share of bounds that may exceed the truth.
+    `measured` has for each estimator, by its name in the legend, the share of bounds that exceed the truth for each
+    number of runs, and whether it claims to be valid. Estimators that do not are drawn hollow and dashed.
     """
     colors = {valid: cycle(PALETTES["valid" if valid else "not valid"]) for valid in (True, False)}
     for (name, (share, valid)), marker in zip(measured.items(), cycle("osD^vP"), strict=False):

@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 
 import dpsub
 from dpsub import accounting, audits, distinguishers, estimators, findings, trainers
-from studies.final_models.audits import EXECUTIONS, LEARNING_RATES, grid, made_for, slower, trained
+from studies.final_models.audits import EXECUTIONS, LEARNING_RATES, USUAL, grid, made_for, slower, trained
 from studies.final_models.distillation import distilled
 from studies.trainings import DELTA
 
@@ -98,12 +98,8 @@ def boxed(network, pair, part, learned, way, name):
 def shown(scores, bits, rule, alpha):
     """The columns that say what scores show."""
     found = estimators.epsilon_lower_bound(scores, bits, delta=DELTA, rule=rule, alpha=alpha)
-    return {
-        "bound": found.epsilon,
-        "valid": found.valid,
-        "separation": findings.d_prime(scores, bits),
-        "judged": len(bits),
-    }
+    about = {"separation": findings.d_prime(scores, bits), "judged": len(bits)}
+    return {"bound": found.epsilon, "valid": found.valid} | about
 
 
 def attempts(pair, ways, margins):
@@ -217,14 +213,7 @@ def tabled(cell, models, *, boxes=0, **options):
     Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
     average start alone. For ε = 10 there are audits of 2,048 models, too, and the canary's of all.
     """
-    usual = cell._replace(
-        start="average",
-        canary="blank",
-        max_grad_norm=1.0,
-        adjacency="add_remove",
-        learning_rate=LEARNING_RATES[cell.data],
-    )
-    if cell == usual:
+    if cell == cell._replace(**USUAL, learning_rate=LEARNING_RATES[cell.data]):
         options |= {"boxes": boxes, "ways": tuple(WAYS), "margins": MARGINS if cell.epsilon == 4 else ()}
     parts = [evaluated(cell, models, **options)]
     whole = models.sizes["run"]

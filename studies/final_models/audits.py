@@ -26,6 +26,7 @@ SIZES = {
 }
 EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
+USUAL = {"start": "average", "canary": "blank", "max_grad_norm": 1.0, "adjacency": "add_remove"}
 
 
 def task(name, n_train, n_aux, seed):
@@ -98,14 +99,7 @@ class Cell(NamedTuple):
 
     @property
     def spec(self):
-        return calibrated(
-            self.epsilon,
-            adjacency=self.adjacency,
-            max_grad_norm=self.max_grad_norm,
-            sample_rate=1.0,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-        )
+        return calibrated(self.epsilon, self.adjacency, self.max_grad_norm, 1.0, self.steps, self.learning_rate)
 
 
 def made_for(cell):
@@ -121,18 +115,9 @@ def made_for(cell):
 def trained(cell, folder=None, **options):
     """The final models of a cell, kept in a folder if there is one."""
     records, model, pair = made_for(cell)
-    return dpsub.audit(
-        records,
-        model,
-        pair,
-        cell.spec,
-        runs=cell.runs,
-        observe_every=max(1, cell.steps // 10),
-        metrics=("accuracy", "distance", "weights"),
-        seed=cell.seed + 1,
-        store=None if folder is None else Path(folder, f"{cell.name}.db"),
-        **options,
-    )
+    options |= {"store": None if folder is None else Path(folder, f"{cell.name}.db"), "seed": cell.seed + 1}
+    options |= {"observe_every": max(1, cell.steps // 10), "metrics": ("accuracy", "distance", "weights")}
+    return dpsub.audit(records, model, pair, cell.spec, runs=cell.runs, **options)
 
 
 def grid(
@@ -152,17 +137,8 @@ def grid(
     `canaries` those of Figure 6 beside the blank and the ordinary record, `starts` those of Figure 7, and `substitute`
     the canaries that are audited under substitution, too. `sizes` replace those of SIZES.
     """
-    first = Cell(
-        data=data,
-        start="average",
-        canary="blank",
-        epsilon=epsilons[0],
-        max_grad_norm=1.0,
-        adjacency="add_remove",
-        learning_rate=LEARNING_RATES[data],
-        seed=seed,
-        **(SIZES[data] | sizes),
-    )
+    rate, sizes = LEARNING_RATES[data], SIZES[data] | sizes
+    first = Cell(data, epsilon=epsilons[0], learning_rate=rate, seed=seed, **USUAL, **sizes)
     worst = [first._replace(start="worst")] if "worst" in starts else []
     main = [first, *worst, first._replace(canary="in-distribution")]
     cells = list(main)

@@ -4,12 +4,15 @@ python -m studies.final_models.crafting_curve FILE makes the file.
 """
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
 
 from dpsub import crafters, findings
+from dpsub.crafters.adversarial_samples import trained_with_z
+from dpsub.crafters.sample_losses import OBJECTIVES, separation
 from studies.final_models.attacks import BOUNDS, MARGIN
 from studies.final_models.audits import grid, made_for
 from studies.kept import continued, read_json
@@ -72,6 +75,24 @@ def curve(cell, *, sizes=SIZES, judged=JUDGED, craftings=CRAFTINGS):
                 row = {"loss": loss, "steps": steps, "rate": rate, "models": size}
                 rows.append(row | {"separations": found, "share_errors": errors})
     return rows, findings.d_prime(score, bits[last])
+
+
+def crafting_curves(sample, model, weights, bits):
+    """`step`, and the `loss` that crafting minimised and the `separation` of any models by the samples in its trace.
+
+    Args:
+        sample: what `adversarial_sample` returned.
+        weights, bits: of the models: (runs, parameters), and (runs,): 0 if trained with z, 1 otherwise.
+    """
+    criterion, margin = OBJECTIVES[str(sample.details["loss"])], float(sample.details["margin"])
+    losses = [-torch.tensor(replace(sample, x=x).scores(model, weights)) for x in sample.trace["x"]]
+    with_z = torch.tensor(trained_with_z(bits, len(losses[0])))
+    worlds = [(at_moment[with_z], at_moment[~with_z]) for at_moment in losses]
+    return {
+        "step": sample.trace["step"],
+        "loss": np.array([float(criterion(*both, margin)) for both in worlds]),
+        "separation": np.array([separation(*both) for both in worlds]),
+    }
 
 
 def share_error(scores, others, bits, parts=16):

@@ -6,6 +6,7 @@ import pandas as pd
 
 from dpsub import figures
 from studies.final_models.attacks import TWO
+from studies.final_models.audits import USUAL
 
 ATTACKS = ("canary", "ude", "ade", "fisher", "bhattacharyya")
 NAMES = {"canary": "canary", "ude": "UDE", "ade": "ADE", "fisher": "Fisher", "bhattacharyya": "Bhattacharyya"}
@@ -44,14 +45,13 @@ def chosen(rows, **wanted):
 
 def of_figure(rows, figure):
     """The rows that a figure shows. Figure 4 is of black boxes."""
-    usual = {"start": "average", "canary": "blank", "max_grad_norm": 1.0}
-    usual |= {5: {"canary": "in-distribution"}, 6: {"theory": 10.0}, 8: {"theory": 10.0}}.get(figure, {})
+    usual = USUAL | {5: {"canary": "in-distribution"}, 6: {"theory": 10.0}, 8: {"theory": 10.0}}.get(figure, {})
     usual.pop({6: "canary", 7: "start", 8: "max_grad_norm"}.get(figure), None)
     rows = rows[rows.learning_rate == rows.groupby("data").learning_rate.transform("max")]
     if figure == 4:
         rows = rows[rows.cell.isin(rows.cell[rows.box == "black"])]
         rows = rows[(rows.box == "black") | (rows.attack == "canary")].assign(box="white")
-    return chosen(rows, adjacency="add_remove", margin=0.2, models=256, box="white", **usual)
+    return chosen(rows, margin=0.2, models=256, box="white", **usual)
 
 
 def summary(rows, *by):
@@ -78,43 +78,30 @@ def draw(ax, rows, by, order, *, attacks=("canary", "ude", "ade"), paper=None):
     shifts = np.linspace(-0.28, 0.28, len(attacks))
     for shift, attack in zip(shifts, attacks, strict=True):
         look = {"color": COLORS[attack], "linestyle": "none", "ms": 5}
+        own = look | {"marker": MARKERS[attack], "elinewidth": 1}
         for way, offset in (("papers", -0.045), ("valid", 0.045)):
             here = chosen(ways[way], attack=attack).groupby(by).bound
             mean, spread = (one.reindex(order).to_numpy(float) for one in (here.mean(), here.std()))
-            ax.errorbar(
-                np.arange(len(order)) + shift + offset,
-                mean,
-                yerr=np.nan_to_num(spread),
-                marker=MARKERS[attack],
-                mfc="white" if way == "papers" else None,
-                elinewidth=1,
-                **look,
-            )
+            places = np.arange(len(order)) + shift + offset
+            ax.errorbar(places, mean, yerr=np.nan_to_num(spread), mfc="white" if way == "papers" else None, **own)
         for i, at in enumerate(order):
             told = PAPER.get((paper, rows.data.iloc[0], at), {})
             if attack in told:
                 ax.plot(i + shift, told[attack], marker="x", **look)
-    theory = rows.groupby(by).theory.max().reindex(order)
-    for i, limit in enumerate(theory):
-        style = figures.looks("substitute", label=None)
-        ax.plot([i - 0.45, i + 0.45], [limit, limit], **style)
-    ax.set_xticks(range(len(order)), [f"{one:g}" if by != "canary" and by != "start" else one for one in order])
+    for i, limit in enumerate(rows.groupby(by).theory.max().reindex(order)):
+        ax.plot([i - 0.45, i + 0.45], [limit, limit], **figures.looks("substitute", label=None))
+    ax.set_xticks(range(len(order)), [one if isinstance(one, str) else f"{one:g}" for one in order])
     ax.set_ylim(bottom=-0.3)
 
 
 def legend(fig, attacks=("canary", "ude", "ade"), crosses=True):
     """One legend for all panels."""
-    mark = {"linestyle": "none", "color": "black"}
-    handles = [
-        plt.Line2D([], [], color=COLORS[one], marker=MARKERS[one], linestyle="none", label=NAMES[one])
-        for one in attacks
-    ]
-    kinds = {"valid": {"marker": "o"}, "the paper's protocol; not valid": {"marker": "o", "mfc": "white"}}
-    if crosses:
-        kinds["the paper's number"] = {"marker": "x"}
-    kinds["accounting"] = {"linestyle": "--"}
-    for label, look in kinds.items():
-        handles.append(plt.Line2D([], [], label=label, **(mark | look)))
+    looks = {NAMES[one]: {"color": COLORS[one], "marker": MARKERS[one]} for one in attacks}
+    looks |= {"valid": {"marker": "o"}, "the paper's protocol; not valid": {"marker": "o", "mfc": "white"}}
+    looks |= {"the paper's number": {"marker": "x"}} if crosses else {}
+    looks |= {"accounting": {"linestyle": "--"}}
+    usual = {"linestyle": "none", "color": "black"}
+    handles = [plt.Line2D([], [], label=label, **(usual | look)) for label, look in looks.items()]
     fig.legend(handles=handles, loc="outside upper center", ncols=3)
 
 
@@ -136,14 +123,12 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
         draw(ax, own, by, there, attacks=attacks, paper=figure)
         figures.tag(ax, f"{DATA[name]}, n = {own.n_train.iloc[0]:,}")
     axes[0][0].set_ylabel(r"lower bound on $\varepsilon$")
-    crosses = any(key[0] == figure and key[1] in names for key in PAPER)
-    legend(fig, attacks, crosses)
+    legend(fig, attacks, crosses=any(key[0] == figure and key[1] in names for key in PAPER))
     audits_of = shown.groupby(["data", "cell"]).audit.nunique()
     counts = []
     for name in names:
         least, most = audits_of[name].min(), audits_of[name].max()
-        span = f"{most}" if least == most else f"{least} to {most}"
-        counts.append(f"{DATA[name]} {span}")
+        counts.append(f"{DATA[name]} {most}" if least == most else f"{DATA[name]} {least} to {most}")
     figures.name_source(fig, f"256 models an audit; audits of a setting: {', '.join(counts)}")
     return fig, axes[0], shown
 

@@ -74,21 +74,17 @@ def one_hot(labels, classes):
 
 
 def fit(x, evidence, rounds=50, strength=1.0):
-    """Train a linear classifier on what was released of the labels.
+    """Train a linear classifier on what was released of the labels: (k, d + 1) weights, with the bias as last column.
 
-    It maximises the likelihood of the released labels: for randomised
-    response this is the corrected loss of Patrini et al. (2017), for
-    ALIBI the posterior with the model's output as prior. Each round takes
-    the posterior of each label, and a step toward it.
+    It maximises the likelihood of the released labels: for randomised response this is the corrected loss of Patrini et
+    al. (2017), for ALIBI the posterior with the model's output as prior. Each round takes the posterior of each label,
+    and a step toward it.
 
     Args:
         x: (n, d) features.
         evidence: (n, k), or (rounds, n, k) if it changes.
         rounds: passes over the data, if it does not change.
         strength: of the penalty on the squared weights.
-
-    Returns:
-        (k, d + 1): the weights, with the bias as last column.
     """
     x = with_ones(x)
     curve = x.T @ x / 2 + strength * np.eye(x.shape[1])
@@ -173,13 +169,11 @@ def student(noisy, queries):
 
 
 def attacked_votes(bit, seed, *, worlds, sigma, queries=None):
-    """Add noise to the votes with z or with z′, and score them.
+    """Add noise of σ votes to the votes with z (bit 0) or with z′ (bit 1), and score them.
 
     Args:
-        worlds: (2, T, k) votes: with z (bit 0) and with z′ (bit 1).
-        sigma: σ, in votes.
-        queries: (T, d) what the student is trained on, and then asked.
-            None: the attacker sees the noisy votes.
+        worlds: (2, T, k) the votes in both worlds.
+        queries: (T, d) what the student is trained on, and then asked. None: the attacker sees the noisy votes.
     """
     told = noisy_votes(worlds[bit], sigma, seed)
     if queries is not None:
@@ -188,10 +182,9 @@ def attacked_votes(bit, seed, *, worlds, sigma, queries=None):
 
 
 def digits_with_a_mark(n_train, seed, mark=4.0):
-    """Digits whose last private record is blank, but for a mark.
+    """Digits whose last private record is blank, but for a mark, a category that nobody else has.
 
-    The mark has a column of its own, and is as long as most digits. It
-    stands for a category that nobody else has.
+    The mark has a column of its own, and is as long as most digits.
     """
     task = data.digits(n_train=n_train, seed=seed)
     x = {part: np.pad(getattr(task, part), ((0, 0), (0, 1))) for part in ("x_train", "x_aux", "x_test")}

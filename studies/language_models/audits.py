@@ -2,9 +2,8 @@
 
     python -m studies.language_models.audits studies/language_models/audits.csv
 
-A small GPT-2 is trained on public reviews, and fine-tuned with DP-SGD on
-private ones: their ratings, their whole texts, or their last words. One
-record is a canary, or many in one run. A table that exists is continued.
+A small GPT-2 is trained on public reviews, and fine-tuned with DP-SGD on private ones: their ratings, their whole
+texts, or their last words. One record is a canary, or many in one run. A table that exists is continued.
 """
 
 import sys
@@ -13,14 +12,15 @@ from functools import cache
 import numpy as np
 
 import dpsub
-from dpsub import accounting, crafters, data, estimators, models
+from dpsub import crafters, data, estimators, models
 from dpsub.data import catalogue
 from studies.kept import continued
 from studies.language_models.models import Along, Exposure, NextWord, WholeText, Words, adapted, gpt2, minus_log_p
 from studies.language_models.models import trained as pretrained
 from studies.scores import separation
+from studies.trainings import DELTA, ON_A_CPU, calibrated
 
-DELTA, EPSILON = 1e-5, 8.0  # under substitution
+EPSILON = 8.0  # under substitution
 RUNS, LENGTH, VOCABULARY = 200, 16, 2_000
 SMALL, LARGE, ONE_RUN = 100, 200, 1_000  # private reviews
 SEEDS = (0, 1, 2)  # of large audits: each has reviews of its own
@@ -33,7 +33,7 @@ STEPS = {1.0: 4, 0.1: 40}  # by sample rate
 RATE, RANK = 1.0, 4
 MAX_GRAD_NORM = {"rating": 0.2, "text": 0.1, "last word": 0.3}
 RATINGS = ("bad", "good")
-DIGITS = [*("zero", "one", "two", "three", "four"), *("five", "six", "seven", "eight", "nine")]
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 UNUSED = [f"<unused{i}>" for i in range(10)]
 SECRET, OTHER = 7, 3  # of ten candidates
 CELL = ("task", "canary", "sample_rate", "trained", "seed")
@@ -78,18 +78,15 @@ def start(trained, rates):
     """GPT-2 after the public texts and, if it rates, their ratings."""
     words, _, (texts, labels), _ = reviews(trained)
     model = gpt2(len(words), LENGTH)
-    rows = words.rows(texts, LENGTH)
-    pretrained(WholeText(model), rows, np.zeros_like(labels), epochs=4)
+    pretrained(WholeText(model), words.rows(texts, LENGTH), np.zeros_like(labels), epochs=4)
     if rates:
         rows = words.rows([asked(text) for text in texts], LENGTH)
-        module = rating(model, words)
-        pretrained(module, rows, labels, epochs=4, rate=2e-3)
+        pretrained(rating(model, words), rows, labels, epochs=4, rate=2e-3)
     return model.state_dict()
 
 
 def rating(model, words):
-    candidates = [words.number[name] for name in RATINGS]
-    return NextWord(model, candidates, logits_to_keep=1)
+    return NextWord(model, [words.number[name] for name in RATINGS], logits_to_keep=1)
 
 
 @cache
@@ -99,13 +96,8 @@ def setting(kind, trained, seed):
     rows, classes = [], 2
     for (texts, labels), most in ((private[seed], trained), (test, TESTED[trained])):
         texts, labels = texts[:most], labels[:most]
-        if kind == "rating":
-            x = words.rows([asked(text) for text in texts], LENGTH)
-            rows += [x, labels]
-        else:
-            x = words.rows(texts, LENGTH)
-            whole = kind == "text"
-            rows += [x, 0 * labels] if whole else [x[:, :-1], x[:, -1]]
+        x = words.rows([asked(text) for text in texts] if kind == "rating" else texts, LENGTH)
+        rows += {"rating": [x, labels], "text": [x, 0 * labels], "last word": [x[:, :-1], x[:, -1]]}[kind]
     model = gpt2(len(words), LENGTH)
     model.load_state_dict(start(trained, kind == "rating"))
     adapted(model, rank=RANK)
@@ -117,16 +109,13 @@ def setting(kind, trained, seed):
         classes = len(words)
         module = NextWord(model, range(classes), logits_to_keep=1)
     x, y, x_test, y_test = rows
-    task = data.from_arrays(
-        x, y, x_test=x_test, y_test=y_test, num_classes=classes,
-        name=f"SST-2, {kind}",
-    )  # fmt: skip
+    task = data.from_arrays(x, y, x_test=x_test, y_test=y_test, num_classes=classes, name=f"SST-2, {kind}")
     return task, models.from_module(module, task, loss=minus_log_p)
 
 
 def secret_of(kind, canary, trained, seed):
     """A pair of worlds that differ in one word, and the observer."""
-    words, private, _, _ = reviews(trained)
+    words, private, *_ = reviews(trained)
     texts, task = private[seed][0], setting(kind, trained, seed)[0]
     draws = np.random.default_rng(1 + seed)
     text, candidates = {
@@ -137,19 +126,16 @@ def secret_of(kind, canary, trained, seed):
     numbers = [words.number[word] for word in candidates]
     if kind == "text":
         x = words.rows([f"{text} {word}" for word in candidates], LENGTH)
-        worlds, seen = [(x[i], 0) for i in (SECRET, OTHER)], (x, SECRET)
+        worlds, exposure = [(x[i], 0) for i in (SECRET, OTHER)], Exposure(x, SECRET)
     else:
         x = words.rows([text], LENGTH - 1)
-        worlds = [(x[0], numbers[i]) for i in (SECRET, OTHER)]
-        seen = (x, SECRET, numbers)
-    pair = dpsub.CanaryPair(*worlds, 0, canary, task=task.fingerprint)
-    return pair, Exposure(*seen)
+        worlds, exposure = [(x[0], numbers[i]) for i in (SECRET, OTHER)], Exposure(x, SECRET, numbers)
+    return dpsub.CanaryPair(*worlds, 0, canary, task=task.fingerprint), exposure
 
 
 def pair_of(kind, canary, trained, seed, spec):
     """The two worlds, and what is observed beside the score."""
     task, model = setting(kind, trained, seed)
-    words = reviews(trained)[0]
     if canary == "gradient":
         return crafters.gradient(task, model, spec, seed=seed), []
     if canary == "mislabeled":
@@ -159,16 +145,13 @@ def pair_of(kind, canary, trained, seed, spec):
         return pair, [Along(), exposure]
     x, y = task.x_train[0], int(task.y_train[0])
     if canary == "unused word":
-        x = words.rows([asked(UNUSED[seed])], LENGTH)[0]
-    about = {"scenario": canary, "task": task.fingerprint}
-    return dpsub.CanaryPair((x, y), (x, 1 - y), 0, **about), [Along()]
+        x = reviews(trained)[0].rows([asked(UNUSED[seed])], LENGTH)[0]
+    return dpsub.CanaryPair((x, y), (x, 1 - y), 0, canary, task=task.fingerprint), [Along()]
 
 
 def spec_of(kind, sample_rate=1.0):
-    training = {"sample_rate": sample_rate, "steps": STEPS[sample_rate]}
-    noise = accounting.noise_multiplier(target_epsilon=EPSILON, delta=DELTA, adjacency="substitute", **training)
     clip = MAX_GRAD_NORM[kind]
-    return dpsub.DPSGD(noise, clip, learning_rate=RATE / clip, **training)
+    return calibrated(EPSILON, "substitute", clip, sample_rate, STEPS[sample_rate], RATE / clip)
 
 
 def measured(cell):
@@ -179,19 +162,12 @@ def measured(cell):
         return of_one_run(kind, trained, seed, spec)
     task, model = setting(kind, trained, seed)
     pair, metrics = pair_of(kind, canary, trained, seed, spec)
-    metrics = [*metrics, "distance"]
-    metrics += ["accuracy"] if kind == "rating" else []
-    audited = dpsub.audit(
-        task, model, pair, spec, runs=RUNS, metrics=metrics, seed=seed,
-        observe_every=spec.steps // OBSERVED[trained], device="cpu",
-        progress=False,
-    )  # fmt: skip
+    metrics = [*metrics, "distance", *(["accuracy"] if kind == "rating" else [])]
+    how = {"observe_every": spec.steps // OBSERVED[trained], "metrics": metrics, "seed": seed}
+    audited = dpsub.audit(task, model, pair, spec, runs=RUNS, **how, **ON_A_CPU)
     final, bit = audited.isel(step=[-1]), audited.bit.values
-    row = {
-        "runs": RUNS,
-        "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA),
-        "distance": float(audited.distance.mean()),
-    }
+    row = {"runs": RUNS, "ceiling": estimators.max_certifiable_epsilon(RUNS, delta=DELTA)}
+    row["distance"] = float(audited.distance.mean())
     for name in ("score", "along"):
         if name in audited:
             score = final[name]
@@ -211,10 +187,8 @@ def of_one_run(kind, trained, seed, spec):
     """Many mislabeled pairs in one training."""
     task, model = setting(kind, trained, seed)
     pairs = crafters.mislabeled_pairs(task, model, spec, pairs=PAIRS, seed=seed)
-    seen = dpsub.audit_one_run(
-        task, model, pairs, spec, seed=seed, whiten=WHITEN,
-        metrics=["accuracy"], device="cpu", progress=False,
-    )  # fmt: skip
+    how = {"whiten": WHITEN, "metrics": ["accuracy"]}
+    seen = dpsub.audit_one_run(task, model, pairs, spec, seed=seed, **how, **ON_A_CPU)
     final = seen.drop_vars("step_score")
     sure = final.score.copy(data=1.0 - 2.0 * final.bit.values)
     row = {"runs": 1, "accuracy": float(final.accuracy.mean())}
@@ -228,20 +202,9 @@ def rounded(row):
     return {name: round(float(value), 3) if isinstance(value, float) else value for name, value in row.items()}
 
 
-COLUMNS = (
-    "runs", "score", "along", "ceiling", "score_apart",
-    "along_apart", "distance", "exposure", "exposure_without", "accuracy",
-    "steps",
-)  # fmt: skip
+COLUMNS = ("runs", "score", "along", "ceiling", "score_apart", "along_apart")
+COLUMNS += ("distance", "exposure", "exposure_without", "accuracy", "steps")
 
 if __name__ == "__main__":
-    (path,) = sys.argv[1:]
-    continued(
-        path,
-        CELL,
-        CELLS,
-        measured,
-        columns=COLUMNS,
-        about="private reviews of SST-2, GPT-2 with LoRA, substitute "
-        f"{EPSILON:g}; one core of a shared machine, processor seconds",
-    )
+    about = f"private reviews of SST-2, GPT-2 with LoRA, substitute {EPSILON:g}; one core of a shared machine, "
+    continued(sys.argv[1], CELL, CELLS, measured, columns=COLUMNS, about=about + "processor seconds")

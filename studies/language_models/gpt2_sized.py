@@ -47,9 +47,7 @@ def measured(cell):
         noise_multiplier=1.0,
         max_grad_norm=1.0,
     )
-    auditor = None
-    if cell["audited"]:
-        auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute")
+    auditor = audit_optimizer(optimizer, delta=1e-5, adjacency="substitute") if cell["audited"] else None
     steps, began = 0, time.perf_counter()
     while steps < STEPS:
         with BatchMemoryManager(data_loader=loader, max_physical_batch_size=AT_ONCE, optimizer=optimizer) as parts:
@@ -70,12 +68,7 @@ def measured(cell):
 
 
 if __name__ == "__main__":
-    (path,) = sys.argv[1:]
-    continued(
-        path,
-        ("audited",),
-        [(True,), (False,)],
-        measured,
-        about="GPT-2's size, LoRA of rank 8 and a head, batches of "
-        f"{BATCH} records of {LENGTH} tokens; on a shared machine",
+    about = (
+        f"GPT-2's size, LoRA of rank 8 and a head, batches of {BATCH} records of {LENGTH} tokens; on a shared machine"
     )
+    continued(sys.argv[1], ("audited",), [(True,), (False,)], measured, about=about)

@@ -25,6 +25,10 @@ LAST = [5, 6, 7, 8]
 TIMES = 3
 
 
+SIZE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64}
+SIZE |= {"num_hidden_layers": 2, "num_attention_heads": 2, "attn_implementation": "eager"}
+
+
 def llama(*, keys=2):
     """A Llama with two layers and tied embeddings.
 
@@ -33,19 +37,7 @@ def llama(*, keys=2):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=keys,
-            pad_token_id=0,
-            tie_word_embeddings=True,
-            attn_implementation="eager",
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**SIZE, num_key_value_heads=keys, pad_token_id=0, tie_word_embeddings=True))
 
 
 def from_folder(model):
@@ -62,19 +54,8 @@ def bert():
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=LENGTH,
-            attn_implementation="eager",
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForMaskedLM(BertConfig(**SIZE, **dropout, max_position_embeddings=LENGTH))
 
 
 def small_gpt2(**changed):
@@ -155,7 +136,7 @@ def clipped(each):
 
 def by_record(module, x, y):
     """Clipped gradients by a loop over records, without Opacus."""
-    trained, found = ([one for one in module.parameters() if one.requires_grad], [])
+    trained, found = [one for one in module.parameters() if one.requires_grad], []
     for i in range(len(x)):
         loss = minus_log_p(module(x[i, None]), y[i, None])[0]
         own = torch.autograd.grad(loss, trained, materialize_grads=True)
@@ -192,9 +173,7 @@ def compared(make, name):
     draws = torch.Generator().manual_seed(0)
     theta = bank.initial_parameters(MODELS, draws)
     theta += 0.05 * torch.randn(theta.shape, generator=draws)
-    alone = [bank.clipped_sum(theta, x[i, None], y[i, None], None, C)
-             for i in range(len(x))]  # fmt: skip
-    found = torch.stack(alone)[:, 0]
+    found = torch.stack([bank.clipped_sum(theta, x[i, None], y[i, None], None, C) for i in range(len(x))])[:, 0]
     wrapped = GradSampleModule(bank.module(theta[0]).train(), loss_reduction="sum")
     row = {"parameters": bank.parameters}
     bank_ms = fastest(lambda: bank.clipped_sum(theta, x, y, None, C)) / MODELS
@@ -225,13 +204,7 @@ def measured(cell):
 COLUMNS = ("parameters", "difference", "bank_ms", "opacus_ms", "message")
 
 if __name__ == "__main__":
-    (path,) = sys.argv[1:]
     torch.set_num_threads(1)
-    continued(
-        path,
-        ("kind",),
-        [(name,) for name in (*KINDS, *REFUSED)],
-        measured,
-        columns=COLUMNS,
-        about=f"{MODELS} models, {RECORDS} records of {LENGTH} words, one thread of a shared machine",
-    )
+    about = f"{MODELS} models, {RECORDS} records of {LENGTH} words, one thread of a shared machine"
+    cells = [(name,) for name in (*KINDS, *REFUSED)]
+    continued(sys.argv[1], ("kind",), cells, measured, columns=COLUMNS, about=about)

@@ -2,9 +2,8 @@
 
     python -m studies.language_models.secrets studies/language_models/secrets.csv
 
-The last words of some private reviews are replaced by one of k words each,
-drawn uniformly. LoRA learns to say the last words, once. An attacker who
-knows all else guesses them. A table that exists is continued.
+The last words of some private reviews are replaced by one of k words each, drawn uniformly. LoRA learns to say the last
+words, once. An attacker who knows all else guesses them. A table that exists is continued.
 """
 
 import sys
@@ -17,6 +16,7 @@ import torch
 import dpsub
 from studies.kept import continued
 from studies.language_models import audits as sst2
+from studies.trainings import ON_A_CPU
 
 KIND, SECRETS, CANDIDATES, SEEDS = "last word", 200, (2, 10), (0, 1, 2)
 CELL = ("candidates", "seed")
@@ -43,15 +43,11 @@ def trained(words, ends, spec, seed):
     """
     task, model = setting()
     x, (y, y_prime) = task.x_train[:SECRETS], words[ends].T
-    about = {"scenario": "secrets", "task": task.fingerprint}
-    pairs = dpsub.Pairs(range(SECRETS), x, x, y, y_prime, **about)
+    pairs = dpsub.Pairs(range(SECRETS), x, x, y, y_prime, scenario="secrets", task=task.fingerprint)
     path = [model.initial_parameters(1, torch.Generator())]
+    how = {"metrics": ["weights"], "subtract_expected": False} | ON_A_CPU
     for steps in range(1, spec.steps + 1):  # each begins as the last one
-        seen = dpsub.audit_one_run(
-            task, model, pairs, replace(spec, steps=steps), seed=seed,
-            metrics=["weights"], subtract_expected=False, device="cpu",
-            progress=False,
-        )  # fmt: skip
+        seen = dpsub.audit_one_run(task, model, pairs, replace(spec, steps=steps), seed=seed, **how)
         path.append(torch.tensor(seen.weights.values))
     bits = seen.bit.values[0].astype(int)
     return ends[np.arange(SECRETS), bits], torch.cat(path)
@@ -80,13 +76,8 @@ def of_steps(path, words, spec):
     with torch.no_grad():
         others = torch.tensor(task.y_train[SECRETS:])
         known = model.clipped_sum(before, x[SECRETS:], others, None, norm)
-        each = torch.stack(
-            [
-                model.clipped_sum(before, x[i, None], y[j, None], None, norm)
-                for i in range(SECRETS)
-                for j in range(len(y))
-            ]
-        )
+        rows = [(i, j) for i in range(SECRETS) for j in range(len(y))]
+        each = torch.stack([model.clipped_sum(before, x[i, None], y[j, None], None, norm) for i, j in rows])
     each = each.numpy().reshape(SECRETS, len(y), -1) / norm
     apart = each - each.mean(1, keepdims=True)
     sums = -path.diff(dim=0) * len(x) / spec.learning_rate
@@ -113,10 +104,7 @@ def measured(cell):
     words = np.array([number[word] for word in sst2.DIGITS[:k]])
     secrets, path = trained(words, drawn(k, seed), spec, seed)
     row = {"secrets": SECRETS, "trained": len(setting()[0].y_train)}
-    for name, scores in (
-        ("final", of_final_model(path, words)),
-        ("steps", of_steps(path, words, spec)),
-    ):
+    for name, scores in (("final", of_final_model(path, words)), ("steps", of_steps(path, words, spec))):
         found = ranks(scores, secrets)
         row[name] = int((found == 1).sum())
         row[f"{name}_exposure"] = round(float(np.log2(k / found).mean()), 3)
@@ -124,14 +112,6 @@ def measured(cell):
 
 
 if __name__ == "__main__":
-    (path,) = sys.argv[1:]
     torch.set_num_threads(1)
-    continued(
-        path,
-        CELL,
-        CELLS,
-        measured,
-        about="right guesses of last words of SST-2, GPT-2 with LoRA, "
-        f"substitute {sst2.EPSILON:g}; one core of a shared machine, "
-        "processor seconds",
-    )
+    about = f"right guesses of last words of SST-2, GPT-2 with LoRA, substitute {sst2.EPSILON:g}; one core of a shared "
+    continued(sys.argv[1], CELL, CELLS, measured, about=about + "machine, processor seconds")

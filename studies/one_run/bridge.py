@@ -15,7 +15,7 @@ from dpsub.estimators import epsilon_lower_bound, one_run_epsilon_lower_bound, o
 from studies.kept import continued, read_json
 from studies.own_training import fine_tuning
 from studies.scores import separation
-from studies.trainings import DELTA, calibrated
+from studies.trainings import DELTA, ON_A_CPU, calibrated
 
 EPSILON = 8.0  # of substitution, which the noise is calibrated to
 LAW = {"sample_rate": 1 / 8, "steps": 80}
@@ -31,8 +31,10 @@ SCORES = ("step_score", "score")
 SHARES = (0.05, 0.2, 1.0)  # of pairs that are guessed; they share alpha
 FEWEST = 16  # trainings of one pair that a rank test takes
 PAIRS = (1, 10, 50, 200)  # pairs in a training, as in SIZES
-MARKERS = dict(zip(PAIRS, "osD^", strict=True))
-COLORS = dict(zip(PAIRS, figures.COLORS, strict=False))
+LOOKS = {
+    pairs: {"color": color, "marker": marker, "ms": 4}
+    for pairs, color, marker in zip(PAIRS, figures.COLORS, "osD^", strict=False)
+}
 NAMES = {"gradient": "gradient pairs", "mislabeled": "mislabeled pairs"}
 SCORE_NAMES = {"step_score": "every step", "score": "final model"}
 
@@ -67,22 +69,8 @@ def ceiling(pairs, models):
     return bound_of_scores(0.5 - bits, bits)
 
 
-def groups(seen, count, most=16):
-    """Disjoint groups of so many models, at most `most` of them."""
-    for i in range(min(seen.sizes["model"] // count, most)):
-        yield seen.isel(model=slice(i * count, (i + 1) * count))
-
-
-def seen_of(task, model, spec, kind, pairs, count, seed):
-    """An audit of `count` models with so many pairs each."""
-    made = KINDS[kind](task, model, spec, pairs=pairs, seed=seed)
-    return audit_one_run(
-        task, model, made, spec, models=count, metrics=("accuracy",), seed=seed, device="cpu", progress=False
-    )
-
-
 def rows_of(seen, kind, pairs, seconds):
-    """A row for each score, method and number of trainings."""
+    """A row for each score, method and number of trainings, with the bounds of up to 16 disjoint groups of these."""
     counts = [2**i for i in range(int(np.log2(seen.sizes["model"])) + 1) if pairs > 1 or 2**i >= FEWEST]
     rows = []
     for name in SCORES:
@@ -97,16 +85,16 @@ def rows_of(seen, kind, pairs, seconds):
         }
         for claim in ("gdp", "product") if pairs > 1 and kind == "gradient" else ("gdp",):
             for count in counts:
-                bounds = [
-                    bound_of_scores(one[name].values, one.bit.values, claim, centre) for one in groups(seen, count)
-                ]
+                starts = range(0, count * min(seen.sizes["model"] // count, 16), count)
+                groups = [seen.isel(model=slice(start, start + count)) for start in starts]
+                bounds = [bound_of_scores(one[name].values, one.bit.values, claim, centre) for one in groups]
                 rows.append(common | {"method": claim, "models": count, "bounds": np.round(bounds, 4).tolist()})
     return rows
 
 
 def spec_of(law=LAW, learning_rate=0.5):
     """DP-SGD with the noise that gives records the ε of `EPSILON`."""
-    return calibrated(EPSILON, adjacency="substitute", max_grad_norm=1.0, learning_rate=learning_rate, **law)
+    return calibrated(EPSILON, "substitute", 1.0, learning_rate=learning_rate, **law)
 
 
 def audited(kind, pairs, models_trained, seeds):
@@ -116,7 +104,9 @@ def audited(kind, pairs, models_trained, seeds):
     rows = []
     for seed in seeds:
         began = time.process_time()  # the machine may be shared
-        seen = seen_of(task, model, spec, kind, pairs, models_trained, seed)
+        made = KINDS[kind](task, model, spec, pairs=pairs, seed=seed)
+        how = {"models": models_trained, "metrics": ("accuracy",), "seed": seed}
+        seen = audit_one_run(task, model, made, spec, **how, **ON_A_CPU)
         rows += rows_of(seen, kind, pairs, (time.process_time() - began) / models_trained)
     return rows
 
@@ -185,31 +175,23 @@ def as_many(rows, kind, pairs, score="step_score"):
     return int(found.index[0]) if len(found) else None
 
 
-def look(pairs):
-    """The colour and marker of a number of pairs."""
-    return {"color": COLORS[pairs], "marker": MARKERS[pairs], "ms": 4}
-
-
 def tightness(ax, rows, kind, substitute):
     """Mean bounds of a kind of pairs by the number of trainings, a line for each m, beside the training's ε_S."""
     shown = rows[(rows.kind == kind) & (rows.score == "step_score")]
     for pairs in PAIRS:
         own = shown[(shown.pairs == pairs) & (shown.method == "gdp")]
-        label = f"m = {pairs}"
-        ax.plot(own.models, own["mean"], label=label, **look(pairs))
-        ax.fill_between(own.models, own["min"], own["max"], color=COLORS[pairs], alpha=0.15, lw=0)
+        ax.plot(own.models, own["mean"], label=f"m = {pairs}", **LOOKS[pairs])
+        ax.fill_between(own.models, own["min"], own["max"], color=LOOKS[pairs]["color"], alpha=0.15, lw=0)
     own = shown[shown.method == "product"]
     own = own[own.pairs == own.pairs.max()]
     if len(own):
-        label = f"m = {own.pairs.iloc[0]}, if independent"
-        hollow = look(own.pairs.iloc[0]) | {"mfc": "white", "ls": ":"}
-        ax.plot(own.models, own["mean"], label=label, **hollow)
+        hollow = LOOKS[own.pairs.iloc[0]] | {"mfc": "white", "ls": ":"}
+        ax.plot(own.models, own["mean"], label=f"m = {own.pairs.iloc[0]}, if independent", **hollow)
     for pairs in PAIRS[:: len(PAIRS) - 1]:
         own = shown[(shown.pairs == pairs) & (shown.method == "gdp")]
         highest = [ceiling(pairs, one) for one in own.models]
         label = "ceilings of m = 1 and m = 200" if pairs > 1 else None
-        mark = {"marker": MARKERS[pairs], "ms": 2, "label": label}
-        ax.plot(own.models, highest, **figures.looks("ceiling", **mark))
+        ax.plot(own.models, highest, **figures.looks("ceiling", marker=LOOKS[pairs]["marker"], ms=2, label=label))
     ax.axhline(substitute, **figures.looks("substitute"))
     ax.set_xscale("log", base=2)
     ticks = 4 ** np.arange(0, 6)
@@ -225,18 +207,11 @@ def disturbance(ax, accuracy, rows):
     for kind, color, marker in zip(NAMES, figures.COLORS, "os", strict=False):
         own = rows[(rows.kind == kind) & (rows.method == "gdp")]
         own = own.drop_duplicates(["pairs", "score"])
+        look = {"color": color, "marker": marker, "ms": 4}
         for score, style in styles.items():
             here = own[own.score == score]
-            ax.plot(
-                here.pairs,
-                here.separation,
-                color=color,
-                marker=marker,
-                ms=4,
-                ls=style,
-                label=f"{NAMES[kind]}, {SCORE_NAMES[score]}",
-            )
-        accuracy.plot(here.pairs, 100 * here.accuracy, color=color, marker=marker, ms=4)
+            ax.plot(here.pairs, here.separation, ls=style, label=f"{NAMES[kind]}, {SCORE_NAMES[score]}", **look)
+        accuracy.plot(here.pairs, 100 * here.accuracy, **look)
     for one in (ax, accuracy):
         one.set_xscale("log")
         one.set_xticks(PAIRS, [str(size) for size in PAIRS])

@@ -153,66 +153,48 @@ def along(apart, total, axes):
     return torch.cat([torch.zeros(1, len(apart)), parts.T.cumsum(dim=0)])
 
 
-class ProjectedSteps:
+def projected_steps(task, model, pairs, spec, *, most, every, seed):
     """One training of a linear head, scored in three ways without any coin.
 
     A step's sum S, less its mean E, is multiplied by d = g_z − g_z′. Before that, nothing is done to it; or the leading
     directions of the other records' gradients are removed, as many as `most`, computed anew after `every` steps; or
     each of these directions is divided by its variance in units of the noise.
 
-    Attributes:
-        bits: (pairs,) 0 for z and 1 for z′.
-        projected: (most + 1, pairs) scores without the first k directions.
-        softened: (pairs,) scores with these directions divided.
+    Returns:
+        Bits (pairs,), 0 for z and 1 for z′; (most + 1, pairs) scores without the first k directions; and (pairs,)
+        scores with these directions divided.
     """
-
-    def __init__(self, task, model, pairs, spec, *, most, every, seed):
-        self._spec, self._most, self._every = spec, most, every
-        self._generator = torch.Generator().manual_seed(seed)
-        self._pairs = len(pairs)
-        [self.bits] = fair_coins(1, len(pairs), seed)
-        self._bank = assemble(model, task, spec, canary=pairs, bits=self.bits[None], generator=self._generator)
-        self.projected = torch.zeros(most + 1, len(pairs))
-        self.softened = torch.zeros(len(pairs))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # svd_lowrank draws its first guess
-            for step in range(spec.steps):
-                self._advance(step)
-
-    def _advance(self, step):
-        bank, spec, pairs = self._bank, self._spec, self._pairs
-        q, norm, shared = spec.sample_rate, spec.max_grad_norm, bank.shared
-        inputs, labels = bank.inputs, bank.labels
-        slopes = slopes_of(bank.theta, inputs, labels, norm)[..., 0]
-        if step % self._every == 0:
-            others = gradients_of(inputs[:shared], slopes[:shared])
-            _, size, self._axes = torch.svd_lowrank(others, self._most + 10, niter=2)
-            self._axes = self._axes[:, : self._most]
-            variance = q * (1 - q) * size[: self._most] ** 2
-            shrunk = variance / (variance + (spec.noise_multiplier * norm) ** 2)
-            self._shrunk = shrunk.sqrt()
-        weights = torch.full((len(labels), 1), q)
-        weights[shared:] /= 2
-        mean = inputs.T @ (weights * slopes)
-        z, z_prime = gradients_of(inputs[shared:], slopes[shared:]).chunk(2)
-        coins = torch.rand(pairs, 1, generator=self._generator) < q
-        bank.advance(slot_sampled=coins)
-        total = (bank.last_sum[..., 0] - mean).flatten()
-        apart = (z - z_prime) / norm
-        whole = apart @ total / norm
-        removed = along(apart, total / norm, self._axes)
-        self.projected += whole - removed
-        part = along(apart, total / norm, self._axes * self._shrunk)
-        self.softened += whole - part[-1]
+    q, norm = spec.sample_rate, spec.max_grad_norm
+    generator = torch.Generator().manual_seed(seed)
+    [bits] = fair_coins(1, len(pairs), seed)
+    bank = assemble(model, task, spec, canary=pairs, bits=bits[None], generator=generator)
+    inputs, labels, shared = bank.inputs, bank.labels, bank.shared
+    weights = torch.full((len(labels), 1), q)
+    weights[shared:] /= 2
+    projected, softened = torch.zeros(most + 1, len(pairs)), torch.zeros(len(pairs))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # svd_lowrank draws its first guess
+        for step in range(spec.steps):
+            slopes = slopes_of(bank.theta, inputs, labels, norm)[..., 0]
+            if step % every == 0:
+                others = gradients_of(inputs[:shared], slopes[:shared])
+                _, size, axes = torch.svd_lowrank(others, most + 10, niter=2)
+                axes, variance = axes[:, :most], q * (1 - q) * size[:most] ** 2
+                shrunk = (variance / (variance + (spec.noise_multiplier * norm) ** 2)).sqrt()
+            mean = inputs.T @ (weights * slopes)
+            z, z_prime = gradients_of(inputs[shared:], slopes[shared:]).chunk(2)
+            bank.advance(slot_sampled=torch.rand(len(pairs), 1, generator=generator) < q)
+            total = (bank.last_sum[..., 0] - mean).flatten()
+            apart = (z - z_prime) / norm
+            whole = apart @ total / norm
+            projected += whole - along(apart, total / norm, axes)
+            softened += whole - along(apart, total / norm, axes * shrunk)[-1]
+    return bits, projected, softened
 
 
 def projections(task, model, pairs, spec, *, models, most, every, seed):
-    """Of several trainings of `ProjectedSteps`: bits (models, pairs), projected (most + 1, models, pairs), softened."""
-    made = [
-        ProjectedSteps(task, model, pairs, spec, most=most, every=every, seed=one) for one in range(seed, seed + models)
-    ]
-    return {
-        "bits": np.stack([one.bits for one in made]),
-        "projected": np.stack([one.projected for one in made], axis=1),
-        "softened": np.stack([one.softened for one in made]),
-    }
+    """Several trainings by `projected_steps`: bits (models, pairs), projected (most + 1, models, pairs), softened."""
+    seeds = range(seed, seed + models)
+    made = [projected_steps(task, model, pairs, spec, most=most, every=every, seed=one) for one in seeds]
+    bits, projected, softened = zip(*made, strict=True)
+    return {"bits": np.stack(bits), "projected": np.stack(projected, axis=1), "softened": np.stack(softened)}

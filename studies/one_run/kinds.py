@@ -1,9 +1,11 @@
 """Kinds of pairs in one training, their scores, and ideal pairs."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from dpsub import accounting, audit_one_run, crafters, data, models
+from dpsub import accounting, audit_one_run, crafters, models
 from dpsub.models import Linear
 from dpsub.trainers import assemble
 from studies.one_run import bridge as one_run_bridge
@@ -11,6 +13,7 @@ from studies.one_run.bridge import DELTA, SHARES, bound_of_guesses, guesses_of
 from studies.one_run.head_scores import HeadScores, fair_coins
 from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 from studies.scores import separation
+from studies.trainings import ON_A_CPU
 
 LAW = {"sample_rate": 0.05, "steps": 300}
 LARGE = 10.0  # an unused pixel's value, where others are at most 1
@@ -19,17 +22,8 @@ CENTRES = {"final": "median", "plain": "median"}  # others are centred at 0
 
 def flat(task):
     """The task with images as rows of pixels."""
-    x, x_aux, x_test = (one.reshape(len(one), -1) for one in (task.x_train, task.x_aux, task.x_test))
-    return data.from_arrays(
-        x,
-        task.y_train,
-        x_aux=x_aux,
-        y_aux=task.y_aux,
-        x_test=x_test,
-        y_test=task.y_test,
-        num_classes=task.num_classes,
-        name=task.name,
-    )
+    images = {part: getattr(task, part) for part in ("x_train", "x_aux", "x_test")}
+    return replace(task, **{part: x.reshape(len(x), -1) for part, x in images.items()})
 
 
 def spec_of(**law):
@@ -65,10 +59,9 @@ def scores_of(task, model, made, spec, *, models, whiten, seed):
         found = HeadScores(task, model, made, spec, bits, whiten=whiten, seed=seed)
         root_mean_square = float(np.sqrt(np.square(found.alone).mean()))
         return found.scores, bits, found.accuracy, round(root_mean_square, 4)
-    common = {"models": models, "metrics": ("accuracy",), "seed": seed, "device": "cpu", "progress": False}
-    ways = {"plain": {"subtract_expected": False}, "expected": {}} | (
-        {"whitened": {"whiten": whiten}} if whiten else {}
-    )
+    common = {"models": models, "metrics": ("accuracy",), "seed": seed} | ON_A_CPU
+    ways = {"plain": {"subtract_expected": False}, "expected": {}}
+    ways |= {"whitened": {"whiten": whiten}} if whiten else {}
     seen = {name: audit_one_run(task, model, made, spec, **common, **how) for name, how in ways.items()}
     plain = seen["plain"]
     scores = {"final": plain.score.values} | {name: one.step_score.values for name, one in seen.items()}
@@ -115,9 +108,8 @@ def repeated(make, audits):
 
 def without_pairs(task, model, spec, models, seed):
     """(models,) test accuracy with all private records as they are."""
-    bank = assemble(
-        model, task, spec, bits=np.zeros(models, dtype=np.int8), generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    bank = assemble(model, task, spec, bits=np.zeros(models, dtype=np.int8), generator=generator)
     for _ in bank.train():
         pass
     x, y = torch.tensor(task.x_test), torch.tensor(task.y_test)
@@ -128,27 +120,17 @@ def of_gradients(task, spec, *, pairs, models, audits, seed):
     """Trainings with gradient pairs, and ideal canaries beside them."""
     model, shape = models_of(task), (1, pairs)
     made = pairs_of("gradient", task, model, spec, pairs, seed)
-    seen = audit_one_run(
-        task,
-        model,
-        made,
-        spec,
-        models=models,
-        subtract_expected=False,  # of such pairs it is hardly anything
-        metrics=("accuracy",),
-        seed=seed,
-        device="cpu",
-        progress=False,
-    )
+    how = {"subtract_expected": False}  # of such pairs it is hardly anything
+    how |= {"models": models, "metrics": ("accuracy",), "seed": seed}
+    seen = audit_one_run(task, model, made, spec, **how, **ON_A_CPU)
     each = iter(zip(seen.step_score.values, seen.bit.values, strict=True))
     draws = np.random.default_rng(seed)
-    hidden = accounting.worst_case_epsilon(**spec.mechanism, delta=DELTA)
     stated = accounting.epsilon(**spec.mechanism, delta=DELTA, adjacency="substitute")
     mu = accounting.gdp_mu(stated, DELTA)
     return {
         "records": len(task.y_train),
         "pairs": pairs,
-        "hidden_state": round(hidden, 4),
+        "hidden_state": round(accounting.worst_case_epsilon(**spec.mechanism, delta=DELTA), 4),
         "stated": round(stated, 4),
         "unmoved": made.details["unmoved"],
         "accuracy": [round(float(one), 5) for one in seen.accuracy],

@@ -1,7 +1,4 @@
-"""How much less noise a risk needs than the ε that implies it.
-
-``python -m studies.risk.noise_saved`` prints the table.
-"""
+"""How much less noise a risk needs than the ε that implies it: ``python -m studies.risk.noise_saved``."""
 
 import math
 
@@ -9,8 +6,7 @@ import pandas as pd
 
 from dpsub import accounting
 
-# Noise multiplier, sample rate, steps: the trainings of the page on how
-# batches are drawn.
+# Noise multiplier, sample rate, steps: the trainings of the page on how batches are drawn.
 TRAININGS = {
     "MNIST": (1.0, 512 / 60_000, 1_180),
     "Abadi et al.": (4.0, 0.01, 10_000),
@@ -27,10 +23,7 @@ def at_most(share, digits=1):
 
 
 def implying(measure, target, *, delta, fpr):
-    """The largest ε at which (ε, δ)-DP alone bounds a risk by the target.
-
-    The accuracy is that of an attacker with prior ½.
-    """
+    """The largest ε at which (ε, δ)-DP alone bounds a risk by the target; the accuracy is for a prior of ½."""
     if measure == "accuracy":
         return math.log((target - delta) / (1 - target))
     few = math.log((target - delta) / fpr)
@@ -41,10 +34,8 @@ def implying(measure, target, *, delta, fpr):
 def table(*, trainings=TRAININGS, adjacency="substitute", delta=1e-5, fpr=0.01):
     """One row for each training and measure.
 
-    The target is the training's own risk, so that its own noise is what
-    the risk needs. The column `by_epsilon` is the noise for the ε whose
-    guarantee bounds the risk by the same target, and `saved` the share of
-    it that is not needed.
+    The target is the training's own risk, so that its own noise is what the risk needs. The column `by_epsilon` is the
+    noise for the ε whose guarantee bounds the risk by the same target, and `saved` the share of it that is not needed.
     """
     rows = []
     for name, (noise, sample_rate, steps) in trainings.items():

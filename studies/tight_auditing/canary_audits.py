@@ -16,15 +16,10 @@ ADJACENCIES = ("add_remove", "substitute")
 
 
 def task(name, n_train, seed):
-    """The private records, such as "digits", "mnist" or "cifar10".
-
-    Images of random pixels are 8 × 8, as the digits are, or of the size
-    that is named ("random 28"). "purchases" are made up.
-    """
+    """The private records. "random" pixels are 8 × 8, as the digits are, or of the size that is named ("random 28")."""
     kind, _, size = name.partition(" ")
     if kind == "random":
-        side = int(size or 8)
-        return data.random_images(n_train, 500, seed, size=side, channels=1)
+        return data.random_images(n_train, 500, seed, size=int(size or 8), channels=1)
     known = {"digits": data.digits, "mnist": data.mnist, "cifar10": data.cifar10, "purchases": data.purchase100_like}
     return known[name](n_train=n_train, seed=seed)
 
@@ -40,10 +35,8 @@ def model(name, task):
     if kind == "wrn":
         return wide_resnet(task, depth=int(size), copies=1)
     if kind == "linear" and task.x_train.ndim > 2:
-        shape = task.x_train.shape[1:]
-        head = nn.Linear(math.prod(shape), task.num_classes)
-        flat = nn.Sequential(nn.Flatten(), head)
-        return models.from_module(flat, task, start="fresh")
+        head = nn.Linear(math.prod(task.x_train.shape[1:]), task.num_classes)
+        return models.from_module(nn.Sequential(nn.Flatten(), head), task, start="fresh")
     if kind == "convnet" and size:
         return models.convnet(task, size=size)
     return {"linear": models.linear, "convnet": models.convnet}[kind](task)
@@ -65,31 +58,20 @@ def images(name, n_train, seed):
 
 
 def augmented(name, task, copies, pad=1):
-    """A model that trains on several copies of each image.
-
-    It is a Wide ResNet if the name says so ("wrn 16"), and a small
-    convolutional network otherwise.
-    """
+    """A model that trains on several copies of each image: a Wide ResNet ("wrn 16"), or else a small network."""
     kind, _, depth = name.partition(" ")
     if kind == "wrn":
         return wide_resnet(task, depth=int(depth), copies=copies)
     channels, size = task.x_train.shape[1:3]
-    network = nn.Sequential(
-        nn.Conv2d(channels, 8, 3, padding=1),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * (size // 2) ** 2, task.num_classes),
-    )
-    bank = Augmented(network, copies, pad)
-    return models.from_module(bank, task, start="fresh", loss=mean_loss)
+    seen = nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()
+    network = nn.Sequential(*seen, nn.Linear(8 * (size // 2) ** 2, task.num_classes))
+    return models.from_module(Augmented(network, copies, pad), task, start="fresh", loss=mean_loss)
 
 
 def audited(task, model, spec, canaries, *, name, folder=None, adjacencies=ADJACENCIES, **options):
-    """Audit a training for each canary, under both adjacencies.
+    """Audit a training for each canary, a substitute pair by name, under both adjacencies: audits by these two.
 
-    `canaries` are substitute pairs by name. With a folder, each audit is
-    kept in it, under `name`. Returns the audits by adjacency and canary.
+    With a folder, each audit is kept in it, under `name`.
     """
     found = {}
     for adjacency in adjacencies:

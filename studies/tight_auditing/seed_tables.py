@@ -19,9 +19,7 @@ def over_seeds(table, setting, column, *, part="all"):
     for name, value in asdict(setting).items():
         rows = rows[rows[name] == value]
     if rows.empty:
-        raise ValueError(
-            f"setting must be one that was audited, got {setting}: run python -m studies.tight_auditing.step_seeds"
-        )
+        raise ValueError(f"setting must be one that was audited, got {setting}: run studies.tight_auditing.step_seeds")
     return rows.set_index("seed")[column].sort_index()
 
 
@@ -32,11 +30,7 @@ def audited(table, settings):
 
 
 def interval(values, confidence=0.95):
-    """The mean, and the two ends of its interval by Student's t.
-
-    It is of the mean over seeds, that is over trainings, starts, batches,
-    noise, and draws of the private records. One seed has no interval.
-    """
+    """The mean over seeds, and the two ends of its interval by Student's t. One seed has no interval."""
     mean = np.mean(values)
     if len(values) < 2:
         return mean, np.nan, np.nan
@@ -65,14 +59,7 @@ def summary(table, settings, columns, *, part="all", digits=2):
 
 
 def dots(ax, at, found, *, across=False, **look):
-    """Means, and their intervals or single seeds, at some places.
-
-    Args:
-        at: the place of each entry of `found`.
-        found: values over seeds, for each place.
-        across: whether places are along the vertical axis.
-        look: of the means, as for `Axes.errorbar`.
-    """
+    """Means of values over seeds, and their intervals or single seeds, at some places of an axis."""
     means, low, high = np.array([interval(one) for one in found]).T
     enough = np.array([len(one) >= LEAST for one in found])
     error = np.where(enough, [means - low, high - means], 0)
@@ -89,27 +76,17 @@ def dots(ax, at, found, *, across=False, **look):
 
 
 def rows_of_dots(ax, lines, *, accountant, labels=True):
-    """A row for each setting, with the bounds of several estimators.
+    """A row for each setting, with the bounds of several estimators, and a line for the training's ε.
 
-    Args:
-        lines: by the name of an estimator, values over seeds by setting.
-        accountant: the training's ε, a line through all rows.
-        labels: whether rows are named.
+    `lines` has by the name of an estimator values over seeds by setting.
     """
     names = list(next(iter(lines.values())))
     at = np.arange(len(names))
     ax.axvline(accountant, **figures.looks("add_remove"))
     for number, (label, found) in enumerate(lines.items()):
-        aside = 0.22 * (number - (len(lines) - 1) / 2)
-        dots(
-            ax,
-            at + aside,
-            [found[name] for name in names],
-            across=True,
-            color=figures.COLORS[number],
-            marker="os^Dv"[number],
-            label=label,
-        )
+        places = at + 0.22 * (number - (len(lines) - 1) / 2)
+        look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
+        dots(ax, places, [found[name] for name in names], across=True, **look)
     ax.set_yticks(at, names if labels else [])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)

@@ -1,9 +1,7 @@
 """Audits of steps over seeds, with a row for each audit in one table.
 
-``python -m studies.tight_auditing.step_seeds FILE fig17=50 fig15=10``
-makes the audits of Figure 17 of *Tight Auditing* with 50 seeds, then those
-of Figure 15 with 10. It appends to a file that exists, and leaves out what
-is in it.
+``python -m studies.tight_auditing.step_seeds FILE fig17=50 fig15=10`` makes the audits of Figure 17 of *Tight Auditing*
+with 50 seeds, then those of Figure 15 with 10. It appends to a file that exists, and leaves out what is in it.
 """
 
 import sys
@@ -12,15 +10,15 @@ from functools import cache
 from hashlib import sha256
 from itertools import product
 
-import numpy as np
-
 import dpsub
-from dpsub import accounting, crafters
+from dpsub import crafters
 from dpsub.estimators import LowerBound
 from studies.kept import continued
+from studies.scores import separation
 from studies.tight_auditing import canary_audits, step_tables
+from studies.trainings import DELTA, ON_A_CPU, calibrated
 
-DELTA, RATE, STEPS, NORM = step_tables.DELTA, 0.02, 2_500, 1.0
+RATE, STEPS, NORM = 0.02, 2_500, 1.0
 ESTIMATORS = dict(
     zip(("bets", "ranks", "gdp_cp", "gdp_zb", "dp_cp", "dp_zb", "katz"), step_tables.ESTIMATORS.values(), strict=True)
 )
@@ -36,31 +34,19 @@ RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
 
 @dataclass(frozen=True)
 class Setting:
-    """One audit, but for its seed.
+    """One audit, but for its seed."""
 
-    Attributes:
-        task, model: names, as `canary_audits.task` and `model` know them.
-        canary: "dirac anew", "random fixed", … or a kind of record.
-        crafting: steps of Algorithm 3 at each training step; 0: none.
-        copies: of each image; 0: no augmentation.
-        epsilon: what the noise is calibrated to, under `epsilon_of`.
-        adjacency: of the audit.
-        n: private records, the slot included.
-        rate: the learning rate.
-        trainings: of 2,500 steps each. Of a single one, parts are judged.
-    """
-
-    task: str = "digits"
+    task: str = "digits"  # as `canary_audits.task` and `model` know them
     model: str = "mlp 128"
-    canary: str = "mislabeled"
-    crafting: int = 0
-    copies: int = 0
-    epsilon: float = 8.0
+    canary: str = "mislabeled"  # or "dirac anew", "random fixed" …
+    crafting: int = 0  # steps of Algorithm 3 at each training step
+    copies: int = 0  # of each image; 0: no augmentation
+    epsilon: float = 8.0  # what the noise is calibrated to, under `epsilon_of`
     epsilon_of: str = "add_remove"
     adjacency: str = "add_remove"
-    n: int = 500
-    rate: float = 0.2
-    trainings: int = 2
+    n: int = 500  # the slot included
+    rate: float = 0.2  # η
+    trainings: int = 2  # of 2,500 steps each; of a single one, parts are judged
 
 
 NAMES = [field.name for field in fields(Setting)]
@@ -82,31 +68,22 @@ def _along(*canaries):
 
 
 def _table_1(*tasks):
-    adjacencies = ("add_remove", "substitute")
     return [
-        Setting(
-            task,
-            TABLE_1[task][0],
-            "dirac anew",
-            epsilon=epsilon,
-            epsilon_of=adjacency,
-            adjacency=adjacency,
-            n=TABLE_1[task][1],
-            rate=0.5,
-        )
-        for task, epsilon, adjacency in product(tasks, (1.0, 4.0, 8.0, 16.0), adjacencies)
+        Setting(task, model, "dirac anew", 0, 0, epsilon, adjacency, adjacency, n, 0.5)
+        for task, (model, n) in TABLE_1.items()
+        if task in tasks
+        for epsilon, adjacency in product((1.0, 4.0, 8.0, 16.0), ("add_remove", "substitute"))
     ]
 
 
+def _by_epsilon(*settings):
+    return [replace(one, epsilon=epsilon) for one, epsilon in product(settings, EPSILONS)]
+
+
 FIGURES = {
-    "fig10": [
-        replace(one, epsilon=epsilon) for one, epsilon in product((Setting(canary="dirac anew"), Setting()), EPSILONS)
-    ],
-    "fig10_models": [
-        replace(one, epsilon=epsilon)
-        for one, epsilon in product((Setting(model="linear"), Setting("random")), EPSILONS)
-    ],
-    "fig10_crafted": [replace(CRAFTED, epsilon=one) for one in EPSILONS],
+    "fig10": _by_epsilon(Setting(canary="dirac anew"), Setting()),
+    "fig10_models": _by_epsilon(Setting(model="linear"), Setting("random")),
+    "fig10_crafted": _by_epsilon(CRAFTED),
     "fig10_convnet": [Setting("mnist", "convnet small", canary=one) for one in ("dirac anew", "mislabeled")],
     "fig15": [Setting(canary=one) for one in GRADIENTS],
     "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
@@ -132,23 +109,14 @@ FIGURES |= {
 
 
 @cache
-def noise_of(epsilon, adjacency):
-    """The noise multiplier for an ε of the training."""
-    return accounting.noise_multiplier(
-        target_epsilon=epsilon, adjacency=adjacency, sample_rate=RATE, steps=STEPS, delta=DELTA
-    )
-
-
 def spec_of(setting):
     """The DP-SGD parameters of a setting."""
-    noise = noise_of(setting.epsilon, setting.epsilon_of)
-    return dpsub.DPSGD(noise, NORM, RATE, STEPS, setting.rate)
+    return calibrated(setting.epsilon, setting.epsilon_of, NORM, RATE, STEPS, setting.rate)
 
 
 def audited(setting, seed):
     """The audit of a setting. Its random numbers are its own."""
-    own = sha256(repr((setting, seed)).encode()).digest()
-    own = int.from_bytes(own[:4], "little")
+    own = int.from_bytes(sha256(repr((setting, seed)).encode()).digest()[:4], "little")
     if setting.copies:
         task = canary_audits.images(setting.task, setting.n, seed)
         model = canary_audits.augmented("", task, setting.copies)
@@ -157,50 +125,34 @@ def audited(setting, seed):
         model = canary_audits.model(setting.model, task)
     spec = spec_of(setting)
     if setting.canary in RECORDS:
-        pair = crafters.record_each_step(
-            task, model, spec, kind=setting.canary, steps=setting.crafting or None, seed=own
-        )
+        how = {"kind": setting.canary, "steps": setting.crafting or None}
+        pair = crafters.record_each_step(task, model, spec, seed=own, **how)
     else:
         kind, how = setting.canary.split()
         craft = {"anew": crafters.gradient_each_step, "fixed": crafters.fixed_gradient}[how]
         pair = craft(task, model, spec, kind=kind, seed=own)
     if setting.adjacency != "substitute":
         pair = pair.against_nothing(adjacency=setting.adjacency)
-    return dpsub.audit_steps(
-        task, model, pair, spec, trainings=setting.trainings, seed=own, device="cpu", progress=False
-    )
+    return dpsub.audit_steps(task, model, pair, spec, trainings=setting.trainings, seed=own, **ON_A_CPU)
 
 
 def measured(result, *, converted=CONVERTED):
     """What the observations of an audit, or some of them, show.
 
-    Returns:
-        `apart`, the distance between the mean scores of the two worlds,
-        and `others`, what the other records add to the noise, both in
-        units of C; `mu`, that distance over the standard deviation within
-        a world, which estimates the μ of a step without any confidence;
-        `step_…`, the bound on the ε of a step by each estimator; and for
-        those that are `converted`, `training_…`, that of the training.
+    Beside `canary_of`: `mu`, the distance of the worlds over the standard deviation within one, which estimates the μ
+    of a step without any confidence; `step_…`, the bound on the ε of a step by each estimator; and for those that are
+    `converted`, `training_…`, that of the training.
     """
     law = step_tables.training_law(result)
-    z, z_prime = (result.score.values[result.bit.values == bit].astype(float) for bit in (0, 1))
-    apart, sigma = z.mean() - z_prime.mean(), result.noise_multiplier
-    found = {
-        "observations": result.sizes["observation"],
-        "noise": sigma,
-        "apart": apart,
-        "others": np.sqrt(max(0.0, z_prime.var() - sigma**2)),
-        "mu": apart / np.sqrt((z.var() + z_prime.var()) / 2),
-    }
+    found = {"observations": result.sizes["observation"]} | step_tables.canary_of(result)
+    found["mu"] = separation(result.score, result.bit)
     for name, way in ESTIMATORS.items():
         step = step_tables.step_bound(result, way, delta=DELTA)
         found[f"step_{name}"] = step.epsilon
         if name in converted:
-            training = step_tables.of_training(step, law, delta=DELTA)
-            found[f"training_{name}"] = training
+            found[f"training_{name}"] = step_tables.of_training(step, law, delta=DELTA)
     if converted:
-        mu = max(found["mu"], 0.0)
-        known = LowerBound(0.0, "gdp", "gdp", False, of="step", mu=mu)
+        known = LowerBound(0.0, "gdp", "gdp", False, of="step", mu=max(found["mu"], 0.0))
         found["training_mu"] = step_tables.of_training(known, law, delta=DELTA)
     return found
 
@@ -214,8 +166,7 @@ def rows_of(cell):
     rows = []
     for part in parts:
         numbers = measured(result.isel(observation=PARTS[part]), converted=whole if part == "all" else ())
-        rounded = {name: f"{one:.5g}" for name, one in numbers.items()}
-        rows.append({"part": part} | rounded)
+        rows.append({"part": part} | {name: f"{one:.5g}" for name, one in numbers.items()})
     return rows
 
 
@@ -225,25 +176,17 @@ COLUMNS = [
     "training_mu",
     *(f"training_{name}" for name in ESTIMATORS),
 ]
-ABOUT = (
-    f"audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, "
-    f"delta = {DELTA}; one core of a shared machine, processor seconds"
-)
 
 
 def make(path, figures):
-    """Append the audits of figures that the table does not have yet.
-
-    Args:
-        path: the table.
-        figures: names of figures, each with the number of seeds.
-    """
+    """Append the audits of figures, each with its number of seeds, that the table does not have yet."""
+    about = f"audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, delta = {DELTA}; one core of a shared machine, "
     cells = (
         (*asdict(setting).values(), seed)
         for name, seeds in figures
         for seed, setting in product(range(seeds), FIGURES[name])
     )
-    continued(path, (*NAMES, "seed"), cells, rows_of, columns=COLUMNS, about=ABOUT)
+    continued(path, (*NAMES, "seed"), cells, rows_of, columns=COLUMNS, about=about + "processor seconds")
 
 
 if __name__ == "__main__":

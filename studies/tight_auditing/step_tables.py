@@ -1,8 +1,7 @@
 """Tables of audits of steps, and a figure of canaries.
 
-``python -m studies.tight_auditing.step_tables FOLDER`` writes the bounds
-that follow from a folder's audits, results/laptop/steps_table1, into
-its bounds.csv.
+``python -m studies.tight_auditing.step_tables FOLDER`` writes the bounds that follow from a folder's audits,
+results/laptop/steps_table1, into its bounds.csv.
 """
 
 import sys
@@ -15,8 +14,8 @@ import pandas as pd
 
 from dpsub import accounting, audits, figures
 from dpsub.estimators import epsilon_lower_bound, step_to_training
+from studies.trainings import DELTA
 
-DELTA = 1e-5
 # By the name of a row: claim and rule. The last five are the paper's.
 ESTIMATORS = {
     "GDP, bets": ("gdp", "bets"),
@@ -33,15 +32,21 @@ PANELS = {"add_remove": "add/remove", "zero_out": "zero-out", "substitute": "sub
 
 def training_law(result):
     """What the bound of a step needs to become that of a training."""
-    rate = result.q_c
-    if rate != 1:
-        raise ValueError(
-            f"result must have a canary rate of 1, got {rate}: below, use "
-            "epsilon_lower_bound(claim='pld', sample_rate=canary_rate, "
-            "steps=1, adjacency=…)"
-        )
-    names = ("sample_rate", "steps", "adjacency")
-    return {name: result.attrs[name] for name in names}
+    if result.q_c != 1:
+        raise ValueError(f"result must have a canary rate of 1, got {result.q_c}")
+    return {name: result.attrs[name] for name in ("sample_rate", "steps", "adjacency")}
+
+
+def canary_of(result):
+    """What an audit measures of its canary, in units of C.
+
+    `apart` is the distance between the mean scores of the two worlds, `noise` is σ, and `others` is the standard
+    deviation that the other records add to it: what the scores of z′ spread beyond σ. Under substitution of records it
+    includes how the distance between z and z′ changes from step to step.
+    """
+    z, z_prime = (result.score.values[result.bit.values == bit].astype(float) for bit in (0, 1))
+    others = np.sqrt(max(0.0, z_prime.var() - result.noise_multiplier**2))
+    return {"apart": z.mean() - z_prime.mean(), "noise": result.noise_multiplier, "others": others}
 
 
 def step_bound(result, way, *, delta, alpha=0.05):
@@ -54,29 +59,17 @@ def of_training(step, law, *, delta):
     """The ε of the training that follows from a bound of one step."""
     mu = step.mu
     if mu is None:
-        some = step.epsilon > 0
-        mu = accounting.gdp_mu(step.epsilon, delta) if some else 0.0
-    gaussian = replace(step, claim="gdp", mu=mu)
-    return step_to_training(gaussian, delta=delta, **law).epsilon
+        mu = accounting.gdp_mu(step.epsilon, delta) if step.epsilon > 0 else 0.0
+    return step_to_training(replace(step, claim="gdp", mu=mu), delta=delta, **law).epsilon
 
 
 def step_bounds(result, *, delta, alpha=0.05):
-    """The bounds that every estimator makes of an audit of steps.
+    """The bounds that the estimators of *Tight Auditing*, and ours, make of an audit of steps at canary rate 1: a row
+    each.
 
-    Estimators are those of *Tight Auditing*, and ours.
-
-    Args:
-        result: an audit by `dpsub.audit_steps` at canary rate 1.
-        delta: the δ at which ε is stated.
-        alpha: as in `estimators.epsilon_lower_bound`.
-
-    Returns:
-        A table with a row for each estimator. `step` and `training` are the
-        bounds on ε of one step and of the whole training, `valid` says
-        whether they may be trusted. Bounds of (ε, δ) and of Katz are
-        converted as the paper does: to the noise of the Gaussian mechanism
-        with that ε, and from there to the training's ε. Under protocol
-        "two_trainings" there is no row for bets.
+    `step` and `training` are the bounds on ε of one step and of the whole training, `valid` says whether they may be
+    trusted. Bounds of (ε, δ) and of Katz are converted as the paper does: to the noise of the Gaussian mechanism with
+    that ε, and from there to the training's ε. Under protocol "two_trainings" there is no row for bets.
 
     Source: *Tight Auditing*, section 5.5 and Table 1.
     """
@@ -90,59 +83,31 @@ def step_bounds(result, *, delta, alpha=0.05):
 
 
 def canary_steps(audited, *, delta, alpha=0.05):
-    r"""What audits of steps measure of their canaries, a row for each.
+    """What audits of steps at canary rate 1, by name, measure of their canaries (`canary_of`): a row for each.
 
-    Args:
-        audited: audits by `dpsub.audit_steps` at canary rate 1, by name.
-        delta: the δ at which ε is stated.
-        alpha: as in `estimators.epsilon_lower_bound`.
-
-    Returns:
-        A table by the names of the audits. `apart` is the distance between
-        the mean scores of the two worlds, `noise` is σ, and `others` is the
-        standard deviation that the other records add to it: what the scores
-        of z′ spread beyond σ. All three are in units of C. Under
-        substitution of records, `others` includes how the distance between
-        z and z′ changes from step to step. `step` and `training` are bounds
-        on ε, by bets, and by ranks where worlds are not tossed anew at each
-        step; `valid` says whether they hold, as those by ranks do not.
-        `accountant` is the training's ε.
+    `step` and `training` are bounds on ε, by bets, and by ranks where worlds are not tossed anew at each step; `valid`
+    says whether they hold, as those by ranks do not. `accountant` is the training's ε.
 
     Source: *Tight Auditing*, appendices C.2 and C.3.
     """
     rows = []
     for result in audited.values():
-        law, sigma = training_law(result), result.noise_multiplier
+        law = training_law(result)
         step = epsilon_lower_bound(
             result.score, result.bit, delta=delta, alpha=alpha, rule="bets" if result.protocol == "coins" else "ranks"
         )
         training = step_to_training(step, delta=delta, **law)
-        z, z_prime = (result.score.values[result.bit.values == bit].astype(float) for bit in (0, 1))
-        rows.append(
-            {
-                "adjacency": law["adjacency"],
-                "apart": z.mean() - z_prime.mean(),
-                "noise": sigma,
-                "others": np.sqrt(max(0.0, z_prime.var() - sigma**2)),
-                "step": step.epsilon,
-                "training": training.epsilon,
-                "valid": step.valid,
-                "accountant": accounting.epsilon(noise_multiplier=sigma, delta=delta, **law),
-            }
-        )
+        accountant = accounting.epsilon(noise_multiplier=result.noise_multiplier, delta=delta, **law)
+        row = {"adjacency": law["adjacency"]} | canary_of(result)
+        row |= {"step": step.epsilon, "training": training.epsilon, "valid": step.valid, "accountant": accountant}
+        rows.append(row)
     return pd.DataFrame(rows, index=pd.Index(list(audited)))
 
 
 def canary_panels(table, *, source):
-    """A training's bounds as dots, a row for each canary.
+    """A training's bounds as dots, a panel for each adjacency, and a row for each canary of a table by `canary_steps`.
 
-    There is one panel for each adjacency.
-
-    Args:
-        table: as `canary_steps` makes it. Where audits have tuples for
-            names, rows go by the last entry. The accountant's ε is a line
-            at each row.
-        source: what the audits are of, written below.
+    Where audits have tuples for names, rows go by the last entry. The accountant's ε is a line at each row.
 
     Source: *Tight Auditing*, Figures 15, 16, 18 and 19.
     """
@@ -155,10 +120,8 @@ def canary_panels(table, *, source):
     places, handles = np.array([rows[name] for name in names]), {}
     for ax, adjacency in zip(axes[0], shown, strict=True):
         here = (table.adjacency == adjacency).to_numpy()
-        bounds, limits = table.training[here], table.accountant[here]
-        at = places[here]
-        substitute = adjacency == "substitute"
-        line = figures.looks("substitute" if substitute else "add_remove")
+        bounds, limits, at = table.training[here], table.accountant[here], places[here]
+        line = figures.looks("substitute" if adjacency == "substitute" else "add_remove")
         handles[adjacency] = ax.vlines(limits, at - 0.5, at + 0.5, **line)
         (handles["bound"],) = ax.plot(bounds, at, "o", color=figures.COLORS[0], label="bound, assumes GDP")
         ax.set_xlim(0, 1.08 * max(bounds.max(), limits.max()) or 1.0)
@@ -171,19 +134,13 @@ def canary_panels(table, *, source):
     return figure
 
 
-def table_1(paths):
-    """Of audits "task-adjacency-ε": every estimator's bounds."""
-    rows = {}
-    for path in paths:
-        name, adjacency, epsilon = path.name.split(".db")[0].split("-")
-        bounds = step_bounds(audits.load(path), delta=DELTA)
-        rows[name, adjacency, float(epsilon)] = bounds
-    return pd.concat(rows, names=INDEX)
-
-
 def computed(folder, paths=None):
-    """The table of a folder's audits, or of some of them."""
-    return table_1(sorted(paths or Path(folder).glob("*.db")))
+    """Every estimator's bounds, of a folder's audits "task-adjacency-ε" or of some of them."""
+    rows = {}
+    for path in sorted(paths or Path(folder).glob("*.db")):
+        name, adjacency, epsilon = path.name.split(".db")[0].split("-")
+        rows[name, adjacency, float(epsilon)] = step_bounds(audits.load(path), delta=DELTA)
+    return pd.concat(rows, names=INDEX)
 
 
 def stored(folder):

@@ -13,8 +13,7 @@ BITS = 20  # of the coins that choose a shift
 class StandardizedConv(nn.Module):
     """A convolution whose filters have mean 0 and a learned norm.
 
-    Weight standardisation: Qiao et al. (2019), with the scale and gain of
-    Brock et al. (2021).
+    Weight standardisation: Qiao et al. (2019), with the scale and gain of Brock et al. (2021).
     """
 
     def __init__(self, channels, channels_out, kernel, stride=1):
@@ -49,17 +48,12 @@ def before(channels, channels_out, kernel, stride=1):
 
 
 class Block(nn.Module):
-    """Two convolutions beside a skip connection.
-
-    The skip has a convolution of its own where the size changes.
-    """
+    """Two convolutions beside a skip connection, which has a convolution of its own where the size changes."""
 
     def __init__(self, channels, channels_out, stride, first):
         super().__init__()
         self.inner = nn.Sequential(before(channels, channels_out, 3, stride), before(channels_out, channels_out, 3))
-        self.skip = nn.Identity()
-        if first:
-            self.skip = before(channels, channels_out, 1, stride)
+        self.skip = before(channels, channels_out, 1, stride) if first else nn.Identity()
 
     def forward(self, images):
         return self.inner(images) + self.skip(images)
@@ -68,9 +62,8 @@ class Block(nn.Module):
 class WideResNet(nn.Module):
     """WRN-depth-width for images (n, 3, height, width).
 
-    As De et al. (2022) train it with DP-SGD: group norm instead of batch
-    norm, after the activation, and standardised weights. WRN-16-4 has
-    2,753,818 parameters for ten classes.
+    As De et al. (2022) train it with DP-SGD: group norm instead of batch norm, after the activation, and standardised
+    weights. WRN-16-4 has 2,753,818 parameters for ten classes.
 
     Source: Zagoruyko and Komodakis (2016).
     """
@@ -99,14 +92,10 @@ class WideResNet(nn.Module):
 class Augmented(nn.Module):
     """A network that trains on several augmented copies of each image.
 
-    Each copy is shifted by up to `pad` pixels in each direction, with the
-    image mirrored at its edges, and flipped left to right by a coin. The
-    output is the mean over copies of log-softmax. With `mean_loss`, a
-    record's loss is the mean of its copies' losses, so its gradient is the
-    mean of their gradients, and this is what DP-SGD clips.
-
-    The coins are a dropout layer's: a bank draws them from its own stream.
-    Evaluated, the network sees the image as it is.
+    Each copy is shifted by up to `pad` pixels in each direction, with the image mirrored at its edges, and flipped left
+    to right by a coin. The output is the mean over copies of log-softmax. With `mean_loss`, a record's loss is the mean
+    of its copies' losses, so its gradient is the mean of their gradients, and this is what DP-SGD clips. The coins are
+    a dropout layer's: a bank draws them from its own stream. Evaluated, the network sees the image as it is.
 
     Source: De et al. (2022), augmentation multiplicity.
     """
@@ -165,10 +154,9 @@ def mean_loss(outputs, labels):
 def wide_resnet(task, *, depth=16, width=4, copies=16, pad=4):
     """A bank of Wide ResNets with augmentation multiplicity.
 
-    `bank.activations` is that of one image, so a part of a step holds up to
-    `copies` times what the bank plans for. For WRN-16-4 and 16 copies these
-    are 0.6 GB on a CPU and, by calculation, 14 GB on a GPU. To need less,
-    use `dataclasses.replace(bank, activations=copies * bank.activations)`.
+    `bank.activations` is that of one image, so a part of a step holds up to `copies` times what the bank plans for. For
+    WRN-16-4 and 16 copies these are 0.6 GB on a CPU and, by calculation, 14 GB on a GPU. To need less, use
+    `dataclasses.replace(bank, activations=copies * bank.activations)`.
     """
     network = WideResNet(depth, width, task.num_classes)
     return models.from_module(

@@ -52,7 +52,7 @@ def test_a_start_that_was_changed_by_force_has_another_name():
     network = models.mlp(data.digits(n_train=20), (4,))
     start = network.starting_from(np.ones(network.parameters))
     before = repr(start)
-    assert start == network.starting_from(np.ones(network.parameters)) != network
+    assert before == repr(network.starting_from(np.ones(network.parameters))) != repr(network)
     start.theta_0.flags.writeable = True
     start.theta_0[0] = 2
     assert repr(start) != before

@@ -240,5 +240,13 @@ def test_what_does_not_fit_is_named(trained, change, message):
 
 def test_what_is_no_bank_is_named(trained):
     model, weights, x = trained("cast", "deep relu mlp")
-    with pytest.raises(ValueError, match="model must be a bank, got a torch.nn.Module, Sequential"):
+    with pytest.raises(ValueError, match="model must be a bank, got a Sequential: make one"):
         models.outputs_of(model.module(weights[0]), weights, x)
+
+
+def test_the_module_of_a_bank_has_its_start_unless_parameters_are_given(trained):
+    model, weights, x = trained("cast", "deep relu mlp")
+    started = model.starting_from(weights[0])
+    for module in (started.module(), started.module(weights[0])):
+        torch.testing.assert_close(module(x), model.module(weights[0])(x), rtol=0, atol=0)
+    assert not torch.equal(started.module(weights[1])(x), started.module()(x))

@@ -104,7 +104,6 @@ def test_pixels_that_only_dropped_outputs_see_are_left_out(pixels, size, seen):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: models.mlp(flat(64), ()), "hidden must be the hidden layers' widths, one or more, got none"),
         (lambda: models.mlp(flat(64), (0,)), "hidden must be >= 1, got 0"),
         (lambda: models.mlp(flat(64), 128), "hidden must be the hidden layers' widths"),
         (lambda: models.mlp(flat(64), {20, 10}), "hidden must be the hidden layers' widths"),

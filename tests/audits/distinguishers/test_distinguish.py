@@ -200,7 +200,7 @@ def test_what_is_no_audit_with_weights_is_refused(small, change, message):
         ({"share": 0.999}, "got 0 with z and 0 with z_prime among the 0 judged"),
         ({"protocol": "folds", "folds": 30}, "at least 2 models of each world.* or give fewer folds"),
         ({"by": Spy}, "by must be a distinguisher, an object with a method learn"),
-        ({"model": torch.nn.Linear(2, 2)}, "model must be a bank, got a torch.nn.Module"),
+        ({"model": torch.nn.Linear(2, 2)}, "model must be a bank, got a Linear"),
         ({"by": Says(np.zeros(29))}, r"(?s)scores by .* must have shape \(30,\), got \(29,\)"),
         ({"by": Says(np.full(30, 1e300))}, "(?s)scores by .* must be finite numbers in float32"),
     ],

@@ -21,36 +21,41 @@ def canaries(task):
 
 
 def test_travel_marks_the_least_travelled(axes, canaries):
-    artists = pictures.travel(*axes(2), canaries["S2"].trace)
-    assert artists["chosen"].get_ydata()[0] == canaries["S2"].trace["travel"].min()
-    np.testing.assert_array_equal(artists["most"].get_ydata(), canaries["S2"].trace["path"][:, 2])
+    path, ranked = axes(2)
+    pictures.travel(path, ranked, canaries["S2"].trace)
+    assert ranked.lines[1].get_ydata()[0] == canaries["S2"].trace["travel"].min()
+    np.testing.assert_array_equal(path.lines[2].get_ydata(), canaries["S2"].trace["path"][:, 2])
 
 
 def test_parameter_that_never_moves_can_be_drawn(axes, canaries):
     trace = dict(canaries["S2"].trace)
     trace["travel"] = np.r_[0.0, trace["travel"][1:]]
-    chosen = pictures.travel(*axes(2), trace)["chosen"]
-    assert chosen.get_ydata()[0] == 0.0
-    chosen.figure.canvas.draw()
+    path, ranked = axes(2)
+    pictures.travel(path, ranked, trace)
+    assert ranked.lines[1].get_ydata()[0] == 0.0
+    ranked.figure.canvas.draw()
 
 
 def test_target_lies_lowest_unless_it_was_chosen_otherwise(axes, canaries):
     pair = canaries["S4"]
-    artists = pictures.confidence(*axes(1), pair.trace, pair.slot)
-    assert artists["target"].get_xydata().tolist() == [[1, pair.trace["confidence"].min()]]
+    (ax,) = axes(1)
+    pictures.confidence(ax, pair.trace, pair.slot)
+    assert ax.lines[1].get_xydata().tolist() == [[1, pair.trace["confidence"].min()]]
 
 
 def test_descent_shows_cosine_and_norm(axes, canaries):
-    artists = pictures.descent(*axes(2), canaries["S3"].trace)
-    np.testing.assert_array_equal(artists["cosine"].get_ydata(), canaries["S3"].trace["cosine"])
-    assert len(artists["cosine"].get_ydata()) == 151
-    assert artists["norm_ratio"].get_ydata()[-1] == canaries["S3"].details["norm_ratio"]
+    cosine, ratio = axes(2)
+    pictures.descent(cosine, ratio, canaries["S3"].trace)
+    np.testing.assert_array_equal(cosine.lines[0].get_ydata(), canaries["S3"].trace["cosine"])
+    assert len(cosine.lines[0].get_ydata()) == 151
+    assert ratio.lines[0].get_ydata()[-1] == canaries["S3"].details["norm_ratio"]
 
 
 def test_label_and_natural_sample_are_marked_where_their_cosines_are(axes, canaries):
     label, sample = canaries["S4"], canaries["S5"]
     (ax,) = axes(1)
-    bar = pictures.label_cosines(ax, label.trace, own=label.z.y, chosen=label.z_prime.y)["bars"]
+    pictures.label_cosines(ax, label.trace, own=label.z.y, chosen=label.z_prime.y)
+    bar = ax.patches[[text.get_text() for text in ax.get_xticklabels()].index(str(label.z_prime.y))]
     assert bar.get_height() == label.details["cosine"]
     assert bar.get_facecolor() == to_rgba(figures.LOOKS["S4"]["color"])
     heights = [patch.get_height() for patch in ax.patches]
@@ -59,13 +64,16 @@ def test_label_and_natural_sample_are_marked_where_their_cosines_are(axes, canar
     own = [text.get_text() for text in ax.get_xticklabels()].index(str(label.z.y))
     assert ax.patches[own].get_facecolor() == to_rgba("black")
     (ax,) = axes(1)
-    mark = pictures.cosine_histogram(ax, sample.trace, sample.details["auxiliary"])["chosen"]
+    pictures.cosine_histogram(ax, sample.trace, sample.details["auxiliary"])
+    (mark,) = ax.lines
     assert mark.get_xdata()[0] == sample.details["cosine"] == sample.trace["cosine"].min()
 
 
 def test_images_are_drawn_as_they_are_in_one_scale_of_grey(axes):
     images = np.stack([np.full((4, 4), 2.0), np.eye(4)])
-    artists = pictures.row_of_images(axes(2), images, ["a", "b"])
+    row = axes(2)
+    pictures.row_of_images(row, images, ["a", "b"])
+    artists = [ax.images[0] for ax in row]
     for artist, image in zip(artists, images, strict=True):
         np.testing.assert_array_equal(artist.get_array(), image)
         assert artist.get_clim() == (0.0, 2.0)
@@ -73,8 +81,9 @@ def test_images_are_drawn_as_they_are_in_one_scale_of_grey(axes):
 
 
 def test_accuracies_are_drawn_in_percent_with_their_mean(ax):
-    artists = pictures.accuracies(ax, [1, 2], {"with": [[0.5, 0.7], [0.7, 0.9]], "without": [[0.1, 0.2]]})
-    np.testing.assert_allclose(artists["with"].get_ydata(), [60, 80])
+    pictures.accuracies(ax, [1, 2], {"with": [[0.5, 0.7], [0.7, 0.9]], "without": [[0.1, 0.2]]})
+    [mean] = [line for line in ax.lines if line.get_label() == "with"]
+    np.testing.assert_allclose(mean.get_ydata(), [60, 80])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["with", "without"]
 
 
@@ -95,8 +104,8 @@ def test_accuracies_with_named_dimensions_are_read_by_name(ax):
     found = xr.DataArray([[0.5, 0.6], [0.7, 0.9]], dims=("measured", "step"))
     for given in (found, found.T):
         ax.clear()
-        line = pictures.accuracies(ax, [1, 2], {"with": given})["with"]
-        np.testing.assert_allclose(line.get_ydata(), 100 * found.mean("measured"))
+        pictures.accuracies(ax, [1, 2], {"with": given})
+        np.testing.assert_allclose(ax.lines[-1].get_ydata(), 100 * found.mean("measured"))
 
 
 @pytest.mark.parametrize("name", [r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300])

@@ -106,11 +106,6 @@ def test_a_file_is_gone_on_with(tmp_path):
     assert both["made"]["commit"]
 
 
-def test_a_truth_whose_epsilon_is_zero_is_named():
-    with pytest.raises(ValueError, match=r"cell must have a truth with an epsilon > 0 at delta = 0\.1"):
-        validity.measure(Cell("gdp", "best", 256, RandomizedResponse(0.01), delta=0.1, audits=2))
-
-
 def test_lists_of_bits_have_the_scores_of_arrays():
     bits = [0, 1, 0, 1]
     of_list, of_array = (

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dpsub import crafters
-from studies.final_models.crafting_curves import crafting_curves
+from studies.final_models.crafting_curve import crafting_curves
 
 BITS = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1])
 
