@@ -1,4 +1,7 @@
+import ast
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import copies
 import nbformat
@@ -480,6 +483,23 @@ def test_other_records_hide_a_coin_and_whitening_brings_a_part_of_it_back(tmp_pa
     assert found["plain"] < found["expected"] - 0.1 < found["whitened"] - 0.2
     assert found["divided"] > 0.2
     assert found["thousand_plain"] < 0.1 < found["thousand_whitened"] < found["hundred_whitened"] < 1.5
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_what_a_notebook_takes_from_modules_is_there(path):
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    code += [expression for cell in cells for expression in copies.expressions(cell)]
+    nodes, modules = [node for text in code for node in ast.walk(ast.parse(text))], {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(("dpsub", "studies", "book")):
+            for name in node.names:
+                value = getattr(import_module(node.module), name.name, None)
+                modules[name.asname or name.name] = value or import_module(f"{node.module}.{name.name}")
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            assert not isinstance(module, ModuleType) or hasattr(module, node.attr), ast.unparse(node)
 
 
 @pytest.mark.parametrize("preset", ["quick", "laptop", "paper"])

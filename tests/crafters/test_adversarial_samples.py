@@ -245,14 +245,6 @@ def test_a_model_with_a_loss_of_its_own_is_scored_by_it(heads):
     np.testing.assert_allclose(sample.scores(own, weights), 2 * sample.scores(usual, weights), rtol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def call(heads):
-    """Crafts with good arguments; what is given takes the place of the usual."""
-    weights = np.random.default_rng(0).normal(size=(9, heads.parameters))
-    usual = {"model": heads, "weights": weights, "bits": BITS, "start": (np.zeros(30), 1)}
-    return lambda **changes: crafters.adversarial_sample(**usual | changes)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -264,6 +256,8 @@ def call(heads):
         ({"weights": np.ones((9, 93)), "loss": "fisher"}, "start must be a record at which the losses .* differ, for"),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named(call, changes, message):
+def test_bad_arguments_are_named(heads, changes, message):
+    weights = np.random.default_rng(0).normal(size=(9, heads.parameters))
+    usual = {"model": heads, "weights": weights, "bits": BITS, "start": (np.zeros(30), 1)}
     with pytest.raises(ValueError, match=message):
-        call(**changes)
+        crafters.adversarial_sample(**usual | changes)

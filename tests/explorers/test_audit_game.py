@@ -48,22 +48,6 @@ def test_the_page_says_how_often_the_best_threshold_lies(runs):
         assert abs(found - 3 * lies) <= 3 * (3 * lies + 3) ** 0.5 + 1.5
 
 
-@pytest.mark.slow
-def test_the_page_looks_up_what_the_library_computes():
-    tables = game.tables()
-    for table, runs in zip(tables["runs"], game.RUNS, strict=True):
-        audit = game.play(runs=runs, mu=1.0, seed=5)
-        threshold = 0.55
-        false_positives = (audit.with_z_prime > threshold).sum()
-        false_negatives = (audit.with_z <= threshold).sum()
-        mu = -sum(np.interp([false_positives, false_negatives], table["counts"], table["score"]))
-        assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound(threshold).epsilon, rel=5e-3)
-        cuts = np.sort(audit.with_z_prime)[[-rank for rank in table["ranks"]]]
-        counts = [(audit.with_z <= cut).sum() for cut in cuts]
-        mu = max(np.interp(count, table["counts"], row) for count, row in zip(counts, table["refuted"], strict=True))
-        assert gdp_epsilon(mu, 1e-5) == pytest.approx(audit.bound("ranks").epsilon, rel=5e-3)
-
-
 def test_the_game_is_drawn_with_its_rates_and_bounds():
     _, (left, right) = plt.subplots(1, 2)
     audit = game.play(runs=1_250, mu=1.0, seed=3)

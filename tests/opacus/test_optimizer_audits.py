@@ -131,16 +131,10 @@ def test_gross_faults_are_refuted(fault, adjacency):
     assert report.verdict == f"refuted at step {report.refuted_at}"
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("Adadelta", "Adagrad", "AdamW", "RMSprop")]
-
-
-@pytest.mark.parametrize("name", ["Adam", *OTHERS])
-def test_faults_are_found_whichever_optimizer_takes_the_steps(name):
-    base, found = getattr(torch.optim, name), {}
+def test_faults_are_found_whichever_optimizer_takes_the_steps():
     for kind in (DPOptimizer, HalfTheNoise, NoClipping):
-        _, auditor = audited(150, until=True, kind=kind, base=base)
-        found[kind] = auditor.refuted
-    assert found == {DPOptimizer: False, HalfTheNoise: True, NoClipping: True}
+        _, auditor = audited(150, until=True, kind=kind, base=torch.optim.Adam)
+        assert auditor.refuted == (kind is not DPOptimizer)
 
 
 def test_a_canary_within_the_bound_does_not_find_missing_clipping():
