@@ -17,6 +17,7 @@ from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
 
 RECORDS = ("records", "features", ...)
+Records = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -154,18 +155,15 @@ def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
     return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
-def drawn(
-    x: NDArray[np.generic],
-    y: NDArray[np.generic],
-    *,
-    test: tuple[NDArray[np.generic], NDArray[np.generic]],
-    n_train: int,
-    n_aux: int,
-    seed: int,
-    num_classes: int | None,
-    name: str,
-) -> Task:
-    """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features."""
+def drawn(name: str, num_classes: int, pool: Records, test: Records, n_train: int, n_aux: int, seed: int) -> Task:
+    """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features.
+
+    Args:
+        name, num_classes, n_train, n_aux: of the task.
+        pool, test: features and labels to draw from, and those to test on, which are all in the task.
+        seed: of the draw.
+    """
+    x, y = pool
     order = stream(seed, "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
     private = set(features_of(x[train]))
@@ -175,7 +173,4 @@ def drawn(
             f"n_train and n_aux must together be no more than the {len(y)} records of {name}, not counting duplicates "
             f"of private records, got {n_train} and {n_aux}"
         )
-    return from_arrays(
-        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=test[0], y_test=test[1], num_classes=num_classes,
-        name=name,
-    )  # fmt: skip
+    return Task(x[train], y[train], x[aux], y[aux], *test, num_classes, name)
