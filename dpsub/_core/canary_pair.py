@@ -67,7 +67,6 @@ class Worlds(Frozen):
     scenario: str
     details: Mapping[str, float | int | str]
     task: str | None
-    trace: Mapping[str, NDArray[Any]]
 
     def check_worlds(self) -> None:
         """Check that the worlds of each pair differ, and that no gradient is 0, as an empty slot is."""

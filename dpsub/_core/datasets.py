@@ -13,9 +13,7 @@ from dpsub._core.provenance import versions
 LONG_NAMES = {"score": "score, higher speaks for z", "bit": "0: trained with z, 1: with z_prime"}
 
 
-def build(
-    score: ArrayLike, bit: ArrayLike, observed: Sequence[int], *, libraries: Sequence[str] = (), **attrs: object
-) -> xr.Dataset:
+def build(score: ArrayLike, bit: ArrayLike, observed: Sequence[int], **attrs: object) -> xr.Dataset:
     """A dataset of score (run, step) and bit (run,), with the given attributes and the library versions."""
     return numbered(
         xr.Dataset(
@@ -24,7 +22,7 @@ def build(
                 "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
             },
             coords={"step": np.asarray(observed, dtype=np.int64)},
-            attrs={**attrs, **{f"version_{name}": version for name, version in versions(*libraries).items()}},
+            attrs={**attrs, **{f"version_{name}": version for name, version in versions().items()}},
         )
     )
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Frozen:
@@ -37,7 +35,7 @@ class Frozen:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
 
-def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A read-only copy; the array itself if nobody can change it."""
     if array.flags.writeable or not array.flags.owndata:
         array = array.copy()

@@ -380,10 +380,10 @@ def random_images(
     Task('random images': 5 private, 2 auxiliary, 0 test records of shape (3, 32, 32), 10 classes)
     """
     total, rng = n_train + n_aux + n_test, stream(seed, "data", 3)
-    x = rng.integers(256, size=(total, channels, size, size), dtype=np.uint8) / np.float32(255)
+    x: Array = rng.integers(256, size=(total, channels, size, size), dtype=np.uint8) / np.float32(255)
     y = rng.integers(num_classes, size=total)
-    (x_train, x_aux, x_test), (y_train, y_aux, y_test) = (np.split(of, [n_train, n_train + n_aux]) for of in (x, y))
-    return Task(x_train, y_train, x_aux, y_aux, x_test, y_test, num_classes, "random images")
+    train, aux, test = np.split(np.arange(total), [n_train, n_train + n_aux])
+    return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], num_classes, "random images")
 
 
 @checks.checked("n_train", "n_aux", "seed")
@@ -427,8 +427,8 @@ def load_features(
     whole = from_arrays(x, y, x_test=x_test, y_test=y_test)
     name = file.stem if name is None else str(name)
     name += "" if stand_in_for is None else f" (stand-in for {stand_in_for})"
-    pool, test = (whole.x_train, whole.y_train), (whole.x_test, whole.y_test)
-    return drawn(name, whole.num_classes, pool, test, n_train, n_aux, seed)
+    test = (whole.x_test, whole.y_test)
+    return drawn(name, whole.num_classes, (whole.x_train, whole.y_train), test, n_train, n_aux, seed)
 
 
 def _parts(count: int, things: str, n_aux: int, n_train: int, seed: int) -> list[NDArray[np.int64]]:
