@@ -23,12 +23,12 @@ class StepGradients(NamedTuple):
     Attributes:
         z: (k,), the same for all models of the bank, or (runs, k). In the slots of m pairs (m, k).
         z_prime: shaped like z, or None if the slot is empty in that world.
-        support: (k,) the indices of the parameters that z and z′ belong to; None for all parameters.
+        support: (k,) the indices of the parameters that z and z′ belong to; by default all parameters.
     """
 
     z: Tensor
     z_prime: Tensor | None = None
-    support: Tensor | slice | None = None
+    support: Tensor | slice = slice(None)
 
     @property
     def worlds(self) -> list[Tensor]:
