@@ -16,8 +16,9 @@ from dpsub._core import checks
 from dpsub._core.frozen import Frozen, read_only
 from dpsub._core.random_streams import stream
 
-RECORDS = ("records", "features", ...)
+SHAPE = ("records", "features", ...)
 Records = tuple[NDArray[Any], NDArray[Any]]
+"""Features (n, …) and labels (n,)."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -51,7 +52,7 @@ class Task(Frozen):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shape: tuple[Any, ...] = RECORDS
+        shape: tuple[Any, ...] = SHAPE
         for x, y in (("x_train", "y_train"), ("x_aux", "y_aux"), ("x_test", "y_test")):
             self.freeze(x, shape=shape, kind=np.float32)
             n, *features = getattr(self, x).shape
@@ -126,7 +127,7 @@ def from_arrays(
         ValueError: if shapes do not match, a feature is not finite, a label is not in 0 … num_classes − 1, or
             no label is 0 and num_classes is not given.
     """
-    x = checks.array("x_train", x_train, shape=RECORDS, kind=np.float32)
+    x = checks.array("x_train", x_train, shape=SHAPE, kind=np.float32)
     given: dict[str, Any] = {"x_train": x, "y_train": y_train}
     for part, features, labels in (("aux", x_aux, y_aux), ("test", x_test, y_test)):
         if (features is None) != (labels is None):
