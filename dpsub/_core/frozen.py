@@ -1,9 +1,10 @@
-"""Frozen records whose arrays cannot be changed either."""
+"""Frozen records whose arrays cannot be changed either, and what tells two of them apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from hashlib import sha256
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -41,6 +42,17 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def fingerprint(*parts: object) -> str:
+    """16 hexadecimal digits that change with any part: with the numbers of an array, and with the `repr` of others."""
+    found = sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            found.update(part.astype(part.dtype.newbyteorder("<")).tobytes())
+        else:
+            found.update(repr(part).encode())
+    return found.hexdigest()[:16]
 
 
 def digest(values: Any) -> str:

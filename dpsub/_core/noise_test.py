@@ -198,8 +198,7 @@ def _too_little(squares: Array, numbers: Any) -> Array:
 
     log N(r; 0, s²)/N(r; 0, 1), summed over n numbers, is r·r (1 - 1/s²)/2 - n log s.
     """
-    ratios: Array = squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES)
-    return ratios
+    return np.asarray(squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES))
 
 
 def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) -> Array:
@@ -216,8 +215,7 @@ def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) 
     besides = np.maximum(squares - ((earlier @ basis) ** 2).sum(axis=1), ROUNDED * squares + sys.float_info.min)
     left = residue @ residue - (earlier @ residue) ** 2 / besides
     ratios = _too_little(left, len(residue) - basis.shape[1] - 1)
-    means: Array = np.logaddexp.reduce(ratios, axis=1) - math.log(len(SCALES))
-    return means
+    return np.asarray(np.logaddexp.reduce(ratios, axis=1) - math.log(len(SCALES)))
 
 
 def _seldom(ratio: float) -> float:

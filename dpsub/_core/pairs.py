@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core.canary_pair import CanaryPair, Record, Worlds
+from dpsub._core.frozen import fingerprint
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -153,9 +153,6 @@ class Pairs(Worlds):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any slot or world."""
-        digest = sha256(repr((self.z.shape, self.of_records, self.parameters)).encode())
-        for values in (self.slots, self.y, self.y_prime, self.support):
-            digest.update(b"" if values is None else values.astype("<i8").tobytes())
-        for world in (self.z, self.z_prime):
-            digest.update(world.astype("<f4").tobytes())
-        return digest.hexdigest()[:16]
+        arrays = (self.slots, self.y, self.y_prime, self.support, self.z, self.z_prime)
+        about = (self.z.shape, self.of_records, self.parameters)
+        return fingerprint(about, *(array for array in arrays if array is not None))

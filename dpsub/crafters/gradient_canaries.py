@@ -6,7 +6,6 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsub._core import CanaryPair, Pairs, checks
+from dpsub._core.frozen import fingerprint
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import moments
@@ -180,7 +180,7 @@ class GradientEachStep:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
         # Renaming the class or a field changes the repr, and so the fingerprint of audits that are already stored.
-        return sha256(repr(self).encode()).hexdigest()[:16]
+        return fingerprint(self)
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
         """The gradients z and z′ of a step. They depend on the seed and the step alone.

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpsub._core import checks
+from dpsub._core.frozen import fingerprint
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import descend, feature_gradient
@@ -182,10 +182,7 @@ class RecordEachStep:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
         # Renaming a class or a field changes the repr, and so the fingerprint of audits that are already stored.
-        digest = sha256(repr((self, self.x.shape)).encode())
-        digest.update(self.x.astype("<f4").tobytes())
-        digest.update(self.y.astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint((self, self.x.shape), self.x, self.y)
 
     def record(self, bank: Bank, step: int) -> tuple[Tensor, int]:
         """The record of a step: features (1, …), or (runs, …) if each model has its own; and its label.

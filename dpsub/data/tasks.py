@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import Frozen, fingerprint, read_only
 from dpsub._core.random_streams import stream
 
 SHAPE = ("records", "features", ...)
@@ -82,18 +81,12 @@ class Task(Frozen):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any private record. A canary keeps those of its task."""
-        return self._digest(self.x_train, self.y_train)
+        return fingerprint((self.x_train.shape, self.num_classes), self.x_train, self.y_train)
 
     @property
     def test_fingerprint(self) -> str:
         """16 hexadecimal digits that change with any test record."""
-        return self._digest(self.x_test, self.y_test)
-
-    def _digest(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> str:
-        digest = sha256(repr((x.shape, self.num_classes)).encode())
-        digest.update(x.astype("<f4").tobytes())
-        digest.update(y.astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint((self.x_test.shape, self.num_classes), self.x_test, self.y_test)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.y_train)} private, {len(self.y_aux)} auxiliary, {len(self.y_test)} test"
