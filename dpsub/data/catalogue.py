@@ -26,8 +26,6 @@ from dpsub.data.tasks import Task, drawn, from_arrays
 
 PURCHASE_TEST = 10_000
 COUNT = partial(checks.whole, at_least=0)
-DIGITS_AUX = 500
-BREAST_CANCER_AUX = 150
 _MEASURES = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
     "fractal dimension",
@@ -57,7 +55,7 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
     from sklearn.datasets import load_digits  # its import takes a second
 
     x, y = load_digits(return_X_y=True)
-    train, aux, test = _parts(len(y), "digits", DIGITS_AUX, n_train, seed)
+    train, aux, test = _parts(len(y), "digits", n_train, 500, seed)
     varies = np.ptp(x[train], axis=0) > 0
     x, pixels = x[:, varies] / 16, varies.reshape(8, 8)
     return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], 10, "digits", pixels)
@@ -83,7 +81,7 @@ def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
-    train, aux, test = _parts(len(y), "records", BREAST_CANCER_AUX, n_train, seed)
+    train, aux, test = _parts(len(y), "records", n_train, 150, seed)
     x = (x - x[aux].mean(axis=0)) / x[aux].std(axis=0)
     return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], 2, "breast cancer")
 
@@ -431,7 +429,7 @@ def load_features(
     return drawn(name, whole.num_classes, (whole.x_train, whole.y_train), test, n_train, n_aux, seed)
 
 
-def _parts(count: int, things: str, n_aux: int, n_train: int, seed: int) -> list[NDArray[np.int64]]:
+def _parts(count: int, things: str, n_train: int, n_aux: int, seed: int) -> list[NDArray[np.int64]]:
     """The indices of the private, auxiliary and test records."""
     most = count - n_aux - 1
     if n_train > most:

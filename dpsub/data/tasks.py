@@ -127,8 +127,8 @@ def from_arrays(
             raise ValueError(f"x_{part} and y_{part} must be given together")
         given |= {f"x_{part}": x[:0] if features is None else features, f"y_{part}": () if labels is None else labels}
     if num_classes is None:
-        labels = [checks.array(key, given[key], kind=np.int64, at_least=0) for key in given if key[0] == "y"]
-        lowest, highest = np.min(np.concatenate(labels)), np.max(np.concatenate(labels))
+        parts = [checks.array(key, given[key], kind=np.int64, at_least=0) for key in given if key[0] == "y"]
+        lowest, highest = np.min(np.concatenate(parts)), np.max(np.concatenate(parts))
         if lowest > 0:
             raise ValueError(
                 f"labels must count from 0 where num_classes is not given, got labels from {lowest} to {highest}: "
