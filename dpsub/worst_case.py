@@ -83,7 +83,6 @@ def audit_worst_case(
     return datasets.build(
         (scores if every_step else law.ratios_of_sums(scores))[:, None],
         bits,
-        [steps],
         scenario="S1",
         adjacency=adjacency,
         noise_multiplier=noise_multiplier,

@@ -41,19 +41,19 @@ ROOMS = {
 }
 # Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
 BUDGETS = {
-    "_core": 631,
+    "_core": 620,
     "accounting": 1_480,
     "estimators": 1_948,
     "figures": 458,
     "opacus": 1_038,
-    "data": 581,
+    "data": 540,
     "models": 1_186,
-    "trainers": 640,
-    "crafters": 1_019,
+    "trainers": 633,
+    "crafters": 999,
     "audits": 2_410,
     "__init__": 78,
     "_version": 1,
-    "worst_case": 49,
+    "worst_case": 48,
 }
 TOP = ("__init__", "_version", "worst_case")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

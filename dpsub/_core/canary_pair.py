@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import Frozen, fingerprint, read_only
 
 RESERVED = ("fingerprint", "crafted")  # details that audits store themselves
 
@@ -67,7 +66,6 @@ class Worlds(Frozen):
     scenario: str
     details: Mapping[str, float | int | str]
     task: str | None
-    trace: Mapping[str, NDArray[Any]]
 
     def check_worlds(self) -> None:
         """Check that the worlds of each pair differ, and that no gradient is 0, as an empty slot is."""
@@ -135,18 +133,17 @@ class CanaryPair(Worlds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given, is_record = self.z_prime, isinstance(self.z, Record)
-        if given is None and not is_record:
-            object.__setattr__(self, "z_prime", read_only(np.zeros_like(self.z)))
-        z_prime = self.z_prime
+        z_prime, is_record = self.z_prime, isinstance(self.z, Record)
         if z_prime is not None and is_record != isinstance(z_prime, Record):
             raise ValueError("z and z_prime must both be gradients or both be records")
-        empty = z_prime is None or (not isinstance(z_prime, Record) and not z_prime.any())
+        empty = z_prime is None or not (isinstance(z_prime, Record) or z_prime.any())
         if empty != (self.adjacency != "substitute"):
             raise ValueError(
                 f"z_prime must be empty (None or a gradient of 0) if and only if adjacency is 'add_remove' or "
-                f"'zero_out', got {given!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
+                f"'zero_out', got {z_prime!r} under {self.adjacency!r}: use pair.against_nothing(adjacency=...)"
             )
+        if z_prime is None and not is_record:
+            object.__setattr__(self, "z_prime", read_only(np.zeros_like(self.z)))
         self.check_worlds()
 
     def __repr__(self) -> str:
@@ -191,12 +188,11 @@ class CanaryPair(Worlds):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with either world, the slot or the adjacency."""
-        digest = sha256(repr((self.slot, self.adjacency)).encode())
+        parts: list[object] = [(self.slot, self.adjacency)]
         for world in (self.z, self.z_prime):
             x, y = world if isinstance(world, Record) else (world, None)
-            digest.update(repr(None if x is None else (x.shape, y)).encode())
-            digest.update(b"" if x is None else x.astype("<f4").tobytes())
-        return digest.hexdigest()[:16]
+            parts += [None] if x is None else [(x.shape, y), x]
+        return fingerprint(*parts)
 
     def against_nothing(self, *, adjacency: str) -> CanaryPair:
         """The same z against an empty slot: the pair for "add_remove", or for "zero_out", which has the same ε.

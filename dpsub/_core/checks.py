@@ -71,8 +71,7 @@ def whole(name: str, value: Any, *, at_least: int = 1, **bounds: int) -> int:
 
 def _number(name: str, value: Any, noun: str, bounds: Mapping[str, float]) -> Any:
     limits = _limits(bounds)
-    # bool and timedelta64 are no numbers, though Python's and NumPy's class hierarchies say so.
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.timedelta64) and math.isfinite(value)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (noun == "a whole number" and value % 1):
         is_array = getattr(value, "ndim", None) == 0 and not isinstance(value, np.generic)
         way_out = ": give its .item()" if is_array else ""
@@ -90,11 +89,6 @@ def instance(name: str, value: Any, *, of: Any, called: str) -> Any:
     if not isinstance(value, of):
         raise ValueError(f"{name} must be {called}, got a {type(value).__name__}")
     return value
-
-
-def no_mask(name: str, values: object) -> None:
-    if np.ma.is_masked(values):
-        raise ValueError(f"{name} must not be masked: NumPy would use the values under the mask; leave them out")
 
 
 def probability(name: str, value: Any) -> float:
@@ -129,7 +123,8 @@ def array(
     Traceback (most recent call last):
     ValueError: scores must be finite numbers, got None
     """
-    no_mask(name, value)
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must not be masked: NumPy would use the values under the mask; leave them out")
     noun = "whole numbers" if issubclass(kind, np.integer) else "finite numbers" if finite else "numbers without NaN"
     narrow = " in float32" if kind is np.float32 else ""
     expected = f"{name} must be {noun}{narrow} {_limits(bounds)}".strip()
@@ -208,10 +203,7 @@ def checked(*names: str, **ranges: Check) -> Callable[[F], F]:
         def with_checks(*args: Any, **kwargs: Any) -> Any:
             if not signature.parameters.keys() >= kwargs.keys():
                 _refuse_unknown(function, kwargs)
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                return function(*args, **kwargs)  # Python's own words for what is missing
+            bound = signature.bind(*args, **kwargs)
             given = bound.arguments
             for name, test in tests.items():
                 if name in given and given[name] is not signature.parameters[name].default:

@@ -1,18 +1,17 @@
-"""Frozen records whose arrays cannot be changed either."""
+"""Frozen records whose arrays cannot be changed either, and what tells two of them apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from hashlib import sha256
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsub._core import checks
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Frozen:
@@ -37,12 +36,23 @@ class Frozen:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
 
-def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A read-only copy; the array itself if nobody can change it."""
     if array.flags.writeable or not array.flags.owndata:
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def fingerprint(*parts: object) -> str:
+    """16 hexadecimal digits that change with any part: with the numbers of an array, and with the `repr` of others."""
+    found = sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            found.update(part.astype(part.dtype.newbyteorder("<")).tobytes())
+        else:
+            found.update(repr(part).encode())
+    return found.hexdigest()[:16]
 
 
 def digest(values: Any) -> str:

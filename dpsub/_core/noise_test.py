@@ -14,18 +14,18 @@ from dpsub._core.random_streams import stream
 
 SCALES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95])  # standard deviations that are bet on, where 1 is claimed
 SHIFTS = np.array([-1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0])  # of the sum, as shares of the records' sum
-LARGER = 1.1  # the noise may be, than what it was so far
-ENOUGH = 100  # numbers that say how large the noise is
+LARGER = 1.1  # by this factor, the noise may be larger than it was so far
+ENOUGH = 100  # the size of the noise so far is taken from at least this many numbers
 SAMPLE = 256  # coordinates that are compared with those of earlier steps, or of another parameter
-REMEMBERED = 1_000  # steps
-RECENT = 8  # steps, in which other clipping leaves about the same of the records
-ROUNDED = 1e-9  # of an earlier residue's energy, which rounding may leave where it is known
+REMEMBERED = 1_000  # the latest steps that a step is compared with
+RECENT = 8  # in this many steps, other clipping leaves about the same of the records
+ROUNDED = 1e-9  # the share of an earlier residue's energy that rounding may leave when it is fitted
 SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, at each step
 
 Array = NDArray[np.float64]
 
 
-class Left(NamedTuple):
+class Summary(NamedTuple):
     """What `NoiseTest` looks at in a step: the residue r, and the sum S of the records' clipped gradients, over σC.
 
     Attributes:
@@ -41,7 +41,7 @@ class Left(NamedTuple):
     records: float
 
     @classmethod
-    def of(cls, residue: Array, records: Array, sizes: Sequence[int], places: NDArray[np.int64]) -> Left:
+    def of(cls, residue: Array, records: Array, sizes: Sequence[int], places: NDArray[np.int64]) -> Summary:
         """Of r and S (coordinates,), all parameters in a row."""
         squares = np.array([one @ one for one in np.split(residue, np.cumsum(sizes)[:-1])])
         sampled = np.stack([residue[places], records[places]])
@@ -113,18 +113,18 @@ class NoiseTest:
         about = "less than" if self.clipping else f"about {100 * scale:.0f} % of"  # it would count the records' share
         return f"it has {about} the standard deviation that is claimed, in {where}"
 
-    def observe(self, left: Left) -> None:
+    def observe(self, step: Summary) -> None:
         """Take one more step."""
         self._steps += 1
         # Other clipping leaves a share of S in r. Beside S, r has n - 1 numbers, whose squares are r·r - (r·S)²/S·S.
-        of_records = left.product**2 / max(left.records, sys.float_info.min)
-        squares = np.append(left.squares.sum() - of_records, left.squares)
+        of_records = step.product**2 / max(step.records, sys.float_info.min)
+        squares = np.append(step.squares.sum() - of_records, step.squares)
         self._scales = self._grown(self._scales, _too_little(squares, self._sizes))
-        sampled, *starts = np.split(left.sampled, self._ends, axis=1)
+        sampled, *starts = np.split(step.sampled, self._ends, axis=1)
         self._bet_on_repeats(*sampled)
         self._bet_on_sharing(starts)
         if not self.repeats:
-            self._bet_on_records(left.product, left.records)
+            self._bet_on_records(step.product, step.records)
         self._energy += squares
         if self.found_at is None:
             self._judge()
@@ -198,8 +198,7 @@ def _too_little(squares: Array, numbers: Any) -> Array:
 
     log N(r; 0, s²)/N(r; 0, 1), summed over n numbers, is r·r (1 - 1/s²)/2 - n log s.
     """
-    ratios: Array = squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES)
-    return ratios
+    return np.asarray(squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES))
 
 
 def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) -> Array:
@@ -216,8 +215,7 @@ def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) 
     besides = np.maximum(squares - ((earlier @ basis) ** 2).sum(axis=1), ROUNDED * squares + sys.float_info.min)
     left = residue @ residue - (earlier @ residue) ** 2 / besides
     ratios = _too_little(left, len(residue) - basis.shape[1] - 1)
-    means: Array = np.logaddexp.reduce(ratios, axis=1) - math.log(len(SCALES))
-    return means
+    return np.asarray(np.logaddexp.reduce(ratios, axis=1) - math.log(len(SCALES)))
 
 
 def _seldom(ratio: float) -> float:

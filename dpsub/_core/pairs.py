@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsub._core import checks
 from dpsub._core.canary_pair import CanaryPair, Record, Worlds
-
-NO_PAIRS = "pairs must be one dpsub.CanaryPair or more, or a dpsub.Pairs"
+from dpsub._core.frozen import fingerprint
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,9 +87,9 @@ class Pairs(Worlds):
         """
         if isinstance(pairs, Pairs):
             return pairs
-        singles = checks.several(NO_PAIRS, pairs)
+        singles: list[Any] = [*pairs] if isinstance(pairs, Iterable) else []
         if not singles or not all(isinstance(pair, CanaryPair) for pair in singles):
-            raise ValueError(f"{NO_PAIRS}, got {pairs!r}")
+            raise ValueError(f"pairs must be one dpsub.CanaryPair or more, or a dpsub.Pairs, got {pairs!r}")
         for name in ("scenario", "task", "adjacency", "parameters"):
             if len(values := {getattr(pair, name) for pair in singles}) > 1:
                 raise ValueError(f"pairs must be of one {name}, got {' and '.join(sorted(map(repr, values))[:2])}")
@@ -156,9 +153,6 @@ class Pairs(Worlds):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any slot or world."""
-        digest = sha256(repr((self.z.shape, self.of_records, self.parameters)).encode())
-        for values in (self.slots, self.y, self.y_prime, self.support):
-            digest.update(b"" if values is None else values.astype("<i8").tobytes())
-        for world in (self.z, self.z_prime):
-            digest.update(world.astype("<f4").tobytes())
-        return digest.hexdigest()[:16]
+        arrays = (self.slots, self.y, self.y_prime, self.support, self.z, self.z_prime)
+        about = (self.z.shape, self.of_records, self.parameters)
+        return fingerprint(about, *(array for array in arrays if array is not None))

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES, numbered
-from dpsub._core.noise_test import Left, NoiseTest
+from dpsub._core.noise_test import NoiseTest, Summary
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream
 from dpsub.audits.steps import OBSERVATION
@@ -157,7 +157,7 @@ def audit_mechanism(
             # Bets are on a density, which whole numbers have once they are spread between their neighbours.
             spread = asked.grid * between.uniform(-0.5, 0.5, len(left))
             over = (left + spread) / noise_multiplier, records / noise_multiplier
-            test.observe(Left.of(*over, sizes, test.places))
+            test.observe(Summary.of(*over, sizes, test.places))
         observations.append((score, bit, math.sqrt(left @ left / len(left))))
         along = sign * direction
         sums.append(np.array([left @ records, left @ along, records @ records, records @ along, sign**2]))

@@ -10,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-MOMENTS = 100
 
-
-def moments(steps: int, most: int = MOMENTS) -> NDArray[np.int64]:
+def moments(steps: int, most: int = 100) -> NDArray[np.int64]:
     """The start, 0, and `most` evenly spaced steps up to `steps`; all steps if there are no more than that."""
     return np.linspace(0, steps, min(steps, most) + 1).round().astype(np.int64)
 

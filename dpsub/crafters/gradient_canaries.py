@@ -6,7 +6,6 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsub._core import CanaryPair, Pairs, checks
+from dpsub._core.frozen import fingerprint
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import moments
@@ -180,7 +180,7 @@ class GradientEachStep:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
         # Renaming the class or a field changes the repr, and so the fingerprint of audits that are already stored.
-        return sha256(repr(self).encode()).hexdigest()[:16]
+        return fingerprint(self)
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
         """The gradients z and z′ of a step. They depend on the seed and the step alone.
@@ -199,7 +199,7 @@ class GradientEachStep:
             )
         places, values = _unit_gradient(self.kind, self.parameters, stream(self.seed, "crafter", step))
         z = torch.tensor(values * self.max_grad_norm, dtype=torch.float32, device=bank.device)
-        support = None if places is None else torch.tensor(places, device=bank.device)
+        support = places if isinstance(places, slice) else torch.tensor(places, device=bank.device)
         return StepGradients(z, -z if self.adjacency == "substitute" else None, support)
 
     def against_nothing(self, *, adjacency: str) -> GradientEachStep:
@@ -276,20 +276,20 @@ def fixed_gradient(task: Task, model: Model, spec: DPSGD, *, kind: str, seed: in
     slot = int(rng.integers(len(task.y_train)))
     places, values = _unit_gradient(kind, model.parameters, rng)
     z = np.zeros(model.parameters, dtype=np.float32)
-    z[slice(None) if places is None else places] = values * spec.max_grad_norm
+    z[places] = values * spec.max_grad_norm
     details: dict[str, float | int | str] = {"kind": kind, "seed": seed}
-    if places is not None:
+    if not isinstance(places, slice):
         details["parameter"] = int(places[0])
     return CanaryPair(z, -z, slot, f"{kind} fixed", task=task.fingerprint, details=details)
 
 
 def _unit_gradient(
     kind: str, parameters: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
-    """A gradient of norm 1: the indices of its nonzero coordinates, or None for all, and its values there."""
+) -> tuple[NDArray[np.int64] | slice, NDArray[np.float32]]:
+    """A gradient of norm 1: the indices of its nonzero coordinates, or a slice of all, and its values there."""
     if kind == "dirac":
         return rng.integers(parameters, size=1), np.ones(1, dtype=np.float32)
     if kind == "constant":
-        return None, np.full(parameters, 1 / math.sqrt(parameters), dtype=np.float32)
+        return slice(None), np.full(parameters, 1 / math.sqrt(parameters), dtype=np.float32)
     direction = rng.standard_normal(parameters, dtype=np.float32)
-    return None, direction / np.float32(np.linalg.norm(direction.astype(np.float64)))
+    return slice(None), direction / np.float32(np.linalg.norm(direction.astype(np.float64)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Record, checks
 from dpsub._core.random_streams import stream
@@ -39,8 +40,8 @@ def blank(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | None
     ([0.0, 0.0], 1, 0)
     """
     slot = random_slot(task, model, seed)
-    y = task.num_classes - 1 if label is None else _checked_label(task, label)
-    return _pair_with_next_label(task, Record(np.zeros_like(task.x_train[0]), y), slot, "blank", seed)
+    y = task.num_classes - 1 if label is None else label
+    return _pair_with_next_label(task, np.zeros_like(task.x_train[0]), y, slot, "blank", seed)
 
 
 @checks.checked("spec", "seed")
@@ -113,7 +114,6 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     ([0.0, 4.0], 1)
     """
     slot = random_slot(task, model, seed)
-    y = None if label is None else _checked_label(task, label)
     flat = task.x_train.reshape(len(task.x_train), -1).astype(np.float64)
     norm = np.linalg.norm(flat, axis=1).mean()
     if not norm > 0:
@@ -125,20 +125,19 @@ def clipbkd(task: Task, model: Model, spec: DPSGD, *, seed: int, label: int | No
     direction = least @ (least.T @ stream(seed, "crafter", 1).normal(size=len(squared)))
     direction /= np.linalg.norm(direction)
     x = (norm * direction).reshape(task.x_train.shape[1:]).astype(np.float32)
-    if y is None:
+    if label is None:
         trained = reference(task, model, spec, seed=seed)
         with torch.no_grad():
             logits = model.logits(trained.theta, trained.inputs(x[None]))[0, :, 0]
         labels = logits.argsort(stable=True).tolist()
-        y = next((label for label in labels if trained._replace(z=Record(x, label)).has_gradient), labels[0])
+        label = next((y for y in labels if trained._replace(z=Record(x, y)).has_gradient), labels[0])
     details = {"singular_value": float(np.sqrt(max(squared[0], 0) / squared[-1])), "directions": least.shape[1]}
-    return _pair_with_next_label(task, Record(x, y), slot, "ClipBKD", seed, **details)
+    return _pair_with_next_label(task, x, label, slot, "ClipBKD", seed, **details)
 
 
-def _checked_label(task: Task, label: int) -> int:
-    return checks.whole("label", label, at_least=0, at_most=task.num_classes - 1)
-
-
-def _pair_with_next_label(task: Task, z: Record, slot: int, scenario: str, seed: int, **details: float) -> CanaryPair:
-    other = Record(z.x, (z.y + 1) % task.num_classes)
-    return CanaryPair(z, other, slot, scenario, task=task.fingerprint, details={**details, "seed": seed})
+def _pair_with_next_label(
+    task: Task, x: NDArray[np.float32], label: int, slot: int, scenario: str, seed: int, **details: float
+) -> CanaryPair:
+    y = checks.whole("label", label, at_least=0, at_most=task.num_classes - 1)
+    z, z_prime = Record(x, y), Record(x, (y + 1) % task.num_classes)
+    return CanaryPair(z, z_prime, slot, scenario, task=task.fingerprint, details={**details, "seed": seed})

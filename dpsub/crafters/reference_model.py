@@ -30,7 +30,7 @@ from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision, side_by_side
 from dpsub.trainers.slot import loss_products
 
-RECORDS_AT_ONCE = 4096
+CANDIDATES_AT_ONCE = 4096
 LEAST_NORM = 1e-30  # a shorter gradient has no reliable direction
 Details = Mapping[str, float | int | str]
 Trace = Mapping[str, NDArray[Any]]
@@ -61,6 +61,7 @@ class Reference(NamedTuple):
 
     @property
     def module(self) -> nn.Module:
+        """The trained model, in the precision of theta."""
         with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
             return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
 
@@ -71,15 +72,11 @@ class Reference(NamedTuple):
     @property
     def has_gradient(self) -> bool:
         """Whether the target's gradient has a direction. Losses may ignore a label."""
-        return bool(self.model.gradient_norms(self.theta, *self._target) > LEAST_NORM)
+        return bool(self.model.gradient_norms(self.theta, *self.batch_of_z) > LEAST_NORM)
 
     @property
-    def direction(self) -> Tensor:
-        """The target's gradient, shaped like theta. Clipping to an infinite norm leaves it as it is."""
-        return self.model.clipped_sum(self.theta, *self._target, None, math.inf)
-
-    @property
-    def _target(self) -> tuple[Tensor, Tensor]:
+    def batch_of_z(self) -> tuple[Tensor, Tensor]:
+        """z as the model takes it, (1, …), and its label (1,)."""
         return self.inputs(self.z.x[None]), torch.tensor([self.z.y])
 
     def gradient(self) -> Tensor:
@@ -209,10 +206,12 @@ def compare_gradients(trained: Reference, x: NDArray[np.float32], y: NDArray[np.
     """Compare the gradients of k records (x, y) with the gradient of the target."""
     model, theta = trained.model, trained.theta
     norm = float(trained.gradient().norm())
+    direction = model.clipped_sum(theta, *trained.batch_of_z, None, math.inf)  # the same gradient, shaped like theta
     products, norms = [], []
-    for start in range(0, len(y), RECORDS_AT_ONCE):
-        records = trained.inputs(x[start : start + RECORDS_AT_ONCE]), torch.tensor(y[start : start + RECORDS_AT_ONCE])
-        products.append(loss_products(model, theta, *records, trained.direction))
+    for start in range(0, len(y), CANDIDATES_AT_ONCE):
+        part = slice(start, start + CANDIDATES_AT_ONCE)
+        records = trained.inputs(x[part]), torch.tensor(y[part])
+        products.append(loss_products(model, theta, *records, direction))
         norms.append(model.gradient_norms(theta, *records))
     product, lengths = (torch.cat(parts)[:, 0].double().numpy() for parts in (products, norms))
     cosine = product / np.maximum(lengths * norm, np.finfo(float).tiny)

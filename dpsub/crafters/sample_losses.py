@@ -21,7 +21,6 @@ from dpsub.models.interface import theta_of
 PARAMETERS_AT_ONCE = 2**23
 # A floor for variances: where all models of a world have the same loss, only rounding is left to divide by.
 LEAST_VARIANCE = 1e-12
-Objective = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def thetas_of(model: Model, weights: ArrayLike, device: torch.device) -> Iterator[Tensor]:
@@ -85,7 +84,7 @@ def _sign(with_z: Tensor, others: Tensor) -> float:
     return 1.0 if others.mean() >= with_z.mean() else -1.0
 
 
-OBJECTIVES: dict[str, Objective] = {
+OBJECTIVES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ude": difference_of_means,
     "ade": hinge,
     "fisher": fisher,

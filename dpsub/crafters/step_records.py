@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import torch
@@ -17,19 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import fingerprint
 from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import descend, feature_gradient
 from dpsub.crafters.reference_model import gradient_of
 from dpsub.crafters.slots import check_not_private, random_slot
 from dpsub.data import Task
+from dpsub.data.tasks import Records
 from dpsub.models import Model, losses_of
 from dpsub.models.interface import Losses
 from dpsub.trainers import Bank, StepGradients
 from dpsub.trainers.step_canaries import clipped_gradients
 
-Records = tuple[NDArray[np.float32], NDArray[np.int64]]
 OPTIONS = {  # of record_each_step, by kind
     "mislabeled": {"target"},
     "blank": set(),
@@ -142,7 +141,7 @@ def _starting_records(task: Task) -> Records:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordEachStep(Frozen):
+class RecordEachStep:
     """A record that is crafted anew at each step. `record_each_step` makes it.
 
     Attributes:
@@ -168,10 +167,6 @@ class RecordEachStep(Frozen):
     task: str
     adjacency: str = "substitute"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "x", read_only(self.x))
-        object.__setattr__(self, "y", read_only(self.y))
-
     @property
     def scenario(self) -> str:
         return self.kind
@@ -187,10 +182,7 @@ class RecordEachStep(Frozen):
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that determines the canaries."""
         # Renaming a class or a field changes the repr, and so the fingerprint of audits that are already stored.
-        digest = sha256(repr((self, self.x.shape)).encode())
-        digest.update(self.x.astype("<f4").tobytes())
-        digest.update(self.y.astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint((self, self.x.shape), self.x, self.y)
 
     def record(self, bank: Bank, step: int) -> tuple[Tensor, int]:
         """The record of a step: features (1, …), or (runs, …) if each model has its own; and its label.
@@ -200,13 +192,8 @@ class RecordEachStep(Frozen):
             step: from 1.
 
         Raises:
-            ValueError: if the bank's models take records of another shape, or crafting diverges.
+            ValueError: if crafting diverges.
         """
-        if bank.model.input_shape != self.x.shape[1:]:
-            raise ValueError(
-                f"bank must have models of records {self.x.shape[1:]}, got {bank.model.input_shape}: craft for its "
-                'model, and assemble it with coordinates="all"'
-            )
         rng = stream(self.seed, "crafter", step)  # Every kind draws both numbers, so that all start alike.
         drawn, label_shift = int(rng.integers(len(self.y))), int(rng.integers(1, self.classes))
         start = drawn if self.target is None else self.target

@@ -26,8 +26,6 @@ from dpsub.data.tasks import Task, drawn, from_arrays
 
 PURCHASE_TEST = 10_000
 COUNT = partial(checks.whole, at_least=0)
-DIGITS_AUX = 500
-BREAST_CANCER_AUX = 150
 _MEASURES = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
     "fractal dimension",
@@ -57,13 +55,10 @@ def digits(n_train: int = 500, seed: int = 0) -> Task:
     from sklearn.datasets import load_digits  # its import takes a second
 
     x, y = load_digits(return_X_y=True)
-    train, aux, test = _parts(len(y), "digits", DIGITS_AUX, n_train, seed)
+    train, aux, test = _parts(len(y), "digits", n_train, 500, seed)
     varies = np.ptp(x[train], axis=0) > 0
-    x = x[:, varies] / 16
-    task = from_arrays(
-        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=10, name="digits"
-    )
-    return replace(task, pixels=varies.reshape(8, 8))
+    x, pixels = x[:, varies] / 16, varies.reshape(8, 8)
+    return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], 10, "digits", pixels)
 
 
 @checks.checked("n_train", "seed")
@@ -86,12 +81,9 @@ def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
-    train, aux, test = _parts(len(y), "records", BREAST_CANCER_AUX, n_train, seed)
+    train, aux, test = _parts(len(y), "records", n_train, 150, seed)
     x = (x - x[aux].mean(axis=0)) / x[aux].std(axis=0)
-    return from_arrays(
-        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=x[test], y_test=y[test], num_classes=2,
-        name="breast cancer",
-    )  # fmt: skip
+    return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], 2, "breast cancer")
 
 
 # Mirror and hashes: TensorFlow Datasets. The second hash is of the decompressed file: a recompressed copy has it too.
@@ -155,11 +147,7 @@ def mnist(n_train: int = 500, n_aux: int = 500, seed: int = 0) -> Task:
     x, y, x_test, y_test = (
         idx(f"{part}-{kind}-ubyte.gz") for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
     )
-    task = drawn(
-        x[:, None], y, test=(x_test[:, None], y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=10,
-        name="MNIST",
-    )  # fmt: skip
-    return _scaled(task)
+    return _scaled(drawn("MNIST", 10, (x[:, None], y), (x_test[:, None], y_test), n_train, n_aux, seed))
 
 
 CIFAR10 = Source(
@@ -212,9 +200,7 @@ def cifar10(
     x, y = cifar_records(*(f"data_batch_{i}" for i in range(1, 6)))
     x_test, y_test = (part[:n_test] for part in cifar_records("test_batch"))
     name = "CIFAR-10" if len(y) == 50_000 else f"CIFAR-10 ({len(y):,} of its 50,000 training images)"
-    task = drawn(
-        x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=10, name=name
-    )  # fmt: skip
+    task = drawn(name, 10, (x, y), (x_test, y_test), n_train, n_aux, seed)
     if encoder is None:
         return _scaled(task)
     parts = (task.x_train, task.x_aux, task.x_test)
@@ -272,7 +258,7 @@ def sst2(
     x, x_test = np.split(embedded, [len(texts)])
     size = "" if len(y) == 67_349 else f" ({len(y):,} sentences)"
     name = f"SST-2{size} embedded by {encoder}"
-    return drawn(x, y, test=(x_test, y_test), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=2, name=name)
+    return drawn(name, 2, (x, y), (x_test, y_test), n_train, n_aux, seed)
 
 
 PURCHASE100 = "https://www.comp.nus.edu.sg/~reza/files/dataset_purchase.tgz"
@@ -321,10 +307,7 @@ def purchase100(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) -> Ta
     x, y = purchases()
     order = stream(seed, "data", 1).permutation(len(y))
     pool, test = np.split(order, [max(0, len(y) - PURCHASE_TEST)])
-    return drawn(
-        x[pool], y[pool], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
-        name="Purchase100",
-    )  # fmt: skip
+    return drawn("Purchase100", 100, (x[pool], y[pool]), (x[test], y[test]), n_train, n_aux, seed)
 
 
 @checks.checked("n_train", "n_aux", "seed")
@@ -357,11 +340,9 @@ def purchase100_like(n_train: int = 50_000, n_aux: int = 50_000, seed: int = 0) 
         x[start : start + 10_000] = rng.random(likely.shape, dtype=np.float32) < likely
     clusters = KMeans(100, init="random", n_init=1, max_iter=20, random_state=int(rng.integers(2**31)))
     y = clusters.fit(x[:20_000].astype(np.float32)).predict(x.astype(np.float32))
-    train, test = slice(None, n_train + n_aux), slice(n_train + n_aux, None)
-    return drawn(
-        x[train], y[train], test=(x[test], y[test]), n_train=n_train, n_aux=n_aux, seed=seed, num_classes=100,
-        name="made-up shoppers (stand-in for Purchase100)",
-    )  # fmt: skip
+    (x, x_test), (y, y_test) = (np.split(of, [n_train + n_aux]) for of in (x, y))
+    name = "made-up shoppers (stand-in for Purchase100)"
+    return drawn(name, 100, (x, y), (x_test, y_test), n_train, n_aux, seed)
 
 
 @checks.checked("n_train", "n_aux", "seed", n_test=COUNT)
@@ -397,13 +378,10 @@ def random_images(
     Task('random images': 5 private, 2 auxiliary, 0 test records of shape (3, 32, 32), 10 classes)
     """
     total, rng = n_train + n_aux + n_test, stream(seed, "data", 3)
-    x = rng.integers(256, size=(total, channels, size, size), dtype=np.uint8) / np.float32(255)
+    x: Array = rng.integers(256, size=(total, channels, size, size), dtype=np.uint8) / np.float32(255)
     y = rng.integers(num_classes, size=total)
-    (x_train, x_aux, x_test), (y_train, y_aux, y_test) = (np.split(of, [n_train, n_train + n_aux]) for of in (x, y))
-    return from_arrays(
-        x_train, y_train, x_aux=x_aux, y_aux=y_aux, x_test=x_test, y_test=y_test, num_classes=num_classes,
-        name="random images",
-    )  # fmt: skip
+    train, aux, test = np.split(np.arange(total), [n_train, n_train + n_aux])
+    return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], num_classes, "random images")
 
 
 @checks.checked("n_train", "n_aux", "seed")
@@ -447,13 +425,11 @@ def load_features(
     whole = from_arrays(x, y, x_test=x_test, y_test=y_test)
     name = file.stem if name is None else str(name)
     name += "" if stand_in_for is None else f" (stand-in for {stand_in_for})"
-    return drawn(
-        whole.x_train, whole.y_train, test=(whole.x_test, whole.y_test), n_train=n_train, n_aux=n_aux, seed=seed,
-        num_classes=whole.num_classes, name=name,
-    )  # fmt: skip
+    test = (whole.x_test, whole.y_test)
+    return drawn(name, whole.num_classes, (whole.x_train, whole.y_train), test, n_train, n_aux, seed)
 
 
-def _parts(count: int, things: str, n_aux: int, n_train: int, seed: int) -> list[NDArray[np.int64]]:
+def _parts(count: int, things: str, n_train: int, n_aux: int, seed: int) -> list[NDArray[np.int64]]:
     """The indices of the private, auxiliary and test records."""
     most = count - n_aux - 1
     if n_train > most:

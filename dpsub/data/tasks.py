@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -13,10 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
-from dpsub._core.frozen import Frozen, read_only
+from dpsub._core.frozen import Frozen, fingerprint, read_only
 from dpsub._core.random_streams import stream
 
-RECORDS = ("records", "features", ...)
+SHAPE = ("records", "features", ...)
+Records = tuple[NDArray[Any], NDArray[Any]]
+"""Features (n, …) and labels (n,)."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,7 +51,7 @@ class Task(Frozen):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shape: tuple[Any, ...] = RECORDS
+        shape: tuple[Any, ...] = SHAPE
         for x, y in (("x_train", "y_train"), ("x_aux", "y_aux"), ("x_test", "y_test")):
             self.freeze(x, shape=shape, kind=np.float32)
             n, *features = getattr(self, x).shape
@@ -80,18 +81,12 @@ class Task(Frozen):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any private record. A canary keeps those of its task."""
-        return self._digest(self.x_train, self.y_train)
+        return fingerprint((self.x_train.shape, self.num_classes), self.x_train, self.y_train)
 
     @property
     def test_fingerprint(self) -> str:
         """16 hexadecimal digits that change with any test record."""
-        return self._digest(self.x_test, self.y_test)
-
-    def _digest(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> str:
-        digest = sha256(repr((x.shape, self.num_classes)).encode())
-        digest.update(x.astype("<f4").tobytes())
-        digest.update(y.astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint((self.x_test.shape, self.num_classes), self.x_test, self.y_test)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.y_train)} private, {len(self.y_aux)} auxiliary, {len(self.y_test)} test"
@@ -125,15 +120,15 @@ def from_arrays(
         ValueError: if shapes do not match, a feature is not finite, a label is not in 0 … num_classes − 1, or
             no label is 0 and num_classes is not given.
     """
-    x = checks.array("x_train", x_train, shape=RECORDS, kind=np.float32)
+    x = checks.array("x_train", x_train, shape=SHAPE, kind=np.float32)
     given: dict[str, Any] = {"x_train": x, "y_train": y_train}
     for part, features, labels in (("aux", x_aux, y_aux), ("test", x_test, y_test)):
         if (features is None) != (labels is None):
             raise ValueError(f"x_{part} and y_{part} must be given together")
         given |= {f"x_{part}": x[:0] if features is None else features, f"y_{part}": () if labels is None else labels}
     if num_classes is None:
-        labels = [checks.array(key, given[key], kind=np.int64, at_least=0) for key in given if key[0] == "y"]
-        lowest, highest = np.min(np.concatenate(labels)), np.max(np.concatenate(labels))
+        parts = [checks.array(key, given[key], kind=np.int64, at_least=0) for key in given if key[0] == "y"]
+        lowest, highest = np.min(np.concatenate(parts)), np.max(np.concatenate(parts))
         if lowest > 0:
             raise ValueError(
                 f"labels must count from 0 where num_classes is not given, got labels from {lowest} to {highest}: "
@@ -154,18 +149,15 @@ def features_of(x: NDArray[np.generic]) -> Iterator[bytes]:
     return (record.tobytes() for record in x.astype(np.float32) + np.float32(0))
 
 
-def drawn(
-    x: NDArray[np.generic],
-    y: NDArray[np.generic],
-    *,
-    test: tuple[NDArray[np.generic], NDArray[np.generic]],
-    n_train: int,
-    n_aux: int,
-    seed: int,
-    num_classes: int | None,
-    name: str,
-) -> Task:
-    """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features."""
+def drawn(name: str, num_classes: int, pool: Records, test: Records, n_train: int, n_aux: int, seed: int) -> Task:
+    """A task with private and auxiliary records drawn from a pool. No auxiliary record has a private one's features.
+
+    Args:
+        name, num_classes, n_train, n_aux: of the task.
+        pool, test: features and labels to draw from, and those to test on, which are all in the task.
+        seed: of the draw.
+    """
+    x, y = pool
     order = stream(seed, "data").permutation(len(y))
     train, rest = np.split(order, [n_train])
     private = set(features_of(x[train]))
@@ -175,7 +167,4 @@ def drawn(
             f"n_train and n_aux must together be no more than the {len(y)} records of {name}, not counting duplicates "
             f"of private records, got {n_train} and {n_aux}"
         )
-    return from_arrays(
-        x[train], y[train], x_aux=x[aux], y_aux=y[aux], x_test=test[0], y_test=test[1], num_classes=num_classes,
-        name=name,
-    )  # fmt: skip
+    return Task(x[train], y[train], x[aux], y[aux], *test, num_classes, name)

@@ -19,7 +19,7 @@ from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPOptimizerFastGr
 from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.datasets import LONG_NAMES, numbered
-from dpsub._core.noise_test import Left, NoiseTest
+from dpsub._core.noise_test import NoiseTest, Summary
 from dpsub._core.provenance import versions
 from dpsub.accounting.dominating_pairs import distance
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
@@ -365,12 +365,12 @@ def audit_optimizer(
     return Auditor(optimizer, kind, options, callback)
 
 
-def noise_statistics(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Left:
+def noise_statistics(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Summary:
     """What `NoiseTest` takes, of tensors in units of C with all parameters in a row."""
     norms = [torch.linalg.vector_norm(part) for part in torch.split(residue, list(sizes))]
     numbers = torch.stack([*norms, residue @ records, records @ records]).double().cpu().numpy()
     sampled = torch.stack([residue[places], records[places]]).double().cpu().numpy()
-    return Left((numbers[:-2] / sigma) ** 2, sampled / sigma, *(numbers[-2:] / sigma**2))
+    return Summary((numbers[:-2] / sigma) ** 2, sampled / sigma, *(numbers[-2:] / sigma**2))
 
 
 class PieceWeights:

@@ -16,11 +16,10 @@ from dpsub.models.interface import check_model, final_weights
 from dpsub.trainers import devices
 from dpsub.trainers.bank import block_size
 
-SAYS = ("logits", "probabilities", "labels")
 NUMBERS_AT_ONCE = 2**22  # outputs in one part
 
 
-@checks.checked(says=partial(checks.choice, options=SAYS))
+@checks.checked(says=partial(checks.choice, options=("logits", "probabilities", "labels")))
 def answers_of(
     model: Model, weights: ArrayLike | Tensor, x: ArrayLike | Tensor, *, says: str, device: str = "auto"
 ) -> NDArray[Any]:

@@ -55,6 +55,7 @@ def assemble(
     if records is not None:
         x, y = np.concatenate([x, records[0]]), np.concatenate([y, records[1]])
     inputs, labels = model.inputs(torch.tensor(x, device=device)), torch.tensor(y, device=device)
+    # Gradients (worlds, m, k), where z′ that is empty is no world; of records and of no canary there are none.
     gradients, support = torch.zeros(0, 1, 0, device=device), torch.zeros(0, dtype=torch.long, device=device)
     if isinstance(canary, Worlds) and records is None:
         gradients, support = (torch.tensor(part, device=device) for part in canary.vectors)

@@ -23,12 +23,12 @@ class StepGradients(NamedTuple):
     Attributes:
         z: (k,), the same for all models of the bank, or (runs, k). In the slots of m pairs (m, k).
         z_prime: shaped like z, or None if the slot is empty in that world.
-        support: (k,) the indices of the parameters that z and z′ belong to; None for all parameters.
+        support: (k,) the indices of the parameters that z and z′ belong to; by default all parameters.
     """
 
     z: Tensor
     z_prime: Tensor | None = None
-    support: Tensor | slice | None = None
+    support: Tensor | slice = slice(None)
 
     @property
     def worlds(self) -> list[Tensor]:
@@ -197,10 +197,11 @@ class Bank:
         self.slot.add_to(self.model.flat(total), slot_sampled)
         if noise is not None:
             total.add_(noise, alpha=spec.noise_multiplier * spec.max_grad_norm)
-        self.theta.grad = total.div_(self.expected_batch_size)
+        self._average = total.div_(self.expected_batch_size)
         if self._adam is None:
-            self.theta.add_(self.theta.grad, alpha=-spec.learning_rate)
+            self.theta.add_(self._average, alpha=-spec.learning_rate)
         else:
+            self.theta.grad = self._average
             self._adam.step()
 
     def advance(self, *, slot_sampled: Tensor | None = None, noise: bool = True, clip: bool = True) -> None:
@@ -238,14 +239,11 @@ class Bank:
             yield step
 
     @property
-    def _average(self) -> Tensor:
-        if self.theta.grad is None:
-            raise ValueError("noisy_average and last_sum must be read after a step, got a bank before its first one")
-        return self.theta.grad
-
-    @property
     def noisy_average(self) -> Tensor:
-        """(runs, parameters): the last step's noisy sum of clipped gradients, divided by the expected batch size."""
+        """(runs, parameters): the last step's noisy sum of clipped gradients, divided by the expected batch size.
+
+        There is none before the first step.
+        """
         return self.model.flat(self._average)
 
     @property

@@ -84,9 +84,17 @@ def matmul_precision(precision: str) -> Iterator[None]:
         precision: "highest" for float32; "high" and "medium" allow TF32 or bfloat16, see `PRECISIONS`.
     """
     begin_computing()
+    backends: Any = torch.backends
+    on_cuda, on_cpu = PRECISIONS[precision]
+    switches = [
+        (backends.cuda.matmul, "fp32_precision", on_cuda),
+        (backends.cudnn.conv, "fp32_precision", on_cuda),
+        (backends.mkldnn.matmul, "fp32_precision", on_cpu),
+        (backends.mkldnn.conv, "fp32_precision", on_cpu),
+        (backends.cudnn, "deterministic", True),
+    ]
     with _precision_freed:
         _precision_freed.wait_for(lambda: all(other == precision for other, _ in _precisions))
-        switches = _switches(precision)
         before = _precisions[0][1] if _precisions else [getattr(switch, name) for switch, name, _ in switches]
         _precisions.append((precision, before))
         for switch, name, value in switches:
@@ -100,18 +108,6 @@ def matmul_precision(precision: str) -> Iterator[None]:
                 for (switch, name, _), value in zip(switches, before, strict=True):
                     setattr(switch, name, value)
             _precision_freed.notify_all()
-
-
-def _switches(precision: str) -> list[tuple[Any, str, object]]:
-    backends: Any = torch.backends
-    on_cuda, on_cpu = PRECISIONS[precision]
-    return [
-        (backends.cuda.matmul, "fp32_precision", on_cuda),
-        (backends.cudnn.conv, "fp32_precision", on_cuda),
-        (backends.mkldnn.matmul, "fp32_precision", on_cpu),
-        (backends.mkldnn.conv, "fp32_precision", on_cpu),
-        (backends.cudnn, "deterministic", True),
-    ]
 
 
 def side_by_side(work: Callable[[S, Event], T], pieces: Iterable[S], workers: int) -> Generator[tuple[S, T]]:

@@ -33,7 +33,7 @@ class GradientSlot(Slot):
 
     @property
     def support(self) -> Tensor | slice:
-        return slice(None) if self.gradients.support is None else self.gradients.support
+        return self.gradients.support
 
     def add_to(self, total: Tensor, sampled: Tensor | None) -> None:
         present, own = self.in_batch(sampled), total[:, self.support]

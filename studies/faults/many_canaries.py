@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from dpsub import estimators
-from dpsub._core.noise_test import Left, NoiseTest
+from dpsub._core.noise_test import NoiseTest, Summary
 from dpsub.estimators.betting import Bets
 from dpsub.estimators.claims import GDP
 from dpsub.estimators.wealth import Bettor, Expected
@@ -44,7 +44,7 @@ def found_at(rng, noise, alpha):
     test, none = NoiseTest(alpha, [COORDINATES], 0), np.zeros(COORDINATES)
     for step in range(1, (MOST if noise < 1 else STEPS) + 1):
         left = noise * rng.normal(size=COORDINATES)
-        test.observe(Left.of(left, none, [COORDINATES], test.places))
+        test.observe(Summary.of(left, none, [COORDINATES], test.places))
         if test.fault is not None:
             return step
     return MOST

@@ -20,7 +20,6 @@ from dpsub._core import checks
         (checks.real, -math.inf, {}, "x must be a finite number, got -inf"),
         (checks.real, True, {}, "x must be a finite number, got True"),
         (checks.real, "1", {}, "x must be a finite number, got '1'"),
-        (checks.real, np.timedelta64(1), {}, "x must be a finite number, got np.timedelta64"),
         (
             checks.real,
             np.array(1.0),
@@ -150,7 +149,7 @@ def test_a_function_is_given_what_its_checks_return():
         ({"delta": 0}, ValueError, "delta must be > 0 and < 1, got 0"),
         ({"delta": 0.5, "steps": 0}, ValueError, "steps must be >= 1 and <= 9, got 0"),
         ({"delta": 0.5, "steps": 10}, ValueError, "steps must be >= 1 and <= 9, got 10"),
-        ({}, TypeError, "asked() missing 1 required positional argument: 'delta'"),
+        ({}, TypeError, "missing a required argument: 'delta'"),
         ({"stepps": 1}, TypeError, "asked() got an unexpected keyword argument 'stepps': did you mean 'steps'?"),
         ({"colour": 1}, TypeError, "asked() got an unexpected keyword argument 'colour': it takes delta, steps, sizes"),
     ],

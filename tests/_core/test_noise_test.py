@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpsub._core.noise_test import SCALES, Left, NoiseTest
+from dpsub._core.noise_test import SCALES, NoiseTest, Summary
 
 SIZES = (40, 20, 300)
 
@@ -19,7 +19,7 @@ def watched(steps, noise, *, sizes=SIZES, alpha=0.05, seed=0, records=0.0):
     for _ in range(steps):
         known = 0.3 * rng.normal(size=sum(sizes))
         residue = noise(rng, sizes) + records * known
-        test.observe(Left.of(residue, known, sizes, test.places))
+        test.observe(Summary.of(residue, known, sizes, test.places))
         if test.fault is not None:
             break
     return test
@@ -88,7 +88,7 @@ def test_how_much_noise_there_is_is_told_from_all_steps(scale):
         rng, test, steps = np.random.default_rng(seed), NoiseTest(0.05, SIZES, seed), 100
         for _ in range(steps):
             residue, records = scaled(scale)(rng, SIZES), scaled(0.3)(rng, SIZES)
-            test.observe(Left.of(residue, records, SIZES, test.places))
+            test.observe(Summary.of(residue, records, SIZES, test.places))
         percent = int(re.search(r"it has about (\d+) % of the standard deviation", test.fault).group(1))
         assert percent / 100 == pytest.approx(scale, abs=0.005 + 4 * scale / (2 * steps * sum(SIZES)) ** 0.5)
 
@@ -104,7 +104,7 @@ def test_a_repeated_step_is_named():
     test, rng = NoiseTest(0.05, SIZES, 0), np.random.default_rng(0)
     for seed in (5, 6, 7, 8, 6):
         residue = scaled(1.0)(np.random.default_rng(seed), SIZES)
-        test.observe(Left.of(residue, scaled(1.0)(rng, SIZES), SIZES, test.places))
+        test.observe(Summary.of(residue, scaled(1.0)(rng, SIZES), SIZES, test.places))
     assert (test.fault, test.found_at) == ("the noise of step 5 repeats that of step 2", 5)
 
 
@@ -151,7 +151,7 @@ def clipped_by(clipping, noise, seed, alpha=0.05):
         rows *= 10 ** rng.uniform(-1, 1, (64, 1)) / np.linalg.norm(rows, axis=1, keepdims=True)
         records = CLIPPINGS["usual"](rows).sum(axis=0)
         residue = (clipping(rows).sum(axis=0) - records) / 0.5 + noise(rng, step)
-        test.observe(Left.of(residue, records / 0.5, SIZES, test.places))
+        test.observe(Summary.of(residue, records / 0.5, SIZES, test.places))
     return test
 
 

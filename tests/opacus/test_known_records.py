@@ -8,7 +8,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 
-from dpsub._core.noise_test import Left
+from dpsub._core.noise_test import Summary
 from dpsub.opacus import audit_optimizer
 from dpsub.opacus.audited_steps import clipped_sum
 from dpsub.opacus.auditors import noise_statistics
@@ -20,7 +20,7 @@ def test_tensors_are_looked_at_as_arrays_are():
     sizes, places = [math.prod(shape) for shape in shapes], np.array([0, 11, 12, 100, 312, 314])
     residue, records = rng.normal(size=(2, sum(sizes)))
     seen = noise_statistics(torch.tensor(residue), torch.tensor(records), 0.5, sizes, torch.tensor(places))
-    for found, right in zip(seen, Left.of(residue / 0.5, records / 0.5, sizes, places), strict=True):
+    for found, right in zip(seen, Summary.of(residue / 0.5, records / 0.5, sizes, places), strict=True):
         np.testing.assert_allclose(found, right)
 
 

@@ -65,7 +65,7 @@ def test_a_bank_without_a_canary_has_no_scores(bank_of, spec):
     bank = bank_of("mlp", spec(), [0])
     with pytest.raises(ValueError, match="canary must be given"):
         bank.scores()
-    with pytest.raises(ValueError, match="step"):
+    with pytest.raises(AttributeError, match="average"):
         bank.noisy_average  # noqa: B018
     bank.advance()
     assert bank.noisy_average.shape == (1, bank.model.parameters)
