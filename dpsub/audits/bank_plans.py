@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Pairs, Record, checks
 from dpsub._core.canary_pair import RESERVED, Worlds
@@ -43,7 +42,7 @@ def refuse_other_batches(spec: DPSGD) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class BankPlan(Plan):
     """An audit whose shards are blocks of models, which train side by side.
 
@@ -61,8 +60,8 @@ class BankPlan(Plan):
     spec: DPSGD
     runs: int
     seed: int
-    matmul_precision: str
-    repeats: int = 1
+    matmul_precision: str = field()  # without the default of `Plan`
+    repeats: int = field(default=1, kw_only=True)
 
     @property
     @abstractmethod
@@ -113,26 +112,10 @@ class BankPlan(Plan):
         """How many models a block has: the last one may have fewer."""
         return min(self.block_size, self.runs - block * self.block_size)
 
-    def bank(
-        self,
-        block: int,
-        device: torch.device,
-        *,
-        bits: NDArray[np.int8],
-        canary: Worlds | StepCanary,
-        seed: int,
-        coordinates: str = "all",
-    ) -> Bank:
-        """The models of a block, before their first step."""
-        return assemble(
-            self.model,
-            self.task,
-            self.spec,
-            bits=bits,
-            generator=torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block)),
-            canary=canary,
-            coordinates=coordinates,
-        )
+    def bank(self, block: int, device: torch.device, *, seed: int, **options: Any) -> Bank:
+        """The models of a block, before their first step. The options are those of `assemble`."""
+        generator = torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block))
+        return assemble(self.model, self.task, self.spec, generator=generator, **options)
 
     @property
     def copies(self) -> int:

@@ -137,23 +137,12 @@ def audit(
     if observe_every > spec.steps:
         raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
     observers = chosen(metrics, task)
-    plan = ManyRuns(
-        task=task,
-        model=model,
-        canaries=canaries,
-        spec=spec,
-        runs=runs,
-        observe_every=observe_every,
-        observers=observers,
-        coordinates=_coordinates(coordinates, observers),
-        seed=seed,
-        repeats=repeats,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, runs, seed, matmul_precision
+    observed = observe_every, observers, _coordinates(coordinates, observers)
+    return execute(ManyRuns(*training, canaries, *observed, repeats=repeats), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class ManyRuns(BankPlan):
     """What an audit of many runs trains and observes.
 

@@ -137,22 +137,11 @@ def audit_one_run(
         raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
     pairs = Pairs.of(pairs)
     check_canary(task, model, pairs, spec)
-    plan = OneRun(
-        task=task,
-        model=model,
-        pairs=pairs,
-        spec=spec,
-        runs=models,
-        subtract_expected=subtract_expected,
-        whiten=whiten,
-        metrics=_metrics(metrics, task),
-        seed=seed,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, models, seed, matmul_precision
+    return execute(OneRun(*training, pairs, subtract_expected, whiten, _metrics(metrics, task)), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class OneRun(BankPlan):
     """What an audit of one training, or of several with coins of their own, trains. Its runs are the models."""
 

@@ -113,21 +113,11 @@ def audit_steps(
         raise ValueError(
             f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
         )
-    plan = Steps(
-        task=task,
-        model=model,
-        canary=canary,
-        spec=spec,
-        runs=trainings,
-        canary_rate=canary_rate,
-        protocol=protocol,
-        seed=seed,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, trainings, seed, matmul_precision
+    return execute(Steps(*training, canary, canary_rate, protocol), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Steps(BankPlan):
     """What an audit of steps trains. Its runs are the trainings, and it observes all steps.
 
