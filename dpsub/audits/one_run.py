@@ -116,9 +116,9 @@ def audit_one_run(
 
     Raises:
         ValueError: before any training, if an argument is out of range; if pairs share a slot, are of several tasks,
-            scenarios or adjacencies, or do not fit task, model or spec; if no record is left beside the slots; if the
+            scenarios or adjacencies, or do not fit task, model or spec; if the
             memory does not hold one block; if the store is refused, as by `audit`. After it, if the training diverged.
-        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
+        sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: Keinan et al. (2025), Algorithm 1, arXiv 2503.07199, for pairs in one training; Steinke, Nasr and Jagielski
     (2023) for guesses with abstention.
@@ -177,7 +177,6 @@ class OneRun(BankPlan):
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        details = self.pairs.details.items()
         return super().attributes | {
             "audited": ONE_RUN,
             "models": self.runs,
@@ -187,7 +186,7 @@ class OneRun(BankPlan):
             "whiten": self.whiten,
             "metrics": " ".join(self.metrics),
             **({"test_fingerprint": self.task.test_fingerprint} if "accuracy" in self.metrics else {}),
-            **{f"pairs_{name}": value.item() if isinstance(value, np.generic) else value for name, value in details},
+            **{f"pairs_{name}": value for name, value in self.pairs.details.items()},
         }
 
     @property

@@ -92,7 +92,7 @@ def audit_steps(
 
     Raises:
         ValueError: as `audit`; if `trainings` is odd for "two_trainings".
-        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
+        sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: *Tight Auditing*, Algorithm 2 and sections 5.1 to 5.4.
 
