@@ -95,6 +95,9 @@ class BankPlan(Plan):
     def cut(self) -> Cut:
         return Cut(self.runs, self.repeats, self.block_size)
 
+    def units(self, shard: Shard) -> int:
+        return shard.runs * (self.spec.steps if self.unit == " steps" else 1)
+
     def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         blocks = [self.block(shard.repeat, block, device, tick) for block in shard.blocks]
         arrays = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}

@@ -21,7 +21,7 @@ from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_ot
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.observers import BY_NAME
 from dpsub.audits.own_training import OWN_FUNCTION
-from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
+from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import ScoredSteps
@@ -162,9 +162,6 @@ class OneRun(BankPlan):
     @property
     def title(self) -> str:
         return f"{len(self.pairs)} pairs of {super().title}"
-
-    def units(self, shard: Shard) -> int:
-        return shard.runs * self.spec.steps
 
     def empty(self) -> xr.Dataset:
         models = {MODEL: self.runs}

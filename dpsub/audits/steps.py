@@ -24,7 +24,7 @@ from dpsub.audits.bank_plans import (
     refuse_other_batches,
 )
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
+from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import GradientSlot, StepCanary
@@ -138,9 +138,6 @@ class Steps(BankPlan):
     @property
     def crafted(self) -> CanaryPair | StepCanary:
         return self.canary
-
-    def units(self, shard: Shard) -> int:
-        return shard.runs * self.spec.steps
 
     def empty(self) -> xr.Dataset:
         steps = self.spec.steps
