@@ -47,6 +47,8 @@ class BankPlan(Plan):
     """An audit whose shards are blocks of models, which train side by side.
 
     Attributes:
+        canaries: what fills the slots: pairs, one for all repeats or one for each; `Pairs`; or what crafts it at each
+            step.
         runs: the models of each repeat.
         seed: of batches, noise, starts and coins.
         repeats: how many independent audits.
@@ -58,15 +60,11 @@ class BankPlan(Plan):
     task: Task
     model: Model
     spec: DPSGD
+    canaries: tuple[Any, ...]
     runs: int
     seed: int
     matmul_precision: str = field()  # without the default of `Plan`
     repeats: int = field(default=1, kw_only=True)
-
-    @property
-    @abstractmethod
-    def crafted(self) -> Worlds | StepCanary:
-        """What fills the slots, for its scenario and adjacency."""
 
     @abstractmethod
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
@@ -74,13 +72,13 @@ class BankPlan(Plan):
 
     @property
     def title(self) -> str:
-        return f"{self.crafted.scenario} on {self.task.name}"
+        return f"{self.canaries[0].scenario} on {self.task.name}"
 
     @property
     def attributes(self) -> dict[str, Any]:
         return {
-            "scenario": self.crafted.scenario,
-            "adjacency": self.crafted.adjacency,
+            "scenario": self.canaries[0].scenario,
+            "adjacency": self.canaries[0].adjacency,
             "task": self.task.name,
             "task_fingerprint": self.task.fingerprint,
             "n": len(self.task.y_train),
@@ -162,11 +160,7 @@ class BankPlan(Plan):
     @property
     def pairs_kept(self) -> tuple[CanaryPair, ...]:
         """The pairs that a store keeps, to go on with on another machine."""
-        return ()
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        """The plan with these pairs in place of those."""
-        return self
+        return tuple(canary for canary in self.canaries if isinstance(canary, CanaryPair))
 
     @property
     def arrays(self) -> Arrays:
@@ -177,7 +171,8 @@ class BankPlan(Plan):
         plan, noise_multiplier = self, attributes["noise_multiplier"]
         if isclose(noise_multiplier, self.spec.noise_multiplier, rel_tol=SAME):
             plan = replace(self, spec=replace(self.spec, noise_multiplier=noise_multiplier))
-        plan = plan.with_pairs(stored_canaries(self.pairs_kept, self.task, attributes, arrays))
+        if self.pairs_kept:
+            plan = replace(plan, canaries=stored_canaries(self.pairs_kept, self.task, attributes, arrays))
         check_same(attributes, plan.attributes)
         return plan
 

@@ -3,9 +3,9 @@ r"""Algorithm 1: train models in both worlds, and score them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -136,9 +136,9 @@ def audit(
     if len({(pair.scenario, pair.adjacency, pair.score, *sorted(pair.details)) for pair in canaries}) > 1:
         raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
     observers = chosen(metrics, task)
-    training = task, model, spec, runs, seed, matmul_precision
+    training = task, model, spec, canaries, runs, seed, matmul_precision
     observed = observe_every, observers, _coordinates(coordinates, observers)
-    return execute(ManyRuns(*training, canaries, *observed, repeats=repeats), **options)
+    return execute(ManyRuns(*training, *observed, repeats=repeats), **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,6 @@ class ManyRuns(BankPlan):
     """What an audit of many runs trains and observes.
 
     Attributes:
-        canaries: one for all repeats, or one for each.
         observers: beside the scores.
         coordinates: "span" or "all".
     """
@@ -154,14 +153,9 @@ class ManyRuns(BankPlan):
     call: ClassVar[str] = "audit"
     purpose = "audit"
 
-    canaries: tuple[CanaryPair, ...]
     observe_every: int
     observers: tuple[Observer, ...]
     coordinates: str
-
-    @property
-    def crafted(self) -> CanaryPair:
-        return self.canaries[0]
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -202,13 +196,6 @@ class ManyRuns(BankPlan):
             **canary_attributes(self.canaries, ONCE if len(self.canaries) == 1 else EACH_REPEAT),
         }
         return {name: value for one in self.observers for name, value in one.attributes(self.task).items()} | own
-
-    @property
-    def pairs_kept(self) -> tuple[CanaryPair, ...]:
-        return self.canaries
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        return replace(self, canaries=pairs)
 
     @property
     def written_by_users(self) -> tuple[Any, ...]:

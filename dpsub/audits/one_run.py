@@ -19,7 +19,7 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.observers import BY_NAME
+from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.own_training import OWN_FUNCTION
 from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
@@ -137,8 +137,10 @@ def audit_one_run(
         raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
     pairs = Pairs.of(pairs)
     check_canary(task, model, pairs, spec)
-    training = task, model, spec, models, seed, matmul_precision
-    return execute(OneRun(*training, pairs, subtract_expected, whiten, _metrics(metrics, task)), **options)
+    training = task, model, spec, (pairs,), models, seed, matmul_precision
+    for name in checks.several("metrics must be a sequence of names", metrics):
+        checks.choice("metrics", name, METRICS)
+    return execute(OneRun(*training, subtract_expected, whiten, chosen(metrics, task)), **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,14 +152,14 @@ class OneRun(BankPlan):
     purpose = "one_run"
     spare: ClassVar[str] = "records or pairs"
 
-    pairs: Pairs
     subtract_expected: bool
     whiten: int
-    metrics: tuple[str, ...]
+    observers: tuple[Observer, ...]
 
     @property
-    def crafted(self) -> Pairs:
-        return self.pairs
+    def pairs(self) -> Pairs:
+        pairs: Pairs = self.canaries[0]
+        return pairs
 
     @property
     def title(self) -> str:
@@ -167,7 +169,7 @@ class OneRun(BankPlan):
         models = {MODEL: self.runs}
         of_pairs = models | {PAIR: len(self.pairs)}
         of_metrics = {"accuracy": models, "weights": models | {"parameter": self.model.parameters}}
-        sizes = {"score": of_pairs, "step_score": of_pairs} | {name: of_metrics[name] for name in self.metrics}
+        sizes = {"score": of_pairs, "step_score": of_pairs} | {one.name: of_metrics[one.name] for one in self.observers}
         variables = {name: unfilled(LONG_NAMES[name], sizes[name]) for name in sizes}
         variables["bit"] = unfilled(LONG_NAMES["bit"], of_pairs, "int8")
         return xr.Dataset(variables, {SLOT: (PAIR, self.pairs.slots)})
@@ -181,8 +183,8 @@ class OneRun(BankPlan):
             "pairs_fingerprint": self.pairs.fingerprint,
             "subtract_expected": int(self.subtract_expected),
             "whiten": self.whiten,
-            "metrics": " ".join(self.metrics),
-            **({"test_fingerprint": self.task.test_fingerprint} if "accuracy" in self.metrics else {}),
+            "metrics": " ".join(observer.name for observer in self.observers),
+            **{name: value for one in self.observers for name, value in one.attributes(self.task).items()},
             **{f"pairs_{name}": value for name, value in self.pairs.details.items()},
         }
 
@@ -205,15 +207,8 @@ class OneRun(BankPlan):
             steps.advance()
             tick(bank.runs)
         results = {"score": bank.slot.scores(bank), "step_score": steps.scores}
-        results |= {name: BY_NAME[name].watch(bank, self.task, bank.runs).after_step() for name in self.metrics}
+        results |= {one.name: one.watch(bank, self.task, bank.runs).after_step() for one in self.observers}
         return {"bit": bits} | {name: values.detach().float().cpu().numpy() for name, values in results.items()}
-
-
-def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
-    names = checks.several("metrics must be a sequence of names", metrics)
-    for name in names:
-        BY_NAME[checks.choice("metrics", name, METRICS)].check(task)
-    return tuple(name for name in METRICS if name in names)
 
 
 def scored_pairs(

@@ -2,9 +2,9 @@ r"""Algorithm 2 of *Tight Auditing*: every step of a training is an observation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -113,8 +113,8 @@ def audit_steps(
         raise ValueError(
             f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
         )
-    training = task, model, spec, trainings, seed, matmul_precision
-    return execute(Steps(*training, canary, canary_rate, protocol), **options)
+    training = task, model, spec, (canary,), trainings, seed, matmul_precision
+    return execute(Steps(*training, canary_rate, protocol), **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,6 @@ class Steps(BankPlan):
     """What an audit of steps trains. Its runs are the trainings, and it observes all steps.
 
     Attributes:
-        canary: the pair, or what crafts it at each step.
         canary_rate: the probability that the slot is sampled at a step.
         protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings.
     """
@@ -131,13 +130,8 @@ class Steps(BankPlan):
     unit: ClassVar[str] = " steps"
     purpose = "steps"
 
-    canary: CanaryPair | StepCanary
     canary_rate: float
     protocol: str
-
-    @property
-    def crafted(self) -> CanaryPair | StepCanary:
-        return self.canary
 
     def empty(self) -> xr.Dataset:
         steps = self.spec.steps
@@ -163,15 +157,8 @@ class Steps(BankPlan):
             "runs": self.runs,
             "q_c": self.canary_rate,
             "protocol": self.protocol,
-            **canary_attributes([self.canary], ONCE if self.pairs_kept else EACH_STEP),
+            **canary_attributes(self.canaries, ONCE if self.pairs_kept else EACH_STEP),
         }
-
-    @property
-    def pairs_kept(self) -> tuple[CanaryPair, ...]:
-        return (self.canary,) if isinstance(self.canary, CanaryPair) else ()
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        return replace(self, canary=pairs[0]) if pairs else self
 
     @property
     def copies(self) -> int:
@@ -190,9 +177,10 @@ class Steps(BankPlan):
         return worlds[:, :trainings], sampled[:, :trainings]
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
+        [canary] = self.canaries
         worlds, sampled = self.coins(block)
         bits = np.zeros(worlds.shape[1], dtype=np.int8)
-        bank = self.bank(block, device, bits=bits, canary=self.canary, seed=self.seed)
+        bank = self.bank(block, device, bits=bits, canary=canary, seed=self.seed)
         # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
         pair = bank.slot
         bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]
@@ -200,10 +188,10 @@ class Steps(BankPlan):
         in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         scores, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
-            if isinstance(self.canary, CanaryPair):
+            if isinstance(canary, CanaryPair):
                 gradients = pair.at_step(bank)
             else:
-                gradients = self.canary.gradients(bank, step + 1)
+                gradients = canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
                     _check_norm(float(longest), self.spec.max_grad_norm)
