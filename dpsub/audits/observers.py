@@ -36,6 +36,7 @@ class Watch:
         """Record what the step will change, if that is needed."""
 
     def after_step(self) -> Tensor:
+        """What is observed after the step."""
         return self._look()
 
 
