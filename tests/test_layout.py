@@ -50,7 +50,7 @@ BUDGETS = {
     "models": 1_186,
     "trainers": 640,
     "crafters": 1_019,
-    "audits": 2_410,
+    "audits": 2_154,
     "__init__": 78,
     "_version": 1,
     "worst_case": 49,

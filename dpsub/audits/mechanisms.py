@@ -127,7 +127,7 @@ def audit_mechanism(
     >>> audited.attrs["fault"], round(float((audited.noise**2).mean() ** 0.5), 2)
     ('it has about 70 % of the standard deviation that is claimed, in all parameters', 0.7)
     """
-    sizes = _sizes(parameters)
+    sizes: list[int] = np.atleast_1d(checks.array("parameters", parameters, kind=np.int64, at_least=1)).tolist()
     rng, between = stream(seed, "audit"), stream(seed, "audit", 2)
     others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm) if gradients is None else _own(gradients, sizes)
     asked = _Step(step, sum(sizes), divided_by, max_grad_norm)
@@ -217,11 +217,6 @@ def _readable(given: Any) -> Any:
     if getattr(given, "dtype", None) is torch.bfloat16:
         return given.float()
     return np.asarray(given, np.float32) if "bfloat16" in str(getattr(given, "dtype", "")) else given
-
-
-def _sizes(parameters: int | Sequence[int]) -> list[int]:
-    sizes: list[int] = np.atleast_1d(checks.array("parameters", parameters, kind=np.int64, at_least=1)).tolist()
-    return sizes
 
 
 def _random(rng: np.random.Generator, records: int, parameters: int, bound: float) -> Iterator[Gradients]:
