@@ -28,7 +28,7 @@ def _details(name: str, values: Mapping[str, object]) -> dict[str, object]:
         if key in RESERVED or not isinstance(value, str | int | float | np.generic):
             expected = f"numbers or texts, with names other than {' and '.join(RESERVED)}"
             raise ValueError(f"{name} must be {expected}, got {key!r}: {value!r}")
-    return dict(values)
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
 
 
 def _world(name: str, value: Any) -> NDArray[np.float32] | Record:

@@ -31,7 +31,11 @@ def torch_seed(seed: int, purpose: str, block: int = 0) -> int:
 
 
 def repeat_seeds(seed: int, repeats: int) -> list[int]:
-    """One seed for each repeat: first `seed` itself, then whole numbers below 2⁵³ that are spawned from it.
+    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`; the first is `seed` itself.
+
+    The others are whole numbers below 2⁵³, spawned from it. An audit with `seed=repeat_seeds(seed, repeats)[i]` is the
+    i-th repeat alone. To craft a canary for each repeat:
+    `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
 
     >>> repeat_seeds(0, 2)[0]
     0

@@ -1,9 +1,10 @@
 """Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
+from dpsub._core.random_streams import repeat_seeds
 from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.finished_models import ProxyLabels, proxy_labels
-from dpsub.audits.many_runs import audit, repeat_seeds
+from dpsub.audits.many_runs import audit
 from dpsub.audits.mechanisms import audit_mechanism
 from dpsub.audits.observers import Observer, Watch
 from dpsub.audits.one_run import audit_one_run

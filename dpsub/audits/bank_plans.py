@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Pairs, Record, checks
 from dpsub._core.canary_pair import RESERVED, Worlds
@@ -43,11 +42,13 @@ def refuse_other_batches(spec: DPSGD) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class BankPlan(Plan):
     """An audit whose shards are blocks of models, which train side by side.
 
     Attributes:
+        canaries: what fills the slots: pairs, one for all repeats or one for each; `Pairs`; or what crafts it at each
+            step.
         runs: the models of each repeat.
         seed: of batches, noise, starts and coins.
         repeats: how many independent audits.
@@ -59,15 +60,11 @@ class BankPlan(Plan):
     task: Task
     model: Model
     spec: DPSGD
+    canaries: tuple[Any, ...]
     runs: int
     seed: int
-    matmul_precision: str
-    repeats: int = 1
-
-    @property
-    @abstractmethod
-    def crafted(self) -> Worlds | StepCanary:
-        """What fills the slots, for its scenario and adjacency."""
+    matmul_precision: str = field()  # without the default of `Plan`
+    repeats: int = field(default=1, kw_only=True)
 
     @abstractmethod
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
@@ -75,13 +72,13 @@ class BankPlan(Plan):
 
     @property
     def title(self) -> str:
-        return f"{self.crafted.scenario} on {self.task.name}"
+        return f"{self.canaries[0].scenario} on {self.task.name}"
 
     @property
     def attributes(self) -> dict[str, Any]:
         return {
-            "scenario": self.crafted.scenario,
-            "adjacency": self.crafted.adjacency,
+            "scenario": self.canaries[0].scenario,
+            "adjacency": self.canaries[0].adjacency,
             "task": self.task.name,
             "task_fingerprint": self.task.fingerprint,
             "n": len(self.task.y_train),
@@ -95,6 +92,9 @@ class BankPlan(Plan):
     @cached_property
     def cut(self) -> Cut:
         return Cut(self.runs, self.repeats, self.block_size)
+
+    def units(self, shard: Shard) -> int:
+        return shard.runs * (self.spec.steps if self.unit == " steps" else 1)
 
     def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         blocks = [self.block(shard.repeat, block, device, tick) for block in shard.blocks]
@@ -113,26 +113,10 @@ class BankPlan(Plan):
         """How many models a block has: the last one may have fewer."""
         return min(self.block_size, self.runs - block * self.block_size)
 
-    def bank(
-        self,
-        block: int,
-        device: torch.device,
-        *,
-        bits: NDArray[np.int8],
-        canary: Worlds | StepCanary,
-        seed: int,
-        coordinates: str = "all",
-    ) -> Bank:
-        """The models of a block, before their first step."""
-        return assemble(
-            self.model,
-            self.task,
-            self.spec,
-            bits=bits,
-            generator=torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block)),
-            canary=canary,
-            coordinates=coordinates,
-        )
+    def bank(self, block: int, device: torch.device, *, seed: int, **options: Any) -> Bank:
+        """The models of a block, before their first step. The options are those of `assemble`."""
+        generator = torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block))
+        return assemble(self.model, self.task, self.spec, generator=generator, **options)
 
     @property
     def copies(self) -> int:
@@ -176,11 +160,7 @@ class BankPlan(Plan):
     @property
     def pairs_kept(self) -> tuple[CanaryPair, ...]:
         """The pairs that a store keeps, to go on with on another machine."""
-        return ()
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        """The plan with these pairs in place of those."""
-        return self
+        return tuple(canary for canary in self.canaries if isinstance(canary, CanaryPair))
 
     @property
     def arrays(self) -> Arrays:
@@ -191,7 +171,8 @@ class BankPlan(Plan):
         plan, noise_multiplier = self, attributes["noise_multiplier"]
         if isclose(noise_multiplier, self.spec.noise_multiplier, rel_tol=SAME):
             plan = replace(self, spec=replace(self.spec, noise_multiplier=noise_multiplier))
-        plan = plan.with_pairs(stored_canaries(self.pairs_kept, self.task, attributes, arrays))
+        if self.pairs_kept:
+            plan = replace(plan, canaries=stored_canaries(self.pairs_kept, self.task, attributes, arrays))
         check_same(attributes, plan.attributes)
         return plan
 
@@ -202,26 +183,13 @@ def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DP
     Raises:
         ValueError: if it does not. What is crafted at each step is checked by its crafter.
     """
-    n, name = len(task.y_train), "pairs" if isinstance(canary, Pairs) else "canary"
-    slots = canary.slots if isinstance(canary, Worlds) else [canary.slot]
+    name = "pairs" if isinstance(canary, Pairs) else "canary"
     if canary.task not in (None, task.fingerprint):
         raise ValueError(
             f"{name} must be crafted for this task, {task!r}, got other private records: craft for this one"
         )
-    if not 0 <= min(slots) <= max(slots) < n:
-        raise ValueError(f"{name} must have slots among the {n} private records, from 0 to {n - 1}, got {max(slots)}")
-    if name == "pairs" and len(slots) == n:
-        raise ValueError(f"pairs must leave a record that is not in a slot, got {n} slots for {n} private records")
-    if not isinstance(canary, Worlds):
-        return
-    if canary.records is not None:
-        x, y = canary.records
-        if x.shape[1:] != task.x_train.shape[1:] or max(y) >= task.num_classes:
-            raise ValueError(
-                f"{name} must be records like the task's, features {task.x_train.shape[1:]} and labels below "
-                f"{task.num_classes}, got {x.shape[1:]} and {max(y)}"
-            )
-        return
+    if not isinstance(canary, Worlds) or canary.records is not None:
+        return  # records that do not fit cannot be put among the task's
     if canary.parameters != model.parameters:
         raise ValueError(f"{name} must be gradients of {model.parameters} for {model!r}, got {canary.parameters}")
     longest = np.linalg.norm(canary.vectors[0].astype(np.float64), axis=2).max()
@@ -235,8 +203,7 @@ def canary_attributes(canaries: Sequence[CanaryPair | StepCanary], how_often: st
     """What an audit's attributes say of its canaries: one value for all repeats, or one for each."""
 
     def listed(values: list[Any]) -> Any:
-        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-        return plain[0] if len(plain) == 1 else plain
+        return values[0] if len(values) == 1 else values
 
     return {
         "slot": listed([canary.slot for canary in canaries]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from functools import partial
 from threading import Lock
 from typing import Any, TypedDict
 
@@ -13,9 +14,9 @@ from tqdm.auto import tqdm
 from dpsub._core import checks
 from dpsub.audits import executors
 from dpsub.audits.collected import Place, warn_of_failures
-from dpsub.audits.executors import Executor
 from dpsub.audits.plans import Made, Plan
 from dpsub.audits.store import Database, located
+from dpsub.trainers import devices
 
 
 class Options(TypedDict, total=False):
@@ -48,8 +49,7 @@ def execute(
         place = Database(located(store), plan, repair=repair)
     if place.to_compute():
         try:
-            with executors.where(client, device) as executor:
-                _compute(place, executor, allow_mix=allow_mix, progress=progress)
+            _compute(place, client, device, allow_mix=allow_mix, progress=progress)
         except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
             if store is None:
                 raise
@@ -60,11 +60,14 @@ def execute(
     return dataset
 
 
-def _compute(place: Place, executor: Executor, *, allow_mix: bool, progress: bool) -> None:
-    mixed = allow_mix or place.plan.calls_users
-    for made in executor.expected(place.plan):
+def _compute(place: Place, client: Any, device: str, *, allow_mix: bool, progress: bool) -> None:
+    mixed, compute = allow_mix or place.plan.calls_users, partial(executors.by_workers, client, device)
+    if client is None:
+        on = devices.device(device)
+        place.plan.at_once(on)  # refuses what the memory does not hold
         if not mixed:
-            _check_kind(place, made)
+            _check_kind(place, place.plan.made(on))
+        compute = partial(executors.here, on)
     with place.writing():
         # What is missing is asked anew: another process may have written since the place was read.
         plan, shards, lock, failed = place.plan, place.to_compute(), Lock(), 0
@@ -76,7 +79,7 @@ def _compute(place: Place, executor: Executor, *, allow_mix: bool, progress: boo
 
         with (
             tqdm(total=total, initial=total - left, unit=plan.unit, desc=plan.title, disable=not progress) as bar,
-            closing(executor.results(plan, shards, tick)) as computed,
+            closing(compute(plan, shards, tick)) as computed,
         ):
             for shard, results, made in computed:
                 if not mixed:

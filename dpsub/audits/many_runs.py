@@ -3,18 +3,18 @@ r"""Algorithm 1: train models in both worlds, and score them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from dpsub._core import CanaryPair, checks, random_streams
+from dpsub._core import CanaryPair, checks
 from dpsub._core.datasets import LONG_NAMES
-from dpsub._core.random_streams import stream
+from dpsub._core.random_streams import repeat_seeds, stream
 from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import EACH_REPEAT, ONCE, PRECISION, BankPlan, canary_attributes, check_canary
 from dpsub.audits.execution import Options, execute
@@ -115,12 +115,13 @@ def audit(
 
     Raises:
         ValueError: before any training, if an argument is out of range, a feature is not finite or a label not in
-            0 … num_classes − 1; if model or canary do not fit the task; if a gradient canary is longer than
+            0 … num_classes − 1; if model or canary are of another task; if a gradient canary is longer than
             max_grad_norm; if the memory does not hold one block; if the store is some other file, another audit,
             damaged, of another format or another kind of device; if the model or an observer holds what a store cannot
             tell apart, such as a lambda in a module that was not named. After some training, if it diverged.
-        OSError: with the path, if the store cannot be written, or another process is writing it. Finished shards stay.
-        ConnectionError: if no scheduler answers.
+        sqlite3.Error, OSError: with the path, if the store cannot be written, or another process is writing it.
+            Finished shards stay.
+        Exception: dask's own, if no scheduler answers, or several workers died of one shard.
         KeyboardInterrupt: on Ctrl-C. Finished shards are in the store.
 
     Source: *Beyond Membership*, Algorithm 1.
@@ -134,31 +135,17 @@ def audit(
         raise ValueError(f"canary must be one for all repeats, or one for each of the {repeats}, got {len(canaries)}")
     if len({(pair.scenario, pair.adjacency, pair.score, *sorted(pair.details)) for pair in canaries}) > 1:
         raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
-    if observe_every > spec.steps:
-        raise ValueError(f"observe_every must be <= spec.steps = {spec.steps}, got {observe_every}")
     observers = chosen(metrics, task)
-    plan = ManyRuns(
-        task=task,
-        model=model,
-        canaries=canaries,
-        spec=spec,
-        runs=runs,
-        observe_every=observe_every,
-        observers=observers,
-        coordinates=_coordinates(coordinates, observers),
-        seed=seed,
-        repeats=repeats,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, canaries, runs, seed, matmul_precision
+    observed = observe_every, observers, _coordinates(coordinates, observers)
+    return execute(ManyRuns(*training, *observed, repeats=repeats), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class ManyRuns(BankPlan):
     """What an audit of many runs trains and observes.
 
     Attributes:
-        canaries: one for all repeats, or one for each.
         observers: beside the scores.
         coordinates: "span" or "all".
     """
@@ -166,14 +153,9 @@ class ManyRuns(BankPlan):
     call: ClassVar[str] = "audit"
     purpose = "audit"
 
-    canaries: tuple[CanaryPair, ...]
     observe_every: int
     observers: tuple[Observer, ...]
     coordinates: str
-
-    @property
-    def crafted(self) -> CanaryPair:
-        return self.canaries[0]
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -213,18 +195,7 @@ class ManyRuns(BankPlan):
             **({"seeds": self.seeds} if self.repeats > 1 else {}),
             **canary_attributes(self.canaries, ONCE if len(self.canaries) == 1 else EACH_REPEAT),
         }
-        for observer in self.observers:
-            for name, value in observer.attributes(self.task).items():
-                if own.setdefault(name, value) != value:
-                    raise ValueError(f"metrics must have attributes of other names than the audit's own, got {name!r}")
-        return own
-
-    @property
-    def pairs_kept(self) -> tuple[CanaryPair, ...]:
-        return self.canaries
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        return replace(self, canaries=pairs)
+        return {name: value for one in self.observers for name, value in one.attributes(self.task).items()} | own
 
     @property
     def written_by_users(self) -> tuple[Any, ...]:
@@ -269,16 +240,3 @@ def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
             "parameters, got 'span'"
         )
     return coordinates if coordinates != "auto" else "all" if needing else "span"
-
-
-@checks.checked("seed", "repeats")
-def repeat_seeds(seed: int, repeats: int) -> list[int]:
-    """The seeds of the repeats of `audit(seed=seed, repeats=repeats)`; the first is `seed` itself.
-
-    An audit with `seed=repeat_seeds(seed, repeats)[i]` is the i-th repeat alone. To craft a canary for each repeat:
-    `[crafters.gradient(task, model, spec, seed=s) for s in repeat_seeds(seed, repeats)]`.
-
-    >>> repeat_seeds(7, 1)
-    [7]
-    """
-    return random_streams.repeat_seeds(seed, repeats)

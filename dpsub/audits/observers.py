@@ -36,7 +36,7 @@ class Watch:
         """Record what the step will change, if that is needed."""
 
     def after_step(self) -> Tensor:
-        """The observed values."""
+        """What is observed after the step."""
         return self._look()
 
 
@@ -192,7 +192,6 @@ BY_NAME: dict[str, Observer] = {
     observer.name: observer for observer in (Accuracy(), Distance(), GradientProduct(), Weights())
 }
 RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")  # dimensions and variables of every audit
-OF_ALL_RUNS = (("run", "step"), ("run", "parameter"))  # the dims of observers of all runs
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:
@@ -200,9 +199,10 @@ def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...
     observers: dict[str, Observer] = {}
     for metric in checks.several('metrics must be a sequence of names or observers, such as ("accuracy",)', metrics):
         observer = metric if isinstance(metric, Observer) else BY_NAME[checks.choice("metrics", metric, [*BY_NAME])]
-        _check_names(observer)
-        if observers.setdefault(observer.name, observer) is not observer:
-            raise ValueError(f"metrics must have names of their own, got two observers of the name {observer.name!r}")
+        if observer.name in RESERVED or observers.setdefault(observer.name, observer) is not observer:
+            raise ValueError(
+                f"metrics must have names of their own, other than {', '.join(RESERVED)}, got {observer.name!r}"
+            )
         observer.check(task)
     return tuple(observers[name] for name in sorted(observers))
 
@@ -217,20 +217,3 @@ def observation(observer: Observer, watch: Watch, shape: tuple[int, ...]) -> Ten
             f"{shape} for {shape[0]} observed models, got {got}"
         )
     return values
-
-
-def _check_names(observer: Observer) -> None:
-    """Check that the names of a variable and its dimensions are those of no other."""
-    name, dims = observer.name, observer.dims
-    own = type(BY_NAME.get(name, observer))
-    if name in RESERVED or not name.isidentifier() or type(observer) is not own:
-        raise ValueError(
-            f"metrics must have names that are identifiers other than {', '.join([*RESERVED, *BY_NAME])}, got an "
-            f"observer of the name {name!r}"
-        )
-    of_some_runs = len(dims) == 2 and dims[1] == "step" and dims[0] not in RESERVED and dims[0].isidentifier()
-    if not (dims in OF_ALL_RUNS if observer.most_runs is None else of_some_runs):
-        raise ValueError(
-            'metrics must have the dims ("run", "step") or ("run", "parameter") or, with most_runs, one of their own '
-            f'and "step", got {dims!r} of {observer.name!r}'
-        )

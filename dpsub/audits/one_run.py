@@ -19,9 +19,9 @@ from dpsub._core.random_streams import stream
 from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import PRECISION, BankPlan, check_canary, refuse_other_batches
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.observers import BY_NAME
+from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.own_training import OWN_FUNCTION
-from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
+from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import ScoredSteps
@@ -116,9 +116,9 @@ def audit_one_run(
 
     Raises:
         ValueError: before any training, if an argument is out of range; if pairs share a slot, are of several tasks,
-            scenarios or adjacencies, or do not fit task, model or spec; if no record is left beside the slots; if the
+            scenarios or adjacencies, or do not fit task, model or spec; if the
             memory does not hold one block; if the store is refused, as by `audit`. After it, if the training diverged.
-        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
+        sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: Keinan et al. (2025), Algorithm 1, arXiv 2503.07199, for pairs in one training; Steinke, Nasr and Jagielski
     (2023) for guesses with abstention.
@@ -137,22 +137,13 @@ def audit_one_run(
         raise ValueError(f"whiten must be 0 without subtract_expected, got {whiten}: set subtract_expected=True")
     pairs = Pairs.of(pairs)
     check_canary(task, model, pairs, spec)
-    plan = OneRun(
-        task=task,
-        model=model,
-        pairs=pairs,
-        spec=spec,
-        runs=models,
-        subtract_expected=subtract_expected,
-        whiten=whiten,
-        metrics=_metrics(metrics, task),
-        seed=seed,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, (pairs,), models, seed, matmul_precision
+    for name in checks.several("metrics must be a sequence of names", metrics):
+        checks.choice("metrics", name, METRICS)
+    return execute(OneRun(*training, subtract_expected, whiten, chosen(metrics, task)), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class OneRun(BankPlan):
     """What an audit of one training, or of several with coins of their own, trains. Its runs are the models."""
 
@@ -161,34 +152,30 @@ class OneRun(BankPlan):
     purpose = "one_run"
     spare: ClassVar[str] = "records or pairs"
 
-    pairs: Pairs
     subtract_expected: bool
     whiten: int
-    metrics: tuple[str, ...]
+    observers: tuple[Observer, ...]
 
     @property
-    def crafted(self) -> Pairs:
-        return self.pairs
+    def pairs(self) -> Pairs:
+        pairs: Pairs = self.canaries[0]
+        return pairs
 
     @property
     def title(self) -> str:
         return f"{len(self.pairs)} pairs of {super().title}"
 
-    def units(self, shard: Shard) -> int:
-        return shard.runs * self.spec.steps
-
     def empty(self) -> xr.Dataset:
         models = {MODEL: self.runs}
         of_pairs = models | {PAIR: len(self.pairs)}
         of_metrics = {"accuracy": models, "weights": models | {"parameter": self.model.parameters}}
-        sizes = {"score": of_pairs, "step_score": of_pairs} | {name: of_metrics[name] for name in self.metrics}
+        sizes = {"score": of_pairs, "step_score": of_pairs} | {one.name: of_metrics[one.name] for one in self.observers}
         variables = {name: unfilled(LONG_NAMES[name], sizes[name]) for name in sizes}
         variables["bit"] = unfilled(LONG_NAMES["bit"], of_pairs, "int8")
         return xr.Dataset(variables, {SLOT: (PAIR, self.pairs.slots)})
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        details = self.pairs.details.items()
         return super().attributes | {
             "audited": ONE_RUN,
             "models": self.runs,
@@ -196,9 +183,9 @@ class OneRun(BankPlan):
             "pairs_fingerprint": self.pairs.fingerprint,
             "subtract_expected": int(self.subtract_expected),
             "whiten": self.whiten,
-            "metrics": " ".join(self.metrics),
-            **({"test_fingerprint": self.task.test_fingerprint} if "accuracy" in self.metrics else {}),
-            **{f"pairs_{name}": value.item() if isinstance(value, np.generic) else value for name, value in details},
+            "metrics": " ".join(observer.name for observer in self.observers),
+            **{name: value for one in self.observers for name, value in one.attributes(self.task).items()},
+            **{f"pairs_{name}": value for name, value in self.pairs.details.items()},
         }
 
     @property
@@ -220,15 +207,8 @@ class OneRun(BankPlan):
             steps.advance()
             tick(bank.runs)
         results = {"score": bank.slot.scores(bank), "step_score": steps.scores}
-        results |= {name: BY_NAME[name].watch(bank, self.task, bank.runs).after_step() for name in self.metrics}
+        results |= {one.name: one.watch(bank, self.task, bank.runs).after_step() for one in self.observers}
         return {"bit": bits} | {name: values.detach().float().cpu().numpy() for name, values in results.items()}
-
-
-def _metrics(metrics: Sequence[str], task: Task) -> tuple[str, ...]:
-    names = checks.several("metrics must be a sequence of names", metrics)
-    for name in names:
-        BY_NAME[checks.choice("metrics", name, METRICS)].check(task)
-    return tuple(name for name in METRICS if name in names)
 
 
 def scored_pairs(

@@ -6,6 +6,7 @@ import inspect
 import platform
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,13 +23,13 @@ from dpsub._core.datasets import LONG_NAMES
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.executors import message_of
 from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, Tick, check_same, unfilled
 from dpsub.models.identity import Identity
 
 Plain = bool | int | float | str
 Train = Callable[[int, int], Any]
 OWN_FUNCTION = "own function"  # the attribute `trained_by`, which audits by dpsub's own trainers do not have
+MOST_MESSAGE = 500  # characters
 MOST_SHARDS = 4096  # of an audit: one for each run up to so many runs
 RESERVED = (  # names of attributes that a dataset has beside the parameters
     *("trained_by", "name", "adjacency", "runs", "seed", "observed_steps", "parameters", "train"),
@@ -85,7 +86,8 @@ def audit_training(
         options: as in `audit`, of which `allow_mix` changes nothing, and `device` no number. Each run is stored when it
             is done; of more than 4,096 runs, several neighbours are stored together. To train side by side on this
             machine, give `client=distributed.Client(n_workers=4, threads_per_worker=1)`, in a script under
-            `if __name__ == "__main__":`. A worker trains one run at a time, so give each one thread.
+            `if __name__ == "__main__":`. A worker trains one run at a time, so give each one thread. It must be able to
+            import `train`, if that is in a file, and the libraries that it uses.
 
     Returns:
         A dataset as `audit` returns: `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1
@@ -94,12 +96,10 @@ def audit_training(
         `failed_messages` name them.
 
     Raises:
-        ValueError: before any training, if an argument is out of range, `train` does not take (bit, seed), or the store
-            is some other file, another audit, or damaged. After it, if all runs failed.
-        OSError: with the path, if the store cannot be written, or another process is writing it. Finished runs stay.
-        RuntimeError: if several workers of `client` died in the middle of a run.
-        ConnectionError: if no scheduler answers.
-        KeyboardInterrupt: on Ctrl-C. Finished runs are in the store.
+        TypeError: if `train` does not take two arguments.
+        ValueError: before any training, if an argument is out of range, `train` takes the seed before the bit, or the
+            store is some other file, another audit, or damaged. After it, if all runs failed.
+        sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Warns:
         UserWarning: if runs failed, or if `train` seems to ignore its seed.
@@ -114,21 +114,14 @@ def audit_training(
     ({'run': 8, 'step': 1}, 'one normal')
     """
     _check_train(train)
-    plan = OwnTraining(
-        train=train,
-        name=name,
-        adjacency=adjacency,
-        parameters=_parameters(parameters or {}),
-        runs=runs,
-        seed=seed,
-        observed=_steps([1] if steps is None else steps),
-        code=f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}",
-        retry=retry,
-    )
+    plain = _parameters(parameters or {})
+    observed = checks.array("steps", [1] if steps is None else steps, shape=("scores",), kind=np.int64, at_least=1)
+    code = f"code and constants {crc32(Identity(constants=True).tell('train', train).encode()):08x}"
+    plan = OwnTraining(train, name, adjacency, plain, runs, seed, tuple(observed.tolist()), code, retry)
     return execute(plan, **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class OwnTraining(Plan):
     """What an audit of a training function trains."""
 
@@ -191,9 +184,12 @@ class OwnTraining(Plan):
             for row, run in enumerate(range(shard.start, shard.stop)):
                 try:
                     returned = self.train(int(bits[row]), torch_seed(self.seed, "training", run))
-                    scores[row] = _scores(returned, len(self.observed))
+                    single = len(self.observed) == 1 and not np.ndim(returned)
+                    scores[row] = checks.array(
+                        "train's scores", returned, shape=() if single else scores.shape[1:], kind=np.float32
+                    )
                 except Exception as error:  # whatever it is, it costs this run alone
-                    failed[run] = message_of(error)
+                    failed[run] = "".join(traceback.format_exception_only(error)).strip()[:MOST_MESSAGE]
                 tick(1)
         return Results({"score": scores, "bit": bits}, failed)
 
@@ -202,42 +198,23 @@ class OwnTraining(Plan):
         return Made(platform.machine(), "", versions("torch") | loaded, commit(), seconds)
 
 
-def _check_train(train: object) -> None:
-    expected = "train must be a function that is called as train(bit, seed)"
+def _check_train(train: Train) -> None:
+    """Check that it takes the bit and the seed, in this order."""
     try:
-        names = list(inspect.signature(train).bind(0, 0).arguments)  # type: ignore[arg-type]
+        names = list(inspect.signature(train).bind(0, 0).arguments)
     except ValueError:  # of some functions that are not written in Python
         return
-    except TypeError as error:
-        raise ValueError(f"{expected}, got {train!r}: {error}") from None
     if names[0] == "seed" or names[1:2] == ["bit"]:
-        raise ValueError(f"{expected}, in this order, got {train!r} of {', '.join(names)}: exchange them")
+        raise ValueError(
+            f"train must be called as train(bit, seed), got {train!r} of {', '.join(names)}: exchange them"
+        )
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Plain]:
     """The parameters of a training function, by name and in order."""
-    plain: dict[str, Plain] = {}
-    for name, value in sorted(parameters.items()):
+    for name in parameters:
         if name in RESERVED or name.startswith(("version_", "failed_")):
             raise ValueError(f"parameters must have names other than an audit's own attributes, got {name!r}")
-        plain[name] = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(plain[name], bool | int | float | str):
-            raise ValueError(f"parameters must be numbers and texts, got a {type(value).__name__} for {name!r}")
-    return plain
-
-
-def _steps(steps: Sequence[int]) -> tuple[int, ...]:
-    """The steps that scores belong to."""
-    observed = checks.array("steps", steps, shape=("scores",), kind=np.int64, at_least=1)
-    if not observed.size or (np.diff(observed) <= 0).any():
-        raise ValueError(f"steps must increase, one for each score of a run, such as [50, 100], got {steps!r}")
-    return tuple(observed.tolist())
-
-
-def _scores(returned: Any, steps: int) -> NDArray[np.float32]:
-    """The scores of one run."""
-    scores = checks.array("train's scores", returned, kind=np.float32)
-    if scores.shape != (steps,) and (scores.shape, steps) != ((), 1):
-        expected = "one score" if steps == 1 else f"{steps} scores, one for each of steps"
-        raise ValueError(f"train must return {expected}, got shape {scores.shape}")
-    return scores
+    return {
+        name: value.item() if isinstance(value, np.generic) else value for name, value in sorted(parameters.items())
+    }

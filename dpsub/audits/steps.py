@@ -2,9 +2,9 @@ r"""Algorithm 2 of *Tight Auditing*: every step of a training is an observation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from dpsub.audits.bank_plans import (
     refuse_other_batches,
 )
 from dpsub.audits.execution import Options, execute
-from dpsub.audits.plans import Arrays, Shard, Tick, unfilled
+from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models import Model, check_fits
 from dpsub.trainers import GradientSlot, StepCanary
@@ -92,7 +92,7 @@ def audit_steps(
 
     Raises:
         ValueError: as `audit`; if `trainings` is odd for "two_trainings".
-        OSError, ConnectionError, KeyboardInterrupt: as `audit`.
+        sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: *Tight Auditing*, Algorithm 2 and sections 5.1 to 5.4.
 
@@ -113,26 +113,15 @@ def audit_steps(
         raise ValueError(
             f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
         )
-    plan = Steps(
-        task=task,
-        model=model,
-        canary=canary,
-        spec=spec,
-        runs=trainings,
-        canary_rate=canary_rate,
-        protocol=protocol,
-        seed=seed,
-        matmul_precision=matmul_precision,
-    )
-    return execute(plan, **options)
+    training = task, model, spec, (canary,), trainings, seed, matmul_precision
+    return execute(Steps(*training, canary_rate, protocol), **options)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Steps(BankPlan):
     """What an audit of steps trains. Its runs are the trainings, and it observes all steps.
 
     Attributes:
-        canary: the pair, or what crafts it at each step.
         canary_rate: the probability that the slot is sampled at a step.
         protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings.
     """
@@ -141,16 +130,8 @@ class Steps(BankPlan):
     unit: ClassVar[str] = " steps"
     purpose = "steps"
 
-    canary: CanaryPair | StepCanary
     canary_rate: float
     protocol: str
-
-    @property
-    def crafted(self) -> CanaryPair | StepCanary:
-        return self.canary
-
-    def units(self, shard: Shard) -> int:
-        return shard.runs * self.spec.steps
 
     def empty(self) -> xr.Dataset:
         steps = self.spec.steps
@@ -176,15 +157,8 @@ class Steps(BankPlan):
             "runs": self.runs,
             "q_c": self.canary_rate,
             "protocol": self.protocol,
-            **canary_attributes([self.canary], ONCE if self.pairs_kept else EACH_STEP),
+            **canary_attributes(self.canaries, ONCE if self.pairs_kept else EACH_STEP),
         }
-
-    @property
-    def pairs_kept(self) -> tuple[CanaryPair, ...]:
-        return (self.canary,) if isinstance(self.canary, CanaryPair) else ()
-
-    def with_pairs(self, pairs: tuple[CanaryPair, ...]) -> Self:
-        return replace(self, canary=pairs[0]) if pairs else self
 
     @property
     def copies(self) -> int:
@@ -203,9 +177,10 @@ class Steps(BankPlan):
         return worlds[:, :trainings], sampled[:, :trainings]
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
+        [canary] = self.canaries
         worlds, sampled = self.coins(block)
         bits = np.zeros(worlds.shape[1], dtype=np.int8)
-        bank = self.bank(block, device, bits=bits, canary=self.canary, seed=self.seed)
+        bank = self.bank(block, device, bits=bits, canary=canary, seed=self.seed)
         # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
         pair = bank.slot
         bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]
@@ -213,10 +188,10 @@ class Steps(BankPlan):
         in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         scores, longest = [], torch.zeros((), device=device)
         for step in range(self.spec.steps):
-            if isinstance(self.canary, CanaryPair):
+            if isinstance(canary, CanaryPair):
                 gradients = pair.at_step(bank)
             else:
-                gradients = self.canary.gradients(bank, step + 1)
+                gradients = canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
                     _check_norm(float(longest), self.spec.max_grad_norm)

@@ -41,12 +41,6 @@ SCHEMA = (
 )
 COORDINATE = "coordinate/"  # begins the names of arrays that are coordinates
 PATIENCE = 1.0  # seconds to wait for somebody who looks whether a store is being written
-OF_DISK = {  # what errors of SQLite are to the operating system
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_BUSY: errno.EAGAIN,
-    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-}
 
 
 class Status(NamedTuple):
@@ -103,6 +97,7 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
 
     Raises:
         ValueError: if there is no audit, or if it is damaged or, unless `partial`, not complete.
+        sqlite3.Error: if the file is no database, or so damaged that it cannot be read as one.
 
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
@@ -159,8 +154,6 @@ def _existing(path: Path) -> Stored:
 def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store."""
     path = Path(store).expanduser().resolve()
-    if "://" in os.fspath(store) or not path.name:
-        raise ValueError(f"store must be a file of the file system, got {store!r}")
     if path.is_dir():
         raise ValueError(f"store must be a file, got the folder {path}: give {path / 'audit.db'}")
     return path
@@ -254,7 +247,7 @@ def stored(path: Path) -> Stored | None:
 
     Raises:
         ValueError: if the file is no audit's, or what it says of the audit is damaged.
-        OSError: if the file cannot be read.
+        sqlite3.Error: if the file cannot be read, or is no database.
     """
     if not path.exists() or not path.stat().st_size:  # an empty file is of a process that was killed at its beginning
         return None
@@ -346,19 +339,12 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Let SQLite's errors name the store: the disk's are an OSError, the others are damage."""
+    """Let SQLite's errors name the store."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code == sqlite3.SQLITE_NOTADB:
-            raise ValueError(
-                f"store must be an audit's file, got {path}, another file, or a damaged one: give another path"
-            ) from None
-        if code == sqlite3.SQLITE_ERROR or not isinstance(error, sqlite3.OperationalError):
-            raise _damaged(path, str(error)) from None
-        number = OF_DISK.get(code, errno.EIO)
-        raise OSError(number, f"{os.strerror(number)} ({error}); what was stored before stays", str(path)) from None
+    except sqlite3.Error as error:
+        error.add_note(f"store: {path}")
+        raise
 
 
 def _damaged(path: Path, how: str) -> ValueError:

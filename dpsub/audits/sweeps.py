@@ -53,17 +53,12 @@ def sweep(
     >>> list(sweep(task, models.linear(task), specs, scenarios=two, runs=4, progress=False))
     [('q = 0.5', 'S2'), ('q = 0.5', 'S4'), ('q = 1', 'S2'), ('q = 1', 'S4')]
     """
-    for argument, given in (("specs", specs), ("scenarios", scenarios)):
-        if not isinstance(given, Mapping) or not given:
-            raise ValueError(f"{argument} must be a dictionary with one entry or more, got {given!r}")
     folder = None if results is None else Path(results).expanduser()
     # All names are checked before the first audit runs.
     stores = {
         (label, scenario): folder and folder / f"{_file_name('specs', label)}-{_file_name('scenarios', scenario)}.db"
         for label, scenario in product(specs, scenarios)
     }
-    if folder and len({*stores.values()}) < len(stores):
-        raise ValueError("specs and scenarios must give each audit a file name of its own, got one for two of them")
     audits = {}
     for label, scenario in stores:
         canary = scenarios[scenario](task, model, specs[label], seed=seed)
@@ -86,6 +81,7 @@ def load_all(
 
     Raises:
         FileNotFoundError: if the folder holds no audits.
+        KeyError: if the label names an attribute that an audit does not have.
         ValueError: if one is damaged or not complete, or if two have the same label and scenario.
 
     Warns:
@@ -95,12 +91,7 @@ def load_all(
     for path in sorted(Path(folder).expanduser().glob("*.db")):
         dataset = read(located(path))
         warn_of_failures(dataset, of=f"{path.name}: ", depth=1)
-        try:
-            key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
-        except (LookupError, AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"label must be a format string over the attributes of {path.name}, got {label!r}: {error}"
-            ) from None
+        key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
         if key in audits:
             raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
         audits[key] = dataset

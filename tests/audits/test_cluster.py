@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,13 +16,11 @@ import pytest
 import torch
 import trainings_of_others as others
 from dask_jobqueue import SLURMCluster
-from distributed import Client, KilledWorker, LocalCluster
+from distributed import Client, LocalCluster
 from torch import nn
 
 from dpsub import DPSGD, audit, audit_training, audits, crafters, data, models
 from dpsub.audits import executors, plans
-from dpsub.audits.own_training import OwnTraining
-from dpsub.audits.plans import Shard
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]
@@ -100,30 +99,6 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
     assert stored(store) == 1_400
 
 
-def test_a_shard_that_kills_its_workers_is_named(arguments, client, monkeypatch):
-    def dies(what, shard, device):
-        raise KilledWorker("train", SimpleNamespace(address="tcp://10.0.0.7:1"), 3)
-
-    monkeypatch.setattr(executors, "_on_worker", dies)
-    with pytest.raises(RuntimeError, match=r"while they trained runs \d+ to \d+ of repeat \d, .*tcp://10.0.0.7:1: if"):
-        audit(*arguments, client=client, **OPTIONS)
-
-
-@pytest.mark.parametrize(("of_user", "message"), [(False, "^it fails$"), (True, "^train must be .* import, .*fails$")])
-def test_what_a_worker_cannot_compute_is_told(client, of_user, message):
-    class Fails(OwnTraining):
-        calls_users = of_user
-
-        def run(self, shard, device, tick):
-            raise ValueError("it fails")
-
-    plan = Fails(
-        **dict.fromkeys(("train", "name", "adjacency", "parameters", "runs", "seed", "observed", "code", "retry"))
-    )
-    with pytest.raises(ValueError, match=message):
-        list(executors.Workers(client, "cpu").results(plan, [Shard(0, 0, range(1), 0, 1)], lambda units: None))
-
-
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
     def slow(plan, shard, device):
         time.sleep(0.1)
@@ -131,10 +106,9 @@ def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path
         return shard, shard
 
     monkeypatch.setattr(executors, "_on_worker", slow)
-    with executors.where(client, "cpu") as there:
-        done = there.results(SimpleNamespace(calls_users=False, units=int), list(range(60)), lambda units: None)
-        next(done)
-        done.close()
+    done = executors.by_workers(client, "cpu", SimpleNamespace(units=int), list(range(60)), lambda units: None)
+    next(done)
+    done.close()
     began = len(list(tmp_path.iterdir()))
     time.sleep(0.8)
     assert len(list(tmp_path.iterdir())) <= began + 8, "those that four threads were at, and no others"
@@ -149,19 +123,15 @@ def test_workers_of_several_kinds_are_refused(arguments, client, monkeypatch):
     assert mixed.attrs["device"] == "GPU 0 + GPU 1"
 
 
-def test_a_cluster_that_does_not_answer_is_named_before_the_work(arguments, store, monkeypatch):
+def test_a_cluster_that_does_not_answer_is_named(arguments, store, monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.3)
-    with pytest.raises(ConnectionError, match=r"no scheduler answers at 'tcp://127\.0\.0\.1:1'.*start one with `dask"):
+    with pytest.raises(OSError, match=r"Timed out trying to connect to tcp://127\.0\.0\.1:1"):
         audit(*arguments, client="tcp://127.0.0.1:1", store=store, **OPTIONS)
-    with pytest.raises(ConnectionError, match="no scheduler answers at 'nonsense://x'"):
-        audit(*arguments, client="nonsense://x", store=store, **OPTIONS)
     with LocalCluster(n_workers=0, processes=False, **LOCAL) as workers, Client(workers) as closed:
         pass
-    with pytest.raises(ConnectionError, match="its scheduler does not answer any more, it is 'closed'"):
+    with pytest.raises(Exception, match="Client is closed"):
         audit(*arguments, client=closed, store=store, **OPTIONS)
-    with pytest.raises(ValueError, match="client must be a dask.distributed.Client that is .* got 3"):
-        audit(*arguments, client=3, store=store, **OPTIONS)
-    assert not store.exists()
+    assert stored(store) == 0
 
 
 def test_workers_that_come_late_are_waited_for(arguments):
@@ -278,7 +248,7 @@ def test_a_scheduler_that_dies_is_named_and_the_store_goes_on(arguments, store, 
         killer = threading.Thread(target=kill)
         killer.start()
         with Client(scheduler_file=str(file)) as client:
-            with pytest.raises(ConnectionError, match="the shards were cancelled, as they are when the scheduler"):
+            with pytest.raises((CancelledError, OSError)):  # as dask loses its connection
                 audit(*arguments, client=client, store=store, **options)
             killer.join()
     finally:

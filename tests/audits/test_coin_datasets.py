@@ -5,7 +5,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import CanaryPair, Pairs, audits, bound, data, models, one_run_dataset
 from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
@@ -224,29 +224,15 @@ def test_dicts_without_other_entries_may_exchange_x_and_have_other_keys():
     assert [private[slot]["label"] for slot in SLOTS] == private.bits.tolist()
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter([])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dataset": Stream()}, "dataset must be a map-style dataset of tuples"),
         (
             {"dataset": [(torch.zeros(5), 1)] * 40},
             r"pairs must have x of the shape of the dataset's, \(5,\), got \(6,\)",
         ),
         ({"dataset": [(torch.zeros(6), 1)] * 9}, "pairs must have slots among the 9 records of the dataset, .* got 17"),
-        ({"pairs": [CanaryPair(np.ones(3), -np.ones(3), 1, "S2")]}, "pairs must be of records, which a dataset can"),
-        (
-            {"dataset": [{"text": [1] * 6, "labels": 1}] * 40},
-            "keys must be the two names of x and y in a record, among 'text', 'labels', got",
-        ),
-        (
-            {"dataset": Dicts(list), "keys": "labels"},
-            "keys must be the two names of x and y in a record, among .*, got 'labels'",
-        ),
+        ({"pairs": [CanaryPair(np.ones(3), -np.ones(3), 1, "S2")]}, r"pairs must have x of the shape .* got \(3,\)"),
         (
             {"dataset": Dicts(list, attention_mask=[1] * 6)},
             "pairs must keep the 'input_ids' of their slot's record, since its attention_mask may not fit others, got "
@@ -259,14 +245,6 @@ def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
         one_run_dataset(**{"dataset": plain, "pairs": pairs, "seed": 0} | change)
 
 
-def test_references_that_cannot_be_are_named(plain, pairs):
-    private, module = one_run_dataset(plain, pairs, seed=0), nn.Linear(6, 3)
-    with pytest.raises(ValueError, match="reference must be a model that did not see the coins, got the audited one"):
-        private.scores(module, reference=module)
-    with pytest.raises(ValueError, match="reference must be a torch.nn.Module, got a list"):
-        private.scores(module, reference=[])
-
-
 def test_a_model_that_diverged_has_no_bound(plain, pairs):
     module = nn.Linear(6, 3)
     nn.init.constant_(module.weight, float("nan"))
@@ -274,11 +252,7 @@ def test_a_model_that_diverged_has_no_bound(plain, pairs):
         bound(one_run_dataset(plain, pairs, seed=0).scores(module), delta=1e-5)
 
 
-def test_every_record_but_one_may_be_in_a_slot(plain):
+def test_a_dataset_may_have_every_record_in_a_slot(plain):
     x, y = (one.numpy() for one in plain[:])
     all_of_them = Pairs(np.arange(40), x, x, y, (y + 1) % 3)
-    with pytest.raises(
-        ValueError, match="pairs must leave a record that is not in a slot, got 40 slots for 40 records"
-    ):
-        audits.one_run_dataset(plain, all_of_them, seed=0)
-    assert len(audits.one_run_dataset(plain, list(all_of_them)[:39], seed=0).bits) == 39
+    assert len(audits.one_run_dataset(plain, all_of_them, seed=0).bits) == 40

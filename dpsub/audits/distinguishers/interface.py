@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dpsub.models import Model
 
 
-@runtime_checkable
 class Scorer(Protocol):
     """What was learned: a score of any final model."""
 
@@ -26,7 +25,6 @@ class Scorer(Protocol):
         ...
 
 
-@runtime_checkable
 class Distinguisher(Protocol):
     """A way to learn a score. `repr` must tell apart any two distinguishers that learn differently: results store it.
 
