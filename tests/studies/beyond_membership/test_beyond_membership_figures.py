@@ -7,19 +7,6 @@ from dpsub import figures as common
 from dpsub import findings
 from studies.beyond_membership import figures
 
-NAMES = (r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_in_these_figures_are_drawn_as_they_are(ax, bounds_of, drawn, name):
-    one, lines = {name: [bounds_of([1.0, 2.0])]}, {"substitute": [1, 2], "add_remove": [0.5, 1]}
-    figures.against_runs(ax, [10, 20], audited=one, substitute=2.0, add_remove=1.0, ceiling=[3, 4])
-    assert name in drawn(ax.figure)
-    ax.clear()
-    figures.worst_case(ax, **lines, group=[1, 2], audited=one)
-    ax.legend()
-    assert name in drawn(ax.figure)
-
 
 def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax, bounds_of):
     artists = figures.worst_case(

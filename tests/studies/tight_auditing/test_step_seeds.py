@@ -66,11 +66,3 @@ def test_noise_is_calibrated_under_the_adjacency_that_a_setting_names():
         spec = step_seeds.spec_of(setting)
         law = {"sample_rate": 0.02, "steps": 2_500, "delta": 1e-5, "adjacency": adjacency}
         assert accounting.epsilon(noise_multiplier=spec.noise_multiplier, **law) == pytest.approx(4, rel=1e-3)
-
-
-def test_all_figures_have_settings_of_canaries_that_exist():
-    for settings in step_seeds.FIGURES.values():
-        assert len(set(settings)) == len(settings)
-        for one in settings:
-            assert one.canary in step_seeds.RECORDS or len(one.canary.split()) == 2
-            assert bool(one.crafting) == (one.canary == "crafted")
