@@ -66,13 +66,3 @@ def test_a_ceiling_that_leaves_the_plot_says_where_it_goes(ax, bounds_of):
     ax.clear()
     figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 4.2])
     assert not ax.texts
-
-
-def test_figure_a5_draws_every_sample_rate(ax):
-    rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]
-    artists = figures.against_noise(ax, {q: [1, 2] for q in rates}, {q: [q, 2 * q] for q in rates}, reference=2)
-    assert list(artists) == rates
-    np.testing.assert_array_equal(artists[0.01].get_xydata(), [[1, 0.01], [2, 0.02]])
-    looks = {(line.get_color(), line.get_marker()) for line in artists.values()}
-    assert len(looks) == len(rates)
-    assert ax.lines[-1].get_ydata()[0] == 2
