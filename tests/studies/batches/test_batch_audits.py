@@ -38,3 +38,11 @@ def test_the_rare_label_is_rare_and_all_records_are_others():
     assert task.y_train.sum() == batch_audits.RARE
     assert len(task.y_train) == len(task.y_aux) == batch_audits.N_TRAIN
     assert not {row.tobytes() for row in task.x_train} & {row.tobytes() for row in task.x_aux}
+
+
+def test_a_row_has_what_both_attackers_find(monkeypatch):
+    monkeypatch.setattr(batch_audits, "RUNS", 40)
+    monkeypatch.setattr(batch_audits, "SHADOWS", 20)
+    cell = {"sample_rate": 0.25, "task": "rare label", "canary": "mean gradient", "sampling": "epochs"}
+    [row] = batch_audits.measured(cell)
+    assert {"final", "steps", "agreement", "runs"} == set(row)
