@@ -14,7 +14,6 @@ from scipy.special import ndtr, ndtri
 from dpsub import accounting
 
 NORMAL_SCORES = np.linspace(-9, 9, 20_001)
-MOST_GROUPS = 40  # of SortedByLuck; with more, a place's last digits would be lost in floating-point numbers
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,6 @@ class SortedByLuck(Gaussian):
     def scores(self, in_z, rng):
         ends = range(self.together, len(in_z), self.together)
         groups = np.array_split(in_z, ends)
-        if len(groups) > MOST_GROUPS:
-            most = MOST_GROUPS * self.together
-            raise ValueError(
-                f"bits must be at most {most} for SortedByLuck with together = {self.together}, got {len(in_z)}"
-            )
         luck = np.array([np.sign(group.mean() - 0.5) for group in groups])
         halved = 10 * 2.0 ** np.arange(len(groups), 0, -1)
         places = -np.concatenate(([0.0], np.cumsum(luck * halved)[:-1]))

@@ -68,8 +68,6 @@ def _discriminant(features, with_z, ridge):
     residuals = (features - np.where(with_z[:, None], *means)).astype(np.float32)
     apart, (runs, width) = means[0] - means[1], features.shape
     freedom = runs - 2
-    if ridge == 0 and freedom < width:
-        raise ValueError(f"ridge must be > 0 for {runs} models with {width} features each, got 0")
     common = ridge * float(np.einsum("ij,ij->", residuals, residuals, dtype=np.float64)) / (freedom * width)
     share = (1 - ridge) / freedom
     if ridge == 1:

@@ -48,8 +48,6 @@ def unused_feature_pairs(task, model, spec, *, pairs, seed, value=None):
     """
     pairs, order = shuffled_slots(task, model, pairs, seed)
     unused = np.flatnonzero(~task.x_train.any(axis=0))
-    if pairs > len(unused):
-        raise ValueError(f"pairs must be <= {len(unused)}, the number of features that are 0 throughout, got {pairs}")
     height = float(np.abs(task.x_train).max()) if value is None else float(value)
     draws = stream(seed, "crafter", 4)
     features = draws.permutation(unused)[:pairs]

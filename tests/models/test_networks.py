@@ -59,18 +59,6 @@ def test_random_starts_are_pytorchs_and_each_models_own(bench_of, name):
     assert start == model.parameters
 
 
-def test_a_bank_may_start_where_it_is_told(bench_of):
-    model = bench_of("mlp").model
-    start = np.linspace(-1, 1, model.parameters)
-    told = model.starting_from(start)
-    theta = told.initial_parameters(2, torch.Generator())
-    np.testing.assert_allclose(theta, np.tile(start, (2, 1)), atol=1e-7)
-    assert repr(told) != repr(model.starting_from(-start)), "what is stored must tell starts apart"
-    for wrong in (start[:-1], np.full(model.parameters, np.nan)):
-        with pytest.raises(ValueError, match="theta_0 must (have shape|be finite)"):
-            model.starting_from(wrong)
-
-
 def images(channels, pixels):
     x = np.random.default_rng(0).random((4, channels, pixels, pixels))
     return data.from_arrays(x, [0, 1, 2, 9])

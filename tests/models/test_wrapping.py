@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from modules_of_others import FastAttention, Words
+from modules_of_others import Words
 from opacus.layers import DPLSTM
 from torch import nn
 
@@ -113,24 +113,20 @@ REFUSED = [
         flat(nn.BatchNorm1d(64).requires_grad_(False), nn.Linear(64, 10)),
         r"frozen batch norm in eval mode: call \.eval\(\) on its layer 1",
     ),
-    (flat(nn.LSTM(64, 10)), "it says:\n"),
     (flat(nn.Linear(64, 9)), r"module must return outputs in training mode, \(2, 10\), got \(2, 9\)"),
     (in_training(lambda out: (out, out)), "module must return outputs in training mode, .*, got tuple"),
     (flat(nn.Linear(63, 10)), r"module must take records \(2, 8, 8\), got from it: .*shapes"),
     (flat(nn.Linear(64, 8), nn.GroupNorm(8, 8), nn.Linear(8, 10)), r"take records \(1, 8, 8\), got from it: Expected"),
-    (flat(DPLSTM(64, 10)), "module must return outputs .*, got tuple"),
     (
         Of(lambda out: out - out.mean(0)),
         ALONE + r"outputs in training mode, with 8 .* change by \d+.\d %",
     ),
     (Of(normalised), ALONE + "outputs in training mode"),
-    (in_training(lambda out: out - out.mean(0)), ALONE + "outputs in training mode"),
     (Of(lambda out: out - out.mean(0), training=(False,)), ALONE + "outputs in eval mode"),
     (Of(lambda out: out + (out.mean(0) - out.mean(0).detach())), ALONE + "gradients in training mode"),
     (Of(lambda out: out if out.sum() > 100 else out * len(out)), ALONE + "outputs in training mode"),
     (Words(nn.Embedding(5, 3, scale_grad_by_freq=True), 24), ALONE + "gradients in training mode"),
     (Of(lambda out: out * torch.rand_like(out)), RANDOM.format("training")),
-    (FastAttention(dropout=0.3), RANDOM.format("training")),
     (Of(nn.functional.dropout), RANDOM.format("training")),
     (in_training(lambda out: out * float(np.random.default_rng().random())), RANDOM.format("training")),
     (Of(lambda out: out + np.random.default_rng().random(), training=(False,)), RANDOM.format("eval")),
@@ -188,11 +184,9 @@ def by_frequency(outputs, labels):
     [
         (3, r"loss must take outputs \(2, 10\) and labels \(2,\), got from it: 'int' object is not callable"),
         (nn.functional.cross_entropy, r"loss must not be reduced, but return one number a record, \(2,\), got \(\)"),
-        (lambda outputs, labels: 0.0, r"loss must not be reduced, .*, \(2,\), got float"),
         (lambda outputs, labels: outputs.sum() + 0.0 * labels, "loss must be of each record by itself, .* 24 records"),
         (hardest, r"loss must be of each record by itself, .* with 24 records in one batch, changes by \d+.\d %"),
         (by_frequency, "loss must be of each record by itself"),
-        (lambda outputs: outputs, r"loss must take outputs \(2, 10\) and labels \(2,\), got from it: "),
         (
             lambda outputs, labels: (outputs.argmax(dim=1) != labels).float(),
             "loss must be differentiable by the outputs",
@@ -212,10 +206,8 @@ def test_losses_of_something_else_are_refused(task, loss, message):
     ("start", "message"),
     [
         ("random", "start must be 'own', 'fresh' if .* or a function that makes a module, got 'random'"),
-        (lambda: nn.Linear(3, 2), "start must .* that makes a module, got from it: 'own'"),
         (lambda: Of(lambda out: out, nn.Parameter(torch.ones(3))), "parameters must have shape"),
         (len, r"start must .* that makes a module, got from it: len\(\) takes"),
-        (lambda: None, "start must .* that makes a module, got from it: 'NoneType' object has no"),
         ("fresh", "start must .* if all layers have reset_parameters, .*: 'Of' object has no attribute 'reset_par"),
     ],
 )

@@ -1,1 +1,1 @@
-from figures.conftest import audited, ax, axes, bounds_of, drawn, mechanism  # noqa: F401
+from figures.conftest import audited, ax, axes, bounds_of  # noqa: F401

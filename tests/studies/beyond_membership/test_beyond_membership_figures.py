@@ -7,19 +7,6 @@ from dpsub import figures as common
 from dpsub import findings
 from studies.beyond_membership import figures
 
-NAMES = (r"$\frac$", "_mine <ε>", r"$5 or \$6 %_^", "x" * 300)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_in_these_figures_are_drawn_as_they_are(ax, bounds_of, drawn, name):
-    one, lines = {name: [bounds_of([1.0, 2.0])]}, {"substitute": [1, 2], "add_remove": [0.5, 1]}
-    figures.against_runs(ax, [10, 20], audited=one, substitute=2.0, add_remove=1.0, ceiling=[3, 4])
-    assert name in drawn(ax.figure)
-    ax.clear()
-    figures.worst_case(ax, **lines, group=[1, 2], audited=one)
-    ax.legend()
-    assert name in drawn(ax.figure)
-
 
 def test_worst_case_draws_means_and_errors_and_marks_the_papers_rule_hollow(ax, bounds_of):
     artists = figures.worst_case(
@@ -79,13 +66,3 @@ def test_a_ceiling_that_leaves_the_plot_says_where_it_goes(ax, bounds_of):
     ax.clear()
     figures.against_runs(ax, [50, 300], **given, ceiling=[3.0, 4.2])
     assert not ax.texts
-
-
-def test_figure_a5_draws_every_sample_rate(ax):
-    rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]
-    artists = figures.against_noise(ax, {q: [1, 2] for q in rates}, {q: [q, 2 * q] for q in rates}, reference=2)
-    assert list(artists) == rates
-    np.testing.assert_array_equal(artists[0.01].get_xydata(), [[1, 0.01], [2, 0.02]])
-    looks = {(line.get_color(), line.get_marker()) for line in artists.values()}
-    assert len(looks) == len(rates)
-    assert ax.lines[-1].get_ydata()[0] == 2

@@ -1,10 +1,7 @@
-import itertools
 import json
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import binom, kstest
 
@@ -70,11 +67,6 @@ def test_what_depends_on_the_past_is_made_one_by_one(count):
         assert truth.epsilon(1e-5) == Gaussian(0.7).epsilon(1e-5)
 
 
-def test_places_that_floating_point_numbers_cannot_tell_apart_are_refused():
-    with pytest.raises(ValueError, match="bits must be at most 80 for SortedByLuck with together = 2, got 81"):
-        strongest_scores(SortedByLuck(1.0, together=2), np.zeros(81, dtype=int), np.random.default_rng(0))
-
-
 def test_what_a_truth_is_at_delta():
     assert RandomizedResponse(1.0).epsilon(1e-9) == pytest.approx(1.0)
     fpr = np.array([0.1, 0.3, 0.7])
@@ -91,34 +83,6 @@ def test_a_cell_is_measured_and_the_same_again():
     assert row["mean"] < row["mean_mu"] < 1.0  # ε falls faster than μ
     assert 0.02 < row["spread"] < 0.2
     assert "mean_mu" not in validity.measure(replace(cell, method="dp"))
-
-
-def test_a_file_is_gone_on_with(tmp_path):
-    path = tmp_path / "validity.json"
-    few = [Cell("gdp", "ranks", 256, Gaussian(mu), audits=3) for mu in (1.0, 2.0)]
-    validity.make(path, few[:1])
-    first = read_json(path)
-    validity.make(path, few)
-    both = read_json(path)
-    assert both["rows"][0] == first["rows"][0]
-    assert [row["cell"] for row in both["rows"]] == [validity.key(cell) for cell in few]
-    assert both["rows"][1] == {"cell": validity.key(few[1])} | validity.measure(few[1])
-    assert both["made"]["commit"]
-
-
-def test_lists_of_bits_have_the_scores_of_arrays():
-    bits = [0, 1, 0, 1]
-    of_list, of_array = (
-        strongest_scores(Gaussian(2.0), one, np.random.default_rng(0)) for one in (bits, np.array(bits))
-    )
-    np.testing.assert_array_equal(of_list, of_array)
-
-
-def test_the_cells_of_steps_are_those_of_the_page():
-    cells = list(validity.cells_of_steps())
-    assert len(cells) == 6 * 5 * len(validity.OBSERVATIONS) + 3 * 2 * 3 + 3 * 2
-    assert {type(cell.truth) for cell in cells} == {Gaussian, Drifting, SortedByLuck}
-    assert {round(cell.truth.epsilon(1e-5), 6) for cell in cells if cell.method == "dp"} == {1, 2, 4, 6, 8, 16}
 
 
 def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
@@ -144,20 +108,6 @@ def test_what_is_stored_of_steps_is_whole_and_keeps_its_promises():
             assert shares[epsilon, "dp", runs] < 0.75 * shares[epsilon, "gdp", runs]
 
 
-def test_every_method_and_threshold_is_asked_at_every_number_of_runs():
-    cells = list(validity.cells_of_runs())
-    near = [cell for cell in cells if cell.delta == validity.DELTA and isinstance(cell.threshold, str)]
-    asked = {(cell.method, cell.threshold, cell.runs) for cell in near}
-    for method, threshold, runs in itertools.product(
-        ("gdp", "dp", "pld", "bayes_gdp", "bayes_dp", "katz"), ("split", "fixed", "best"), validity.RUNS
-    ):
-        assert (method, threshold, runs) in asked
-    for method, runs in itertools.product(("gdp", "dp", "pld"), validity.RUNS):
-        assert (method, "ranks", runs) in asked
-
-
-# Few enough audits for every test run: at alpha = 0.25 they detect an alpha twice as large. The slow test has more, of
-# all methods and rules; those of the claims without a mechanism are also in estimators/test_lower_bounds.py.
 @pytest.mark.slow
 def test_what_claims_to_be_valid_is_wrong_in_at_most_alpha_of_audits():
     row = validity.measure(Cell("pld", "ranks", 500, SampledGaussian(2.5, 0.5, 10), audits=40, alpha=0.25))
@@ -215,30 +165,3 @@ def test_ranks_find_most_of_a_step_with_so_many_observations_of_either_world(eps
     }
     assert found["gdp"] >= least
     assert found["dp"] < 0.6 * found["gdp"]
-
-
-def test_cells_are_drawn_with_their_numbers_and_gaps_are_empty():
-    _, (wrong, tight) = plt.subplots(1, 2)
-    columns = pd.MultiIndex.from_product([["share", "mean"], ["256", "1,000"]])
-    rows = pd.DataFrame([[0.05, 0.2, 0.9, 1.1], [0.5, np.nan, 0.1, np.nan]], index=["ranks", "best"], columns=columns)
-    validity.draw_cells(wrong, tight, rows)
-    assert [text.get_text() for text in wrong.texts] == ["5.0", "20.0", "50.0", ""]
-    assert [text.get_text() for text in tight.texts] == ["0.90", "1.10", "0.10", ""]
-    assert [label.get_text() for label in wrong.get_yticklabels()] == ["ranks", "best"]
-    colors = wrong.images[0].to_rgba(wrong.images[0].get_array())
-    assert (colors[0, 0, :3] == 1).all()  # 5 % is allowed
-    assert colors[1, 0].sum() < colors[0, 1].sum()
-    assert colors[1, 1, 3] == 0
-    plt.close("all")
-
-
-def test_the_study_is_drawn_against_what_is_allowed():
-    _, ax = plt.subplots()
-    measured = {"ranks": ([0.04, 0.03], True), "best": ([0.1, 0.2], False)}
-    validity.draw(ax, [256, 1_000], measured, alpha=0.05)
-    ranks, best, allowed = ax.lines
-    assert [ranks.get_label(), best.get_label()] == ["ranks", "best (not valid)"]
-    assert best.get_markerfacecolor() == "white" != ranks.get_markerfacecolor()
-    np.testing.assert_allclose(best.get_xydata(), [[256, 10], [1_000, 20]])
-    np.testing.assert_allclose(allowed.get_ydata(), 5)
-    plt.close("all")

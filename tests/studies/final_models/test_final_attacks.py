@@ -9,7 +9,6 @@ import dpsub
 from dpsub import distinguishers, findings
 from dpsub.accounting import gdp_epsilon
 from studies.final_models import attacks, figures
-from studies.final_models import audits as final_models
 from studies.final_models import crafting_curve as curves
 from studies.final_models.audits import grid, made_for, trained
 from studies.trainings import DELTA
@@ -127,18 +126,6 @@ def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp
     assert about[cell.name]["cell"] == cell._asdict()
     assert about[cell.name]["models"] == 160
     assert {"device", "commit", "last_written", "version_torch", "evaluated"} <= set(about[cell.name])
-
-
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10"])
-def test_the_grid_has_each_setting_of_the_figures_once(name):
-    cells = grid(name)
-    assert len({one.name for one in cells}) == len(cells) == 17
-    assert all(one.n_train == final_models.SIZES[name]["n_train"] for one in cells)
-    named = {(one.start, one.canary, one.epsilon) for one in cells if one.max_grad_norm == 1}
-    for epsilon in final_models.EPSILONS:
-        assert {("average", "blank", epsilon), ("worst", "blank", epsilon)} <= named
-        assert ("average", "in-distribution", epsilon) in named
-    assert {one.max_grad_norm for one in cells} == {0.1, 1.0, 10.0}
 
 
 def test_orderings_are_of_the_same_audits():

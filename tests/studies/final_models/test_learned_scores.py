@@ -11,6 +11,7 @@ from dpsub._core.random_streams import torch_seed
 from dpsub.trainers import assemble
 from studies.final_models import learned_scores
 from studies.final_models.learned_scores import LearnedScore, discriminant, learn
+from studies.final_models.looks import judged
 
 SPEC = DPSGD(noise_multiplier=10.0, max_grad_norm=2.0, sample_rate=1.0, steps=4, learning_rate=0.01)
 HOW = {"seed": 3, "observe_every": 2, "device": "cpu"}
@@ -20,12 +21,6 @@ PAIRS = {
     "canary": crafters.gradient(TASK, MODEL, SPEC, seed=0),
     "records": crafters.mislabeled(TASK, MODEL, SPEC, seed=0),
 }
-
-
-def judged(task, model, pair, spec, *, runs, learning_runs, **how):
-    """An audit with its learned score."""
-    learned = learn(task, model, pair, spec, runs=learning_runs, **how)
-    return audit(task, model, pair, spec, runs=runs, metrics=[LearnedScore(learned)], progress=False, **how)
 
 
 @pytest.mark.parametrize("kind", ["records", "canary", "nothing"])
@@ -100,7 +95,7 @@ def test_the_learned_score_is_better_where_the_canarys_weighs_its_records_wrongl
     short, long = np.eye(4, dtype=np.float32)[0], 10 * np.eye(4, dtype=np.float32)[1]
     pair = CanaryPair((short, 0), (long, 1), 0, "S4")
     spec = DPSGD(noise_multiplier=5.0, max_grad_norm=0.5, sample_rate=1.0, steps=20, learning_rate=0.01)
-    found = judged(task, models.linear(task), pair, spec, runs=4000, learning_runs=256, observe_every=20)
+    found = judged(task, models.linear(task), pair, spec, runs=4000, learning_runs=256, seed=0)
     apart = {}
     for score in ("score", "learned"):
         worlds = [found[score].values[found.bit.values == bit, -1] for bit in (0, 1)]

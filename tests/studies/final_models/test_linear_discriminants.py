@@ -128,9 +128,3 @@ def test_reprs_tell_distinguishers_apart():
     several += [LinearDiscriminant(probes=one) for one in (eye, eye + 1e-6, eye[:2])] + [LinearDiscriminant(0.5, eye)]
     assert len({repr(by) for by in several}) == len(several)
     assert repr(LinearDiscriminant(probes=eye)) == repr(several[2])
-
-
-def test_a_ridge_of_0_with_fewer_models_than_features_is_refused(model):
-    weights, bits, _ = trained(30, model)
-    with pytest.raises(ValueError, match="ridge must be > 0 for 10 models with 16 features each, got 0"):
-        LinearDiscriminant(0).learn(model, weights[:10], bits[:10])

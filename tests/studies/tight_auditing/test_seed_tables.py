@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,8 +31,6 @@ def test_a_setting_has_an_entry_for_each_seed_in_their_order(table):
     assert list(found) == list(own.bound)
     half = seed_tables.over_seeds(table, HERE, "bound", part="first half")
     assert not set(half) & set(found)
-    with pytest.raises(ValueError, match=r"setting must be one that was audited, got Setting.*: run"):
-        seed_tables.over_seeds(table, Setting(task="mnist"), "bound")
 
 
 def test_settings_that_were_not_audited_are_left_out(table):
@@ -57,14 +54,3 @@ def test_a_summary_says_means_and_intervals(table):
     assert found.bound["a"] == seed_tables.said(seed_tables.over_seeds(table, HERE, "bound"))
     assert seed_tables.said([-1.0, -1.0]) == "−1.00 (n = 2)"
     assert seed_tables.said([-1.0] * 4) == "−1.00 (−1.00 to −1.00)"
-
-
-def test_rows_of_dots_show_means_intervals_and_single_seeds(table):
-    found = {"a": seed_tables.over_seeds(table, HERE, "bound"), "b": seed_tables.over_seeds(table, OTHER, "bound")}
-    figure, ax = plt.subplots()
-    seed_tables.rows_of_dots(ax, {"bets": found, "paper": found}, accountant=8)
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
-    assert len(ax.containers) == 2
-    means = ax.containers[0].lines[0].get_xdata()
-    assert list(means) == [one.mean() for one in found.values()]
-    plt.close(figure)

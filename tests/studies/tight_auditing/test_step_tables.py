@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import pytest
 
 from dpsub import DPSGD, accounting, audit_steps, crafters, data, models
@@ -62,27 +61,6 @@ def test_two_trainings_are_ranked(audited):
     assert of_two.step["a"] == step.epsilon
 
 
-def test_panels_have_a_row_for_each_canary_and_its_accountant(table):
-    figure = step_tables.canary_panels(table, source="digits")
-    left, right = figure.axes
-    assert [ax.get_legend() for ax in (left, right)] == [None, None]
-    assert [text.get_text() for text in left.get_yticklabels()] == ["dirac", "random"]
-    for ax, adjacency in ((left, "add_remove"), (right, "substitute")):
-        here = table[table.adjacency == adjacency]
-        assert list(ax.lines[0].get_xdata()) == list(here.training)
-        (bars,) = ax.collections
-        assert [bar.vertices[0][0] for bar in bars.get_paths()] == list(here.accountant)
-    assert len(figure.legends[0].get_texts()) == 3
-    plt.close(figure)
-
-
-def test_one_adjacency_has_one_panel_and_names_need_be_no_tuples(table):
-    alone = table.xs("substitute")
-    figure = step_tables.canary_panels(alone, source="")
-    assert len(figure.axes) == 1
-    plt.close(figure)
-
-
 @pytest.fixture(scope="module")
 def one_canary():
     task = data.digits(n_train=100)
@@ -119,11 +97,3 @@ def test_two_trainings_are_not_bet_on(one_canary):
     table = step_tables.step_bounds(one_canary.assign_attrs(protocol="two_trainings"), delta=DELTA)
     assert "GDP, bets" not in table.index
     assert "GDP, ranks" in table.index
-
-
-def test_what_is_no_audit_at_canary_rate_1_is_named(one_canary):
-    rare = one_canary.assign_attrs(q_c=0.5)
-    with pytest.raises(ValueError, match=r"result must have a canary rate of 1, got 0\.5"):
-        step_tables.step_bounds(rare, delta=DELTA)
-    with pytest.raises(ValueError, match=r"result must have a canary rate of 1, got 0\.5"):
-        step_tables.canary_steps({"a": rare}, delta=DELTA)
