@@ -188,8 +188,16 @@ def check_canary(task: Task, model: Model, canary: Worlds | StepCanary, spec: DP
         raise ValueError(
             f"{name} must be crafted for this task, {task!r}, got other private records: craft for this one"
         )
-    if not isinstance(canary, Worlds) or canary.records is not None:
-        return  # records that do not fit cannot be put among the task's
+    if not isinstance(canary, Worlds):
+        return
+    if canary.records is not None:
+        x, y = canary.records
+        if x.shape[1:] != task.x_train.shape[1:] or max(y) >= task.num_classes:
+            raise ValueError(
+                f"{name} must be records like the task's, features {task.x_train.shape[1:]} and labels below "
+                f"{task.num_classes}, got {x.shape[1:]} and {max(y)}"
+            )
+        return
     if canary.parameters != model.parameters:
         raise ValueError(f"{name} must be gradients of {model.parameters} for {model!r}, got {canary.parameters}")
     longest = np.linalg.norm(canary.vectors[0].astype(np.float64), axis=2).max()

@@ -78,6 +78,7 @@ class OneRunDataset(Dataset[Any]):
             attribute `reference` is 1 if a reference's scores were subtracted.
 
         Raises:
+            ValueError: if both models are the same.
             IndexError: if a model returns no logits for the labels of the pairs.
 
         >>> import torch
@@ -92,6 +93,10 @@ class OneRunDataset(Dataset[Any]):
         """
         score = self._scores(module)
         if reference is not None:
+            if reference is module:
+                raise ValueError(
+                    "reference must be a model that did not see the coins, got the audited one: train one on `outside`"
+                )
             score = score - self._scores(reference)
         attributes = {
             "scenario": self.pairs.scenario,
@@ -156,8 +161,7 @@ def one_run_dataset(
         A `OneRunDataset`. `scores(module, reference=…)` scores the trained model, and `dpsub.bound` takes the scores.
 
     Raises:
-        ValueError: if the pairs do not fit the dataset.
-        KeyError: if its records are dicts without these keys.
+        ValueError: if the pairs do not fit the dataset, or its records are dicts without these keys.
 
     Source: Keinan et al. (2025), Algorithm 1.
 
@@ -179,6 +183,9 @@ def one_run_dataset(
         raise ValueError(f"pairs must have slots among the {n} records of the dataset, from 0 to {n - 1}, got {last}")
     item = dataset[int(pairs.slots[0])]
     named = isinstance(item, Mapping)
+    if named and not {*keys} <= item.keys():
+        there = ", ".join(map(repr, item))
+        raise ValueError(f"keys must be the two names of x and y in a record, among {there}, got {keys!r}")
     at = keys if named else OF_TUPLES
     if (shape := tuple(np.shape(item[at[0]]))) != pairs.z.shape[1:]:
         raise ValueError(f"pairs must have x of the shape of the dataset's, {shape}, got {pairs.z.shape[1:]}")

@@ -36,7 +36,7 @@ class Watch:
         """Record what the step will change, if that is needed."""
 
     def after_step(self) -> Tensor:
-        """What is observed after the step."""
+        """The observed values."""
         return self._look()
 
 
@@ -191,7 +191,7 @@ class Weights(Observer):
 BY_NAME: dict[str, Observer] = {
     observer.name: observer for observer in (Accuracy(), Distance(), GradientProduct(), Weights())
 }
-RESERVED = ("score", "bit", "repeat", "run", "step", "parameter")  # dimensions and variables of every audit
+RESERVED = ("score", "bit", "repeat", "run", "step", "parameter", "seed", "number")  # of every audit
 
 
 def chosen(metrics: Sequence[str | Observer], task: Task) -> tuple[Observer, ...]:

@@ -96,9 +96,8 @@ def audit_training(
         `failed_messages` name them.
 
     Raises:
-        TypeError: if `train` does not take two arguments.
-        ValueError: before any training, if an argument is out of range, `train` takes the seed before the bit, or the
-            store is some other file, another audit, or damaged. After it, if all runs failed.
+        ValueError: before any training, if an argument is out of range, `train` does not take (bit, seed), or the store
+            is some other file, another audit, or damaged. After it, if all runs failed.
         sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Warns:
@@ -204,6 +203,8 @@ def _check_train(train: Train) -> None:
         names = list(inspect.signature(train).bind(0, 0).arguments)
     except ValueError:  # of some functions that are not written in Python
         return
+    except TypeError as error:
+        raise ValueError(f"train must be called as train(bit, seed), got {train!r}: {error}") from None
     if names[0] == "seed" or names[1:2] == ["bit"]:
         raise ValueError(
             f"train must be called as train(bit, seed), got {train!r} of {', '.join(names)}: exchange them"

@@ -97,7 +97,7 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
 
     Raises:
         ValueError: if there is no audit, or if it is damaged or, unless `partial`, not complete.
-        sqlite3.Error: if the file is no database, or so damaged that it cannot be read as one.
+        sqlite3.Error: if the file is so damaged that it cannot be read as a database.
 
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
@@ -154,6 +154,8 @@ def _existing(path: Path) -> Stored:
 def located(store: str | os.PathLike[str]) -> Path:
     """The absolute path of a store."""
     path = Path(store).expanduser().resolve()
+    if "://" in os.fspath(store):
+        raise ValueError(f"store must be a file of the file system, got {store!r}")
     if path.is_dir():
         raise ValueError(f"store must be a file, got the folder {path}: give {path / 'audit.db'}")
     return path
@@ -247,7 +249,7 @@ def stored(path: Path) -> Stored | None:
 
     Raises:
         ValueError: if the file is no audit's, or what it says of the audit is damaged.
-        sqlite3.Error: if the file cannot be read, or is no database.
+        sqlite3.Error: if the file cannot be read.
     """
     if not path.exists() or not path.stat().st_size:  # an empty file is of a process that was killed at its beginning
         return None
@@ -343,6 +345,8 @@ def _errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise ValueError(f"store must be an audit's file, got {path}, {error}: give another path") from None
         error.add_note(f"store: {path}")
         raise
 

@@ -234,6 +234,10 @@ def test_dicts_without_other_entries_may_exchange_x_and_have_other_keys():
         ({"dataset": [(torch.zeros(6), 1)] * 9}, "pairs must have slots among the 9 records of the dataset, .* got 17"),
         ({"pairs": [CanaryPair(np.ones(3), -np.ones(3), 1, "S2")]}, r"pairs must have x of the shape .* got \(3,\)"),
         (
+            {"dataset": [{"text": [1] * 6, "labels": 1}] * 40},
+            "keys must be the two names of x and y in a record, among 'text', 'labels', got",
+        ),
+        (
             {"dataset": Dicts(list, attention_mask=[1] * 6)},
             "pairs must keep the 'input_ids' of their slot's record, since its attention_mask may not fit others, got "
             "another one in pair 0",
@@ -243,6 +247,12 @@ def test_dicts_without_other_entries_may_exchange_x_and_have_other_keys():
 def test_what_cannot_be_wrapped_is_named(plain, pairs, change, message):
     with pytest.raises(ValueError, match=message):
         one_run_dataset(**{"dataset": plain, "pairs": pairs, "seed": 0} | change)
+
+
+def test_a_model_is_no_reference_of_itself(plain, pairs):
+    module = nn.Linear(6, 3)
+    with pytest.raises(ValueError, match="reference must be a model that did not see the coins, got the audited one"):
+        one_run_dataset(plain, pairs, seed=0).scores(module, reference=module)
 
 
 def test_a_model_that_diverged_has_no_bound(plain, pairs):

@@ -180,7 +180,7 @@ def wide(pairs, **changes):
         ({"pairs": lambda p: wide(p, task="other")}, "pairs must be crafted for this task"),
         ({"pairs": lambda p: wide(p, parameters=99)}, "pairs must be gradients of 92 for .* got 99"),
         ({"pairs": lambda p: wide(p, z=2 * p.z)}, "pairs must be gradients of norm <= max_grad_norm = 0.5, got one of"),
-        ({"pairs": [CanaryPair((np.ones(44), 0), (np.ones(44), 1), 3, "S4")]}, "dimension"),
+        ({"pairs": [CanaryPair((np.ones(44), 0), (np.ones(44), 1), 3, "S4")]}, "pairs must be records like the task's"),
         ({"spec": spec(noise_multiplier=1e30, learning_rate=1e38)}, "spec must be such that training does not diverge"),
     ],
 )  # fmt: skip

@@ -290,14 +290,14 @@ def test_numbers_of_any_kind_are_scores(returned):
 @pytest.mark.parametrize(
     ("train", "told"),
     [
-        (None, "None is not a callable object"),
+        (None, "got None"),
         (lambda bit: 0.0, "too many positional arguments"),
         (lambda bit, seed, more: 0.0, "missing a required argument: 'more'"),
-        (lambda seed, bit: 0.0, r"train must be called as train\(bit, seed\), got .* of seed, bit: exchange them"),
+        (lambda seed, bit: 0.0, "got .* of seed, bit: exchange them"),
     ],
 )
 def test_a_function_of_another_signature_is_refused_before_any_training(train, told, store):
-    with pytest.raises((ValueError, TypeError), match=told):
+    with pytest.raises(ValueError, match=rf"train must be called as train\(bit, seed\).*{told}"):
         audit_training(train, store=store, **OPTIONS)
     assert not store.exists()
 
