@@ -18,7 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
-from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, refuse_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Marks, Of, scores_bits_and_marks
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
 ASSUMED = {
@@ -254,9 +254,7 @@ def epsilon_lower_bound(
     >>> bound.valid, 3.0 < bound.epsilon < 4.38
     (True, True)
     """
-    refuse_pairs(scores, bits)
-    columns, in_z, several = scores_and_bits(scores, bits)
-    marks = marks_of(scores, bits, folds, len(columns))
+    columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
     by = _chosen(rule, marks)
     if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
