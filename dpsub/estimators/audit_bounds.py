@@ -13,7 +13,7 @@ from scipy.special import bdtrik
 from dpsub._core import checks
 from dpsub.accounting import Sampling
 from dpsub.estimators.claims import GDP, Claim
-from dpsub.estimators.dpsgd_claim import LEAST_NOISE, Known, MechanismDP
+from dpsub.estimators.dpsgd_claim import LEAST_TESTED, Known, MechanismDP
 from dpsub.estimators.lower_bounds import (
     OF_GUESSES,
     ClaimLike,
@@ -267,7 +267,7 @@ def step_to_training(
         )
     note = bound.note
     if parameter > claim.most and sample_rate < 1:
-        parameter, note = claim.most, f"of noise_multiplier {LEAST_NOISE}: the step's bound speaks for even less"
+        parameter, note = claim.most, f"of noise_multiplier {LEAST_TESTED}: the step's bound speaks for even less"
     epsilon = claim.epsilon(parameter) if parameter else 0.0
     if not epsilon:
         why = f"{steps} steps with the noise that was not refuted have epsilon 0 at delta = {delta:g}"

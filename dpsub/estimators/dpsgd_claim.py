@@ -21,7 +21,7 @@ from dpsub.accounting.phases import MOST_STEPS, StepCounts
 from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.numerics import Array, crossing
 
-LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
+LEAST_TESTED = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
 RATES = ndtr(np.linspace(-8, 5, 3251))  # at which curves are computed; f is below INTERPOLATION beyond the last
 INTERPOLATION = 2.5e-5  # interpolation between noise multipliers added at most 2.2e-5 to f, at 1,000 settings
@@ -63,7 +63,7 @@ class MechanismDP(Frozen, Claim):
     exact: ClassVar[bool] = True
     costly: ClassVar[bool] = True
     beyond: ClassVar[str] = (
-        f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
+        f"refuted at every noise_multiplier down to {LEAST_TESTED}: check sample_rate, steps and adjacency"
     )
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class MechanismDP(Frozen, Claim):
 
     @property
     def most(self) -> float:  # type: ignore[override]
-        return self._full_batch / LEAST_NOISE
+        return self._full_batch / LEAST_TESTED
 
     @property
     def _full_batch(self) -> float:
