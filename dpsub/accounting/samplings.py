@@ -179,7 +179,8 @@ class Epochs(Sampling):
         """One full batch an epoch: who knows the order knows which batch of an epoch holds the record.
 
         An epoch in which the noise changes counts with its least noise, since the record's batch may come then. An
-        incomplete last epoch counts as a whole one.
+        incomplete last epoch counts as a whole one. A phase that begins within an epoch is taken to finish the same
+        pass over the records: with a loader that starts anew there, a record may be used twice.
         """
         phases: list[Phase] = []
         done = Fraction(0)  # epochs so far
