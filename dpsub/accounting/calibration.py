@@ -99,6 +99,7 @@ def noise_multiplier(
                 f"a noise multiplier to be needed; got delta={delta:g}, sample_rate={q:g}, steps={count}"
             )
 
+        # Both answers are cut far above the target: they can be infinite, which no search for a root can use.
         def rough(log_sigma: float) -> float:
             return min(rough_epsilon(training(log_sigma), delta), 10 * target + 10) - target
 

@@ -174,6 +174,8 @@ class MirroredPair:
             return np.concatenate((x, -x, [0.0])), np.concatenate((log_p, log_p - self.loss(x), [np.log(self._atom)]))
 
 
+# What the grid asks of a pair: `sigma`, an increasing `loss`, `inverse_loss`, `masses` and `nodes`. `merge_outcomes`
+# treats the bounded ends of a `Pair`'s loss, and "prv" takes a `Pair` only.
 StepPair = Pair | MirroredPair
 
 

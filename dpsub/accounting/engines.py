@@ -79,7 +79,7 @@ def answers(
     intervals: list[Interval] = [(np.zeros(1), np.full(1, np.inf))] * len(training.counts)
 
     def ask_all(curves: Iterable[Curve]) -> float:
-        """Narrow the intervals, and return the largest relative width."""
+        """Narrow the intervals, and return the largest `relative_width`."""
         intervals[:] = [_narrowed(*both) for both in zip(intervals, map(ask, curves), strict=True)]
         return max(relative_width(*interval) for interval in intervals)
 
@@ -87,7 +87,7 @@ def answers(
         from dpsub.accounting import prv_engine  # its import takes as long as all of dpsub.accounting
 
         target = 0.8 * eps_error
-        for error in sorted({max(0.1, target), target}, reverse=True):
+        for error in sorted({max(0.1, target), target}, reverse=True):  # a coarse grid may be enough
             if ask_all(cast(list[Curve], prv_engine.curves(training, error, (delta or 1e-5) / 1000))) <= 1:
                 break
         return intervals
@@ -95,18 +95,19 @@ def answers(
     reach = REACH if delta is None else deviations(sum(training.longest), delta)
     scale, widest, span = grid_engine.extent(training, reach)
     finest = span / MOST_POINTS
+    # First ten cells for the standard deviation of a step's loss, but 1,024 to 8,192 for its range.
     mesh = max(min(max(scale / 10, widest / 8192), widest / 1024), finest)
-    widest_interval = asked = math.inf
+    largest_width = asked = math.inf
     while True:
         aligned = max(grid_engine.aligned(mesh, training), finest)
         if aligned < asked:
-            asked, widest_interval = aligned, ask_all(grid_engine.curves(training, aligned, reach))
-        if widest_interval <= 1:
+            asked, largest_width = aligned, ask_all(grid_engine.curves(training, aligned, reach))
+        if largest_width <= 1:
             return intervals
-        if mesh <= finest or (math.isinf(widest_interval) and widest / mesh > 2**15):  # a finer grid reaches no further
+        if mesh <= finest or (math.isinf(largest_width) and widest / mesh > 2**15):  # a finer grid reaches no further
             break
         # Errors decrease with the square of the mesh.
-        mesh = max(mesh / min(max(1.2 * math.sqrt(widest_interval), 2.0), 8.0), finest)
+        mesh = max(mesh / min(max(1.2 * math.sqrt(largest_width), 2.0), 8.0), finest)
     ask_all(RevealedCurve(distance(training.adjacency), *training.harshest, sum(row)) for row in training.counts)
     return intervals
 

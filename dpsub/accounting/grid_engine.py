@@ -20,7 +20,7 @@ from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import Training
 
-ENDS = (merge_outcomes, split_outcomes)
+ENDS = (merge_outcomes, split_outcomes)  # which bound every δ(ε) from below and from above
 ROUNDING = 1e-15  # the error of a difference of two rates
 
 
@@ -50,7 +50,8 @@ class GridCurve:
         lower, upper = (
             max(composition.epsilon(delta, rounding=sign) for composition in end) for sign, end in self._ends
         )
-        return max(lower - self._slack, 0.0), upper + self._slack if upper > 0 else 0.0
+        # An ε of exactly 0 is certified only if losses that are larger by the slack have it, too.
+        return max(lower - self._slack, 0.0), 0.0 if upper == 0 and self.delta(0.0)[1] <= delta else upper + self._slack
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         lower, upper = (
@@ -67,7 +68,7 @@ class GridCurve:
         most = max(map(len, deltas))
         worst = np.max([np.pad(delta, (0, most - len(delta)), mode="edge") for delta in deltas], axis=0)
         epsilon = np.arange(float(most)) * compositions[0].mesh
-        # δ decreases by less than ε increases.
+        # The slack is an error of ε. It changes δ by at most as much, since |dδ/dε| = e^ε Q(loss > ε) ≤ 1.
         delta = np.clip(np.minimum.accumulate(worst) + rounding * self._slack, 0.0, 1.0)
         return tradeoff_of_curve(fpr, epsilon, delta)
 

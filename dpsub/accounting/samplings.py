@@ -66,10 +66,13 @@ class Sampling(ABC):
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash((self.name, *vars(self).values()))  # equal for 9 and 9.0, as these are
 
     def check_rate(self, sample_rate: float, records: int | None = None) -> None:  # noqa: B027
-        """Raise ValueError if no such batches have this rate, of so many records if their number is known."""
+        """Raise ValueError if no such batches have this rate, of so many records if their number is known.
+
+        A `DPSGD` and trainers ask this. Accountants ask only `phases`, which must refuse such a rate itself.
+        """
 
     def check_adjacency(self, adjacency: str) -> None:
         """Raise ValueError if no ε is known for this adjacency."""
@@ -78,10 +81,10 @@ class Sampling(ABC):
             raise ValueError(f"adjacency must be {known} with sampling='{self}', got {adjacency!r}: {reason}")
 
     def phases(self, history: Sequence[Phase]) -> list[Phase]:
-        """Independent phases that have the ε of a history.
+        """Independent phases that have the ε of a history. `noise_multiplier` needs one phase for a history of one.
 
-        The sample rate of a phase is the probability with which each of its steps uses the record. Given that a step
-        uses the record, it is a Gaussian mechanism.
+        The sample rate of a phase is the probability with which each of its steps uses the record, independently of
+        other steps. Given that a step uses the record, it is a Gaussian mechanism, whose means are `distance` apart.
         """
         return list(history)
 
@@ -176,7 +179,8 @@ class Epochs(Sampling):
         """One full batch an epoch: who knows the order knows which batch of an epoch holds the record.
 
         An epoch in which the noise changes counts with its least noise, since the record's batch may come then. An
-        incomplete last epoch counts as a whole one.
+        incomplete last epoch counts as a whole one. A phase that begins within an epoch is taken to finish the same
+        pass over the records: with a loader that starts anew there, a record may be used twice.
         """
         phases: list[Phase] = []
         done = Fraction(0)  # epochs so far

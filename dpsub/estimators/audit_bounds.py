@@ -11,8 +11,9 @@ import numpy as np
 from scipy.special import bdtrik
 
 from dpsub._core import checks
+from dpsub.accounting import Sampling
 from dpsub.estimators.claims import GDP, Claim
-from dpsub.estimators.dpsgd_claim import LEAST_NOISE, Known, MechanismDP
+from dpsub.estimators.dpsgd_claim import LEAST_TESTED, Known, MechanismDP
 from dpsub.estimators.lower_bounds import (
     OF_GUESSES,
     ClaimLike,
@@ -52,9 +53,9 @@ def bound(
       `epsilon_lower_bound`: by ranks, or by folds where each fold has a scorer of its own.
     - Steps (`observation`), as `audit_steps` and an auditor's `observations()` return them, are judged by bets, which
       bound one step. `step_to_training` makes that the bound of the training, with the attributes `sample_rate`,
-      `steps` and `adjacency`; the step's bound is its `step`. Below a canary rate of 1 the claim is "pld", of a
-      step that samples the record at this rate. The bound is of one step if the sample rate is not known, or if the
-      claim says nothing of noise.
+      `steps`, `adjacency` and `sampling`; the step's bound is its `step`. Below a canary rate of 1 the claim is
+      "pld", of a step that samples the record at this rate. The bound is of one step if the sample rate is not known,
+      or if the claim says nothing of noise.
     - Many pairs in one model or more (`pair`), as `audit_one_run` and `one_run_dataset` return them, are judged by
       guesses of the coins: of `step_score`, or of `score`, which sees the final models alone, where there is no other.
       They are made around 0 for step scores from which the expected was subtracted and for labels beside a proxy's,
@@ -152,7 +153,7 @@ def _of_steps(result: Any, *, delta: float, alpha: float, claim: Any = None, **r
         return _noted(step, f"of one step: claim {step.claim!r} says nothing of its noise, and so of the training")
     if "sample_rate" not in about:
         return _noted(step, NO_RATE)
-    known = {"sample_rate": about["sample_rate"], "steps": about["steps"], "adjacency": adjacency}
+    known = {name: about[name] for name in Known.__annotations__ if name in about}
     training = step_to_training(step, delta=delta, **known)
     if "noise_multiplier" in result.data_vars and len(np.unique(result.noise_multiplier)) > 1:
         return _noted(replace(training, valid=False), CHANGED)
@@ -209,7 +210,15 @@ def _beside_proxy(guessed: Guesses, about: Mapping[str, Any], claim: Claim, alph
     return bound
 
 
-def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta: float, adjacency: str) -> LowerBound:
+def step_to_training(
+    bound: LowerBound,
+    *,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    adjacency: str,
+    sampling: Sampling | str = "poisson",
+) -> LowerBound:
     r"""A lower bound on the ε of a whole training, from the bound of one of its steps.
 
     A step that surely holds the record adds noise σ to one of two sums that are d clipping bounds apart: d = 2 under
@@ -224,6 +233,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
         sample_rate, steps: those of the training that the bound is for.
         delta: 0 < δ < 1; the δ at which ε is stated.
         adjacency: "substitute", "add_remove" or "zero_out": that of the observations and of the training.
+        sampling: how the training draws its batches, as in `accounting.epsilon`.
 
     Returns:
         A `LowerBound` of claim "pld", whose `step` is `bound`. It is valid if `bound` is.
@@ -246,7 +256,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
             "bound must be of one step of a training, got one that is of a whole training already: state it as it is, "
             "or give the bound of an audit of steps"
         )
-    claim = MechanismDP(delta, sample_rate, steps, adjacency)
+    claim = MechanismDP(delta, sample_rate, steps, adjacency, Sampling.of(sampling))
     if bound.mu is not None and bound.assumes != "product":
         parameter = bound.mu * math.sqrt(claim.steps)
     elif bound.noise_multiplier is not None:
@@ -257,7 +267,7 @@ def step_to_training(bound: LowerBound, *, sample_rate: float, steps: int, delta
         )
     note = bound.note
     if parameter > claim.most and sample_rate < 1:
-        parameter, note = claim.most, f"of noise_multiplier {LEAST_NOISE}: the step's bound speaks for even less"
+        parameter, note = claim.most, f"of noise_multiplier {LEAST_TESTED}: the step's bound speaks for even less"
     epsilon = claim.epsilon(parameter) if parameter else 0.0
     if not epsilon:
         why = f"{steps} steps with the noise that was not refuted have epsilon 0 at delta = {delta:g}"

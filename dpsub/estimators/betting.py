@@ -237,11 +237,16 @@ def log_wealth(stretch: Stretch, bets: Portfolio, deltas: Array, before: Array) 
     return np.asarray(before[:, None] + np.cumsum(np.log(steps), axis=1))
 
 
+def bets_of(stretch: Stretch, slopes: Array, deltas: Array) -> Portfolio:
+    """The bets of a stretch against some claims, whose slopes and δ there are (claims, slopes)."""
+    return portfolio(stretch.past, slopes, deltas, manner_of(stretch.cells.shape[1]))
+
+
 def path(scores: Array, in_z: NDArray[np.bool_], slopes: Array, deltas: Array) -> Array:
-    """The logarithm of the wealth against one claim after each observation that follows the first `FIRST`."""
+    """The logarithm of the wealth against one claim after each step that follows the first `FIRST` observations."""
     paths, wealth = [np.zeros(0)], np.zeros(1)
     for stretch in stretches(scores, in_z):
-        [logs] = log_wealth(stretch, portfolio(stretch.past, slopes[None], deltas[None]), deltas[None], wealth)
+        [logs] = log_wealth(stretch, bets_of(stretch, slopes[None], deltas[None]), deltas[None], wealth)
         paths.append(logs)
         wealth = logs[-1:]
     return np.concatenate(paths)
@@ -261,9 +266,9 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
     while learnt and refuted < claim.most:
         tested, slopes, deltas = _curves(claim, first)
         reached = _first_reached(learnt, slopes, deltas, goal)
-        for parameter, after, *curve in zip(tested, reached.tolist(), slopes, deltas, strict=True):
+        for parameter, after, *larger in zip(tested, reached.tolist(), slopes, deltas, strict=True):
             if not after:
-                return _between(learnt, claim, (refuted, parameter), curve, goal, latest)
+                return _between(learnt, claim, (refuted, parameter), larger, goal, latest)
             refuted, latest = parameter, max(latest, after)
         first += TOGETHER
     return refuted, latest or None
@@ -290,29 +295,31 @@ def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: fl
         [left] = np.nonzero(reached == 0)
         if not len(left):
             break
-        bets = portfolio(stretch.past, slopes[left], deltas[left], manner_of(stretch.cells.shape[1]))
-        path = log_wealth(stretch, bets, deltas[left], wealth[left])
-        wealth[left], refuted = path[:, -1], path >= goal
+        logs = log_wealth(stretch, bets_of(stretch, slopes[left], deltas[left]), deltas[left], wealth[left])
+        wealth[left], refuted = logs[:, -1], logs >= goal
         reached[left] = np.where(refuted.any(axis=1), stretch.start + refuted.argmax(axis=1) + 1, 0)
     return reached
 
 
 def _between(
-    learnt: list[Stretch], claim: Claim, ends: tuple[float, float], curve: list[Array], goal: float, latest: int
+    learnt: list[Stretch], claim: Claim, ends: tuple[float, float], larger: list[Array], goal: float, latest: int
 ) -> tuple[float, int | None]:
-    """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more."""
-    slopes, own = curve
-    bets = [portfolio(stretch.past, slopes[None], own[None], manner_of(stretch.cells.shape[1])) for stretch in learnt]
+    """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more.
+
+    `larger` holds the slopes of the larger end, and its δ there.
+    """
+    slopes, own = larger
+    bets = [bets_of(stretch, slopes[None], own[None]) for stretch in learnt]
     used = sum(portfolios.charge[0] for portfolios in bets) > 0
 
     def reached(parameter: float) -> int:
         deltas, wealth = own[None].copy(), np.zeros(1)
         deltas[0, used] = np.minimum(claim.deltas(slopes[used], parameter), own[used])
         for stretch, portfolios in zip(learnt, bets, strict=True):
-            [path] = log_wealth(stretch, portfolios, deltas, wealth)
-            if (path >= goal).any():
-                return stretch.start + int((path >= goal).argmax()) + 1
-            wealth = path[-1:]
+            [logs] = log_wealth(stretch, portfolios, deltas, wealth)
+            if (logs >= goal).any():
+                return stretch.start + int((logs >= goal).argmax()) + 1
+            wealth = logs[-1:]
         return 0
 
     refuted, upper = ends
@@ -349,7 +356,8 @@ class Bets(ThresholdRule):
         "fair coin of its own, and the rows are in the order in which they were made"
     )
 
-    def decide(self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> Decision:
+    def in_steps(self, scores: Array, in_z: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+        """Scores and worlds as (steps, observations of a step). It refuses what cannot be a fair coin's."""
         of_z, count = int(in_z.sum()), len(scores)
         if abs(of_z - count / 2) > math.sqrt(count * math.log(2 / UNFAIR) / 2):  # Hoeffding's inequality
             raise ValueError(
@@ -365,9 +373,11 @@ class Bets(ThresholdRule):
             )
         if count % self.together:
             raise ValueError(f"scores must be {self.together} for each step, got {count}: select whole steps")
-        shape = (-1, self.together)
-        parameter, reached = largest_refuted(scores.reshape(shape), in_z.reshape(shape), claim, alpha)
-        return Decision(parameter, {"observations": count, **({"reached": reached} if reached else {})})
+        return scores.reshape(-1, self.together), in_z.reshape(-1, self.together)
+
+    def decide(self, scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha: float) -> Decision:
+        parameter, reached = largest_refuted(*self.in_steps(scores, in_z), claim, alpha)
+        return Decision(parameter, {"observations": len(scores), **({"reached": reached} if reached else {})})
 
     def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """What bets make of scores without errors, if the coin falls on z, z, z′, z′, and so on."""

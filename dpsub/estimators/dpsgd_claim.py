@@ -21,7 +21,7 @@ from dpsub.accounting.phases import MOST_STEPS, StepCounts
 from dpsub.estimators.claims import Assumption, Claim
 from dpsub.estimators.numerics import Array, crossing
 
-LEAST_NOISE = 0.2  # the least noise that is tested; a training with less is not worth an audit
+LEAST_TESTED = 0.2  # the least noise that is tested; a training with less is not worth an audit
 PER_OCTAVE = 256  # noise multipliers with computed curves; f is interpolated between them
 RATES = ndtr(np.linspace(-8, 5, 3251))  # at which curves are computed; f is below INTERPOLATION beyond the last
 INTERPOLATION = 2.5e-5  # interpolation between noise multipliers added at most 2.2e-5 to f, at 1,000 settings
@@ -63,7 +63,7 @@ class MechanismDP(Frozen, Claim):
     exact: ClassVar[bool] = True
     costly: ClassVar[bool] = True
     beyond: ClassVar[str] = (
-        f"refuted at every noise_multiplier down to {LEAST_NOISE}: check sample_rate, steps and adjacency"
+        f"refuted at every noise_multiplier down to {LEAST_TESTED}: check sample_rate, steps and adjacency"
     )
 
     def __post_init__(self) -> None:
@@ -80,13 +80,17 @@ class MechanismDP(Frozen, Claim):
         counts = np.atleast_1d(checks.array("steps", options["steps"], kind=np.int64, at_least=1, at_most=MOST_STEPS))
         if len(counts) != columns:
             raise ValueError(f"steps must have one entry a column of scores, {columns}, got {len(counts)}")
-        claims = [cls(delta, **{**options, "steps": count}) for count in counts.tolist()]
-        phases = [claim.sampling.phases([(1.0, claim.sample_rate, claim.steps)])[0] for claim in claims]
-        return [replace(claim, sample_rate=q, steps=t) for claim, (_, q, t) in zip(claims, phases, strict=True)]
+        return [cls(delta, **{**options, "steps": count})._by_full_batches() for count in counts.tolist()]
+
+    def _by_full_batches(self) -> Self:
+        """The same claim, of full batches if its sampling comes to these: their curve has a closed form."""
+        phases = self.sampling.phases([(1.0, self.sample_rate, self.steps)])
+        known = [phase[:2] for phase in phases] == [(1.0, 1.0)]
+        return replace(self, sample_rate=1.0, steps=phases[0][2]) if known else self
 
     @property
     def most(self) -> float:  # type: ignore[override]
-        return self._full_batch / LEAST_NOISE
+        return self._full_batch / LEAST_TESTED
 
     @property
     def _full_batch(self) -> float:
@@ -114,8 +118,7 @@ class MechanismDP(Frozen, Claim):
         return np.maximum(ndtr((1 - part) * one + part * other) - INTERPOLATION, 0.0)
 
     def _curve(self, place: int) -> Knots:
-        sigma = self._full_batch / 2 ** (place / PER_OCTAVE)
-        return _from_below(noise_multiplier=sigma, **self.training)
+        return _from_below(noise_multiplier=self._full_batch / 2 ** (place / PER_OCTAVE), **self.training)
 
     def parameters(self, fpr: Array, fnr: Array) -> Array:
         return np.array([self.parameter(*rates) for rates in zip(fpr.tolist(), fnr.tolist(), strict=True)])
@@ -144,11 +147,10 @@ class MechanismDP(Frozen, Claim):
     def epsilon(self, parameter: float) -> float:
         if self.sample_rate == 1:
             return gdp_epsilon(parameter, self.delta)
-        sigma = self.noise_multiplier(parameter)
-        if sigma > MOST_NOISE:
+        if (sigma := self.noise_multiplier(parameter)) > MOST_NOISE:
             return 0.0
-        mechanism = {"noise_multiplier": sigma, "delta": self.delta, **self.training}
-        return float(accounting.epsilon_interval(**mechanism, eps_error=2e-4).lower)
+        found = accounting.epsilon_interval(noise_multiplier=sigma, delta=self.delta, eps_error=2e-4, **self.training)
+        return float(found.lower)
 
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         if self.sample_rate == 1:

@@ -66,6 +66,9 @@ def _room(claim: Tested, parameter: float, seen: Seen, alpha: float) -> float:
     right = alpha * correct / pairs
     wrong = alpha * (guesses - correct) / pairs
     room = guesses / pairs - right - wrong
+    # `right` and `wrong` are the least Σ_{c ≥ k} c p_c / m and Σ_{c ≥ k} (r - c) p_c / m. By the inequality above, the
+    # second grows by `more` at k - 1, its new term (r - k + 1) p_{k-1} / m. So the first grows by
+    # more (k - 1) / (r - k + 1). Here `count` is k - 1.
     for count in range(correct - 1, -1, -1):
         more = (candidates - 1) * float(claim.tradeoff(np.array(1 - min(right, 1.0)), parameter)) - wrong
         if more <= 0 or room < 0:  # nothing changes any more, or the claim is refuted already

@@ -18,7 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
-from dpsub.estimators.scores_and_marks import Marks, Of, marks_of, refuse_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Marks, Of, scores_bits_and_marks
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
 ASSUMED = {
@@ -254,9 +254,7 @@ def epsilon_lower_bound(
     >>> bound.valid, 3.0 < bound.epsilon < 4.38
     (True, True)
     """
-    refuse_pairs(scores, bits)
-    columns, in_z, several = scores_and_bits(scores, bits)
-    marks = marks_of(scores, bits, folds, len(columns))
+    columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
     by = _chosen(rule, marks)
     if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
@@ -265,7 +263,7 @@ def epsilon_lower_bound(
     for tested in claims:
         check_goes(by, tested)
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(column, tested, in_z, by, marks, level) for column, tested in zip(columns.T, claims, strict=True)]
+    bounds = [_bound(column, in_z, tested, by, marks, level) for column, tested in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
@@ -291,16 +289,16 @@ def max_certifiable_epsilon(
     22.835
     """
     by = rule_of(rule)
-    [of] = claims_of(claim, delta, mechanism)
-    check_goes(by, of)
-    return of.epsilon(by.ceiling(runs, of, alpha))
+    [tested] = claims_of(claim, delta, mechanism)
+    check_goes(by, tested)
+    return tested.epsilon(by.ceiling(runs, tested, alpha))
 
 
 def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
     """The rule with this name; for "auto" the one for scores with these marks."""
     tossed = marks.of == "step" and not marks.same_world
-    own = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
-    return rule_of(own if isinstance(rule, str) and rule == "auto" else rule)
+    usual = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
+    return rule_of(usual if isinstance(rule, str) and rule == "auto" else rule)
 
 
 @checks.checked(
@@ -408,7 +406,7 @@ def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[See
 
 
 def _bound(
-    scores: Array, claim: Claim, in_z: NDArray[np.bool_], rule: ThresholdRule, marks: Marks, alpha: float
+    scores: Array, in_z: NDArray[np.bool_], claim: Claim, rule: ThresholdRule, marks: Marks, alpha: float
 ) -> LowerBound:
     decision = rule.decide(scores, in_z, claim, alpha)
     reasons = rule.against(marks)

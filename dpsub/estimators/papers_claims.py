@@ -40,8 +40,8 @@ class Posterior(Claim):
         # divided until none is left.
         chosen = self.strongest(*errors.rates_upper(alpha))
         best = self.refuted_by_errors(errors.at(chosen), alpha)
-        first = np.arange(0, len(errors.false_positives), 512)
         length = 512
+        first = np.arange(0, len(errors.false_positives), length)
         while True:
             last = np.minimum(first + length, len(errors.false_positives)) - 1
             least = errors._replace(

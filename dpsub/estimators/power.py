@@ -12,7 +12,7 @@ from dpsub import accounting
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.estimators.claims import GDP, ApproximateDP, Claim
+from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import Known, MechanismDP
 from dpsub.estimators.lower_bounds import claims_of
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
@@ -159,8 +159,6 @@ def _most_missed(claim: Claim, parameter: float, runs: int, tests: Array, missed
 
 def _parameter(claim: Claim, epsilon: float) -> float:
     """The parameter at which a bound states this epsilon; `claim.most` if none does."""
-    if isinstance(claim, ApproximateDP):
-        return epsilon
-    if isinstance(claim, MechanismDP):
-        return crossing(lambda parameter: claim.epsilon(parameter) - epsilon, 0.0, claim.most)
-    return gdp_mu(epsilon, claim.delta)
+    if isinstance(claim, GDP):
+        return gdp_mu(epsilon, claim.delta)
+    return crossing(lambda parameter: claim.epsilon(parameter) - epsilon, 0.0, claim.most)

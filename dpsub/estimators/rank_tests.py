@@ -54,7 +54,10 @@ SMALLEST, LARGEST_SHARE, PER_END = 3, 0.3, 4
 
 
 def fixed_ranks(claim: Claim, negatives: int) -> dict[int, float]:
-    """Ranks among the negative world's scores, counted from the largest, and each one's share of alpha."""
+    """Ranks among the negative world's scores, counted from the largest, and each one's share of alpha.
+
+    Claims derived from `ApproximateDP` have ranks near the ends, all others at middling shares.
+    """
     return near_ends(negatives) if isinstance(claim, ApproximateDP) else at_shares(MIDDLING, negatives)
 
 

@@ -15,7 +15,7 @@ from dpsub.accounting.risks import MEASURES, ppv, without_model
 from dpsub.estimators.claims import ApproximateDP
 from dpsub.estimators.numerics import Array, Tested
 from dpsub.estimators.rank_tests import MIDDLING, ByFolds, ByRanks, at_shares, in_folds, near_ends, refuted_by_folds
-from dpsub.estimators.scores_and_marks import Of, marks_of, refuse_pairs, scores_and_bits
+from dpsub.estimators.scores_and_marks import Of, scores_bits_and_marks
 
 EVEN = 1.0  # with a prior whose log odds are less than this, middle ranks show the accuracy best
 
@@ -188,9 +188,7 @@ def risk_lower_bound(
     >>> print(risk_lower_bound(scores, bits))
     accuracy ≥ 0.657, 95 % confidence (prior 0.5: 0.5 without the model; by ranks; assumes nothing; valid)
     """
-    refuse_pairs(scores, bits)
-    columns, in_z, several = scores_and_bits(scores, bits)
-    marks = marks_of(scores, bits, folds, len(columns))
+    columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
     by = ByRanks() if marks.folds is None else ByFolds().fitted(marks)
     claim: RiskClaim = {
         "accuracy": DeltaAt(abs(math.log(prior / (1 - prior)))),

@@ -55,16 +55,6 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
     )
 
 
-def refuse_pairs(scores: Any, bits: Any) -> None:
-    """Refuse the scores of many pairs in one model, which are not independent as those of many models are."""
-    names, along = _named(scores, bits)
-    if "pair" in names or {"pair", "slot"} & along.keys():
-        raise ValueError(
-            "scores must be one for each model, got scores of many pairs in one model: give the audit to dpsub.bound, "
-            "which guesses the pairs by one_run_guesses and bounds ε by one_run_epsilon_lower_bound"
-        )
-
-
 def refuse_rows_twice(scores: Any, bits: Any) -> None:
     """Refuse rows that were drawn from the same seed and number: they have the same randomness. Arrays cannot tell."""
     _, along = _named(scores, bits)
@@ -103,6 +93,21 @@ def _together(steps: NDArray[Any]) -> int:
             f"{sizes.max()} of them: select whole steps"
         )
     return int(sizes[0])
+
+
+def scores_bits_and_marks(scores: Any, bits: Any, folds: Any = None) -> tuple[Array, NDArray[np.bool_], bool, Marks]:
+    """What `scores_and_bits` returns, and the marks.
+
+    It refuses the scores of many pairs in one model, which are not independent as those of many models are.
+    """
+    names, along = _named(scores, bits)
+    if "pair" in names or {"pair", "slot"} & along.keys():
+        raise ValueError(
+            "scores must be one for each model, got scores of many pairs in one model: give the audit to dpsub.bound, "
+            "which guesses the pairs by one_run_guesses and bounds ε by one_run_epsilon_lower_bound"
+        )
+    columns, in_z, several = scores_and_bits(scores, bits)
+    return columns, in_z, several, marks_of(scores, bits, folds, len(columns))
 
 
 def scores_and_bits(scores: ArrayLike, bits: ArrayLike) -> tuple[Array, NDArray[np.bool_], bool]:

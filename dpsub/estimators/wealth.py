@@ -13,20 +13,10 @@ from scipy.special import ndtr, ndtri
 
 from dpsub._core import checks
 from dpsub.accounting.gaussian import gdp_mu
-from dpsub.estimators.betting import (
-    FIRST,
-    Manner,
-    Past,
-    curve,
-    manner_of,
-    path,
-    portfolio,
-    steps_before,
-    until,
-)
+from dpsub.estimators.betting import Bets, Manner, Past, curve, manner_of, path, portfolio, steps_before, until
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.scores_and_marks import scores_and_bits
+from dpsub.estimators.scores_and_marks import scores_bits_and_marks
 
 MOST_EPSILON = 100.0  # odds of a bet are finite there
 STEEPEST_SLOPE = 30.0  # no number of observations shows anything at steeper ones
@@ -53,18 +43,20 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
     those before. So the claim is refuted, at confidence 1 − α, where the logarithm first reaches ln(1/α).
 
     Args:
-        scores: (observations,) in the order in which they were made; higher speaks for z.
+        scores: (observations,) in the order in which they were made; higher speaks for z. If the coordinate `step` says
+            that steps have several, these are bet on together: their wealth is that after the step.
         bits: (observations,) of 0 (z) and 1 (z′), a fair coin for each; both must occur.
         epsilon: > 0 and at most 100; the claim, at `delta`.
         delta: 0 < δ < 1.
         claim: "gdp", the claim of the μ-GDP with this ε at `delta`, or "dp", that of (ε, δ)-DP.
 
     Returns:
-        (observations,) natural logarithms, 0 for the first 64, from which the bets are learnt.
+        (observations,) natural logarithms, 0 for the first 64, or the whole steps that hold them, from which the bets
+        are learnt.
 
     Raises:
-        ValueError: if scores are not (observations,), are empty, NaN or not as many as bits, or if an argument is out
-            of range.
+        ValueError: if scores are not (observations,), are empty, NaN or not as many as bits, if bits cannot be a fair
+            coin's, if the scores' marks allow no valid bound by bets, or if an argument is out of range.
 
     Source: Waudby-Smith and Ramdas (2024); Ville (1939).
 
@@ -75,13 +67,16 @@ def wealth_of_bets(scores: ArrayLike, bits: ArrayLike, *, epsilon: float, delta:
     >>> bool(against_half.max() > np.log(20)), bool(against_all.max() > np.log(20))
     (True, False)
     """
-    columns, in_z, several = scores_and_bits(scores, bits)
+    columns, in_z, several, marks = scores_bits_and_marks(scores, bits)
     if several:
         raise ValueError(f"scores must have shape (observations,), got {columns.shape}: give one column")
+    by = Bets().fitted(marks)
+    if reasons := by.against(marks):
+        raise ValueError(f"scores must be of observations that allow a valid bound, got others: {reasons[0]}")
     tested: Claim = GDP(delta) if claim == "gdp" else ApproximateDP(delta)
     parameter = gdp_mu(epsilon, delta) if claim == "gdp" else epsilon
-    known = min(FIRST, len(columns))
-    return np.concatenate((np.zeros(known), path(columns[:, 0], in_z, *curve(tested, parameter))))
+    logs = np.repeat(path(*by.in_steps(columns[:, 0], in_z), *curve(tested, parameter)), by.together)
+    return np.concatenate((np.zeros(len(columns) - len(logs)), logs))
 
 
 class Expected(NamedTuple):

@@ -45,7 +45,7 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     given = _scores_and_bits(result)
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
-    options = _sampling(given, options) | options
+    options = _known_of_training(given, options) | options
     by_repeat = []
     for place in range(given.sizes["repeat"]):
         repeat = given.isel(repeat=place)
@@ -90,7 +90,7 @@ def _attribute(result: xr.Dataset, name: str) -> Any:
     return result.attrs[name]
 
 
-def _sampling(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
+def _known_of_training(result: xr.Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
     """What claim "pld" must know, as far as the audit says it."""
     audit_bounds.of_one_audit(result)
     return audit_bounds.known_sampling(result, options.get("claim"))
@@ -145,7 +145,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         **promises(first, delta=delta),
         "audited": by_scenario,
         "ceiling": _ceiling(
-            options.get("runs") or sizes["run"], len(steps), delta, _sampling(first, options) | options
+            options.get("runs") or sizes["run"], len(steps), delta, _known_of_training(first, options) | options
         ),
     }
 
@@ -156,13 +156,13 @@ def _sizes_and_steps(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
 
 def _ceiling(runs: int, count: int, delta: float, options: Mapping[str, Any]) -> float | np.ndarray:
     """What bounds with these options can reach at most; (steps,) if the claim depends on the step."""
-    rule = {name: value for name, value in options.items() if name not in ("runs", "simultaneous")}
+    asked = {name: value for name, value in options.items() if name not in ("runs", "simultaneous")}
     if options.get("simultaneous"):
-        rule["alpha"] = options.get("alpha", ALPHA) / count
-    if "steps" not in rule:
-        return estimators.max_certifiable_epsilon(runs, delta=delta, **rule)
-    steps = np.atleast_1d(rule.pop("steps")).tolist()
-    return np.array([estimators.max_certifiable_epsilon(runs, delta=delta, steps=at, **rule) for at in steps])
+        asked["alpha"] = options.get("alpha", ALPHA) / count
+    if "steps" not in asked:
+        return estimators.max_certifiable_epsilon(runs, delta=delta, **asked)
+    steps = np.atleast_1d(asked.pop("steps")).tolist()
+    return np.array([estimators.max_certifiable_epsilon(runs, delta=delta, steps=at, **asked) for at in steps])
 
 
 def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **options: Any) -> dict[str, dict[str, Any]]:

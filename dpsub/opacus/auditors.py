@@ -60,7 +60,7 @@ class Auditor:
     def __init__(self, optimizer: DPOptimizer, kind: str | Sequence[Tensor], options: Options, callback: Any) -> None:
         self._optimizer, self._options, self._callback = optimizer, options, callback
         self._kind = kind if isinstance(kind, str) else "own"
-        self._stated_for: dict[str, Any] = {"delta": options.delta, "adjacency": options.adjacency}  # all ε
+        self._stated: dict[str, Any] = {"delta": options.delta, "adjacency": options.adjacency}  # every ε
         self._claim: Claim = GDP(options.delta)
         if options.canary_rate < 1:
             self._claim = MechanismDP(options.delta, options.canary_rate, 1, options.adjacency)
@@ -133,7 +133,7 @@ class Auditor:
             "bit": ("observation", np.array(self._bits, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
             "noise_multiplier": ("observation", sigmas, {"long_name": "claimed noise multiplier"}),
         }
-        options = {name: value for name, value in vars(self._options).items() if value is not None}
+        options = {name: value for name, value in {**vars(self._options), **self._asked}.items() if value is not None}
         attributes = {
             "observation": "optimizer",
             "canary": self._kind,
@@ -173,7 +173,7 @@ class Auditor:
             claimed_step=claimed_step,
             refuted=self.refuted,
             refuted_at=self.refuted_at,
-            **self._stated_for,
+            **self._stated,
             alpha=self._options.alpha,
             sample_rate=rate,
             noise_multiplier=min(self._sigmas),
@@ -184,22 +184,24 @@ class Auditor:
             unseen=max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps),
         )
 
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """What accountants are asked for a training. Opacus's own assume Poisson sampling, and do not say so."""
+        return self._stated | {"sampling": str(getattr(attached_accountant(self._optimizer)[0], "sampling", "poisson"))}
+
     def _claimed(self, rates: list[float], accountant: Any) -> float:
         """ε of the steps so far, if each has the claimed noise and these sample rates."""
-        sampling: accounting.Sampling | str = "poisson"  # which Opacus's own accountants assume
         if isinstance(accountant, SubstitutePRVAccountant):
-            sampling = accountant.sampling
-            accountant.check_sampling(sampling)
+            accountant.check_sampling(accountant.sampling)
         history = [(*phase, len([*same])) for phase, same in groupby(zip(self._sigmas, rates, strict=True))]
-        return float(accounting.epsilon(history=history, sampling=sampling, **self._stated_for))
+        return float(accounting.epsilon(history=history, **self._asked))
 
     def _step_bound(self, claimed_step: float) -> LowerBound:
         if len(set(self._bits)) < 2:
             note = f"all {len(self._bits)} observations are of one world"
             return LowerBound(0.0, "gdp", "gdp", True, note, mu=0.0, details={"observations": len(self._bits)})
-        options = self._options
-        test: dict[str, Any] = {"claim": self._claim, "rule": Bets(options.canaries), "alpha": options.alpha}
-        bound = epsilon_lower_bound(np.array(self._scores), np.array(self._bits), delta=options.delta, **test)
+        by: dict[str, Any] = {"claim": self._claim, "rule": Bets(self._options.canaries), "alpha": self._options.alpha}
+        bound = epsilon_lower_bound(np.array(self._scores), np.array(self._bits), delta=self._options.delta, **by)
         assert isinstance(bound, LowerBound)
         epsilon = self._claim.epsilon(claimed_step)
         if self.refuted or bound.epsilon <= epsilon:
@@ -208,7 +210,7 @@ class Auditor:
         return replace(bound, epsilon=epsilon, note=note, **self._claim.says(claimed_step))
 
     def _training_bound(self, step: LowerBound, rate: float) -> LowerBound:
-        training = step_to_training(step, sample_rate=rate, steps=self.steps, **self._stated_for)
+        training = step_to_training(step, sample_rate=rate, steps=self.steps, **self._asked)
         return training if len(set(self._sigmas)) == 1 else replace(training, valid=False, note=CHANGED)
 
 

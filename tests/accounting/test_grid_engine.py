@@ -55,6 +55,16 @@ def test_finer_grids_stay_within_coarser_intervals(sigma, q, steps, adjacency):
     assert max(coarse[0], fine[0]) <= min(coarse[1], fine[1]) + 1e-9
 
 
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+def test_an_epsilon_of_0_allows_for_the_rounding_of_losses(adjacency):
+    curve = curve_of(adjacency, 2.0, 0.05, 10_000, 1e-3)
+    delta = max(composed.delta(0.0, rounding=1) for composed in curve.high)
+    assert curve.delta(0.0)[1] > delta
+    between = (delta + curve.delta(0.0)[1]) / 2
+    lower, upper = curve.epsilon(between)
+    assert 0 == lower < upper <= 2 * 10_000 * 1e-12
+
+
 def test_no_epsilon_is_needed_where_the_record_is_hardly_ever_sampled():
     # The loss of adding a record is bounded, and the tilt of Chernoff's bound is far too steep.
     assert -math.expm1(100 * math.log1p(-1e-4)) < 1e-2

@@ -51,6 +51,9 @@ def test_parameters_of_a_sampling_are_part_of_its_text(truncated):
     assert str(truncated(9)) == "truncated_poisson:9"
     assert repr(truncated(9)) == "Truncated(9)"
     assert Sampling.of("truncated_poisson:9") == truncated(9) != truncated(8)
+    same = truncated(9)
+    same.largest = 9.0
+    assert (same, hash(same)) == (truncated(9), hash(truncated(9)))
     with pytest.raises(TypeError, match="largest"):
         Sampling.of("truncated_poisson")
 

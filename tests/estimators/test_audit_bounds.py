@@ -44,6 +44,25 @@ def test_a_sampled_training_has_the_lower_end_of_its_noises_epsilon(adjacency, d
     assert training.epsilon == pytest.approx(ends.lower, rel=1e-3)
 
 
+@pytest.mark.parametrize(("sampling", "adjacency"), [("epochs", "zero_out"), ("without_replacement", "substitute")])
+def test_the_training_of_a_step_has_its_own_sampling(sampling, adjacency):
+    about = {"sample_rate": 0.5, "steps": 2, "adjacency": adjacency, "sampling": sampling}
+    ends = accounting.epsilon_interval(noise_multiplier=0.5, delta=DELTA, **about)
+    mu = 4.0 if adjacency == "substitute" else 2.0
+    assert step_to_training(of_mu(mu), delta=DELTA, **about).epsilon == pytest.approx(ends.lower, rel=1e-3)
+    steps = of_steps(np.random.default_rng(9), observations=500)
+    found = bound(steps.assign_attrs(**about, runs=250), delta=DELTA)
+    assert found == step_to_training(found.step, delta=DELTA, **about)
+
+
+def test_a_step_in_epochs_is_not_stated_as_two_of_poissons():
+    """One batch of each epoch holds the record. Of Poisson's two batches both may."""
+    about = {"sample_rate": 0.5, "steps": 2, "delta": DELTA, "adjacency": "zero_out"}
+    truth = accounting.epsilon(noise_multiplier=0.5, **about, sampling="epochs")
+    assert step_to_training(of_mu(2.0), **about).epsilon > truth
+    assert step_to_training(of_mu(2.0), **about, sampling="epochs").epsilon <= truth
+
+
 def test_noise_of_a_step_is_taken_as_it_is():
     of_noise = replace(STEP, claim="pld", mu=None, noise_multiplier=2 / 0.9)
     arguments = {"sample_rate": 0.2, "steps": 10, "delta": DELTA, "adjacency": "substitute"}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpsub import accounting
+from dpsub.accounting import Poisson, Sampling, epsilon_interval
 from dpsub.estimators import epsilon_lower_bound
 from dpsub.estimators.dpsgd_claim import PER_OCTAVE, MechanismDP
 
@@ -130,6 +131,26 @@ def test_pld_takes_the_steps_at_which_the_scores_were_observed():
     both = epsilon_lower_bound(scores, bits, steps=[10, 20], **mechanism)
     assert both == [epsilon_lower_bound(scores[:, i], bits, steps=10 * (i + 1), **mechanism) for i in range(2)]
     assert both[0] != epsilon_lower_bound(scores[:, 0], bits, steps=20, **mechanism)
+
+
+def test_pld_takes_the_phases_of_a_sampling_once_and_all_of_them(monkeypatch):
+    monkeypatch.setattr(Sampling, "BY_NAME", dict(Sampling.BY_NAME))
+
+    class Warmed(Poisson):
+        """Half of the steps sample records half as often."""
+
+        name = "warmed"
+
+        def phases(self, history):
+            return [part for s, q, t in history for part in ((s, q / 2, t // 2), (s, q, t - t // 2))]
+
+    rng = np.random.default_rng(17)
+    bits = rng.integers(0, 2, 600)
+    scores = rng.normal(size=600) + 1.5 * (bits == 0)
+    about = {"sample_rate": 0.5, "adjacency": "substitute", "steps": 10, "sampling": Warmed()}
+    found = epsilon_lower_bound(scores, bits, delta=1e-5, claim="pld", **about)
+    least = epsilon_interval(noise_multiplier=found.noise_multiplier, delta=1e-5, **about).lower
+    assert found.epsilon == pytest.approx(least, rel=1e-3)
 
 
 @pytest.mark.parametrize(

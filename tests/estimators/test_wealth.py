@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
@@ -170,3 +171,38 @@ def test_claims_of_epsilon_delta_are_harder_to_refute():
 def test_bets_are_on_one_column():
     with pytest.raises(ValueError, match=r"scores must have shape \(observations,\), got \(2, 2\): give one column"):
         wealth_of_bets(np.zeros((2, 2)), [0, 1], epsilon=1.0, delta=DELTA)
+
+
+def of_lucky_steps(count, canaries, seed):
+    """Every tenth step or so tells all its coins, the others tell nothing: (ε, 0.1)-DP for each record, whatever ε."""
+    rng = np.random.default_rng(seed)
+    bits, told = rng.integers(0, 2, (count, canaries)), rng.random((count, 1)) < 0.1
+    steps = np.repeat(np.arange(count), canaries)
+    scores = xr.DataArray((told * (1 - 2 * bits)).ravel(), {"step": ("observation", steps)}, "observation")
+    return scores, bits.ravel()
+
+
+def test_canaries_of_a_step_do_not_refute_a_true_claim_by_the_same_luck():
+    asked, audits = {"epsilon": 0.1, "delta": 0.1, "claim": "dp"}, 20
+    seen = [of_lucky_steps(100, 20, seed) for seed in range(audits)]
+    wealths = np.array([wealth_of_bets(*each, **asked) for each in seen])
+    assert wealths.shape == (audits, 2_000)
+    assert (wealths.max(axis=1) >= np.log(20)).sum() <= binom.ppf(0.999, audits, 0.05)
+    assert (np.ptp(wealths.reshape(audits, 100, 20), axis=2) == 0).all()
+    in_a_row = [wealth_of_bets(scores.values, bits, **asked).max() for scores, bits in seen]
+    assert np.mean(np.array(in_a_row) >= np.log(20)) > 0.25
+
+
+def test_bets_on_a_claim_refuse_what_bounds_by_bets_refuse():
+    scores, bits = of_truth(Gaussian(1.0), 400, 6)
+    named, asked = xr.DataArray(scores, dims="observation"), {"epsilon": 1.0, "delta": DELTA}
+    marked = {name: named.assign_coords({name: ("observation", np.ones(400))}) for name in ("same_world", "in_sample")}
+    for given, coins, message in (
+        (marked["same_world"], bits, "scores must be of worlds tossed anew at each step"),
+        (marked["in_sample"], bits, "scores must be of observations that allow a valid bound, .* learned from"),
+        (named.rename(observation="pair"), bits, "scores must be one for each model, got scores of many pairs"),
+        (scores, np.sort(bits), "bits must be tossed anew for each observation"),
+        (scores, np.arange(400) % 8 == 0, "bits must be those of a fair coin"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wealth_of_bets(given, coins, **asked)

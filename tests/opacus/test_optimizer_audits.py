@@ -1,6 +1,7 @@
 """The audit of an optimizer, as its users see it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -398,6 +399,10 @@ def test_batches_of_epochs_are_claimed_as_the_accountant_does(rated):
         auditor.report()
     accountant.sampling = "epochs"
     assert auditor.report().claimed == accountant.get_epsilon(1e-5)
+    of_step = replace(auditor.report().step, mu=4.0, epsilon=30.0)
+    assert auditor._training_bound(of_step, 0.1).epsilon == pytest.approx(
+        accounting.gdp_epsilon(4.0 * math.sqrt(2), 1e-5)
+    )
     auditor, accountant = rated(poisson=False, adjacency="add_remove")
     accountant.sampling = "epochs"
     with pytest.raises(ValueError, match="adjacency must be 'substitute' or 'zero_out' with sampling='epochs'"):
