@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import chdir
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,13 +56,12 @@ class Job(NamedTuple):
 
 
 def execute(job: Job, progress: bool) -> None:
-    """Execute one notebook, from its folder as JupyterLab does."""
+    """Execute one notebook, in the working directory."""
     copies.prepare(SOURCES / f"{job.name}.ipynb", job.target)
     executed = papermill.execute_notebook(
         job.target,
         job.target,
         parameters=job.parameters,
-        cwd=SOURCES,
         execution_timeout=job.timeout,
         start_timeout=START,
         iopub_timeout=LATE,
@@ -156,12 +156,15 @@ def main() -> int:
     changed = [job for job in jobs if again or not copies.is_made_from(job.target, job.made_from)]
     errors: dict[str, str] = {}
     results = run_all(changed, AT_ONCE if asked.results is None and len(changed) > 1 else 1)
-    for count, (name, seconds, error) in enumerate(results, start=1):
-        errors[name] = error
-        what = "failed" if error else "ran"
-        print(f"[{count:>2}/{len(changed)}] {name:24}{what:8}{seconds:6,.0f} s  {error}".rstrip(), flush=True)
-        if "store holds another audit" in error:
-            print("    give --results another folder (`make rerun RESULTS=results/mine`), or the same parameters")
+    # Notebooks run from their folder, as in JupyterLab. It is the process's: were papermill asked for it, one thread
+    # would leave it while another's kernel starts.
+    with chdir(SOURCES):
+        for count, (name, seconds, error) in enumerate(results, start=1):
+            errors[name] = error
+            what = "failed" if error else "ran"
+            print(f"[{count:>2}/{len(changed)}] {name:24}{what:8}{seconds:6,.0f} s  {error}".rstrip(), flush=True)
+            if "store holds another audit" in error:
+                print("    give --results another folder (`make rerun RESULTS=results/mine`), or the same parameters")
     for job in jobs:
         if asked.show and not errors.get(job.name):
             print(f"\n{table_of(job.target)}\n")

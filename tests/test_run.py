@@ -168,6 +168,20 @@ def test_a_preset_of_ones_own_runs_the_notebooks_that_it_has_in_their_folder(run
     assert "audited" not in capsys.readouterr().out
 
 
+def test_the_folder_of_notebooks_is_that_of_the_process_so_that_threads_share_it(run, tmp_path, monkeypatch):
+    seen = []
+
+    def execute(source, target, **options):
+        seen.append((Path.cwd(), options.get("cwd")))
+        return nbformat.read(source, as_version=4)
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+    before = Path.cwd()
+    assert run("audited", "keeps_nothing") == 0
+    assert seen == [(tmp_path / "notebooks", None)] * 2
+    assert Path.cwd() == before
+
+
 @pytest.fixture
 def book(run, tmp_path, monkeypatch):
     """Two notebooks and what they may use; gives the names of those that are executed again."""
