@@ -1,7 +1,7 @@
-import pickle
 from dataclasses import asdict, replace
 
 import pytest
+from distributed.protocol.pickle import dumps, loads  # as plans are sent to workers
 
 from dpsub import DPSGD, accounting
 from dpsub.accounting import Epochs, Poisson, Sampling, WithoutReplacement
@@ -35,7 +35,7 @@ def test_a_name_stands_for_its_sampling(kind):
     sampling = Sampling.of(kind.name)
     assert type(sampling) is kind
     assert sampling == kind()
-    assert Sampling.of(str(sampling)) == Sampling.of(sampling) == pickle.loads(pickle.dumps(sampling))
+    assert Sampling.of(str(sampling)) == Sampling.of(sampling) == loads(dumps(sampling))
     assert len({Sampling.of(other.name) for other in KNOWN} | {sampling}) == len(KNOWN)
 
 
@@ -71,7 +71,7 @@ def test_another_sampling_is_asked_by_every_accountant(truncated):
 def test_a_training_keeps_its_sampling(sampling):
     spec = DPSGD(1.0, 1.0, 0.25, 8, 0.1, sampling=sampling)
     assert spec.sampling == Sampling.of(sampling)
-    assert spec == pickle.loads(pickle.dumps(spec)) == replace(spec)
+    assert spec == loads(dumps(spec)) == replace(spec)
     assert asdict(spec)["sampling"] == spec.sampling
     assert spec.attributes["sampling"] == str(spec.sampling)
     assert DPSGD(**spec.attributes) == spec

@@ -97,9 +97,7 @@ def distinguish(
     (30, 10)
     """
     _check(trained, model)
-    bits = checks.array(
-        "trained's bits", trained.bit.values, kind=np.int8, at_least=0, at_most=1
-    )  # −1: not trained yet
+    bits = trained.bit.values.astype(np.int8)
     first = SHARES[protocol] if share is None else share
     parts = _parts(protocol, len(bits), round(first * len(bits)), folds)
     _check_parts(parts, bits, protocol)
@@ -129,7 +127,7 @@ def distinguish(
 
 
 def _check(trained: xr.Dataset, model: Model) -> None:
-    """Check that the dataset holds final weights of this model, in one repeat."""
+    """Check that the dataset holds final weights of this model, in one repeat, with the worlds of all."""
     checks.instance("trained", trained, of=xr.Dataset, called="the dataset of an audit")
     check_model(model)
     if "weights" not in trained or trained.weights.dims != ("run", "parameter"):
@@ -142,6 +140,11 @@ def _check(trained: xr.Dataset, model: Model) -> None:
         raise ValueError(
             f"trained must hold the weights of model, {model!r}, got {trained.sizes['parameter']} parameters of "
             f"{audited}"
+        )
+    if untrained := int((~np.isin(trained.bit.values, (0, 1))).sum()):
+        raise ValueError(
+            f"trained must hold bits of 0 and 1, got {untrained} runs with others: finish the audit, or drop them with "
+            "trained.isel(run=trained.bit.values >= 0)"
         )
 
 
