@@ -44,8 +44,8 @@ types: $(READY)  ## mypy, strict; of the benchmarks, whether the names that they
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file= --ignore-missing-imports $(foreach code,arg-type assignment call-overload index misc operator return-value,--disable-error-code $(code)) benchmarks
 
-notebooks: $(READY)  ## execute the notebooks that have changed with the quick preset, keeping no audits
-	$(BIN)/python book/run.py
+notebooks: $(READY)  ## execute the notebooks that have changed (or ONLY="...") with the quick preset, keeping no audits
+	$(BIN)/python book/run.py $(ONLY)
 
 all-notebooks: $(READY)  ## execute every notebook with the quick preset, changed or not
 	$(BIN)/python book/run.py --all
@@ -53,8 +53,8 @@ all-notebooks: $(READY)  ## execute every notebook with the quick preset, change
 rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in RESULTS
 	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results $(RESULTS)
 
-pages: $(READY)  ## build the book into _build/html from the notebooks as they were last executed
-	$(BIN)/python book/build.py
+pages: $(READY)  ## build the book (or ONLY="...") into _build/html from the notebooks as they were last executed
+	$(BIN)/python book/build.py $(ONLY)
 
 book: notebooks  ## execute the notebooks that have changed and build the book
 	$(BIN)/python book/build.py

@@ -1,7 +1,14 @@
-"""Build the book from executed notebooks, after checking that they are what they claim to be."""
+"""Build the book from executed notebooks, after checking that they are what they claim to be.
+
+build.py [PAGE ...]
+
+With pages (quickstart, book/install), only these are built, without the verdicts on papers and with links to other
+pages left open: to look at a page before the other notebooks are executed.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -19,7 +26,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES, EXECUTED = ROOT / "notebooks", ROOT / "_build" / "executed"
 STAGED, SITE = ROOT / "_build" / "src", ROOT / "_build" / "html"
-CONFIG = ROOT / "_build" / "_config.yml"
+CONFIG, TOC = ROOT / "_build" / "_config.yml", ROOT / "book" / "_toc.yml"
+SOME = ROOT / "_build" / "_toc.yml"  # the contents of a book of some pages
 UNUSED = ("vendor/fontawesome/*/js", "vendor/fontawesome/*/webfonts/*.ttf", "locales", "sphinx-thebe.*", "**/*.map")
 FONT_AWESOME = re.compile(r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>")  # its style sheet draws the same icons
 FIGURE = re.compile(r'<img (?=[^>]*\bsrc="([^"]*_images/[^"]+\.svg)")(?![^>]*\b(?:width|loading)=)')
@@ -48,20 +56,46 @@ def site_config(path: Path = ROOT / "_config.yml") -> dict[str, Any]:
     return config
 
 
-def stage() -> None:
-    """A tree that mirrors the repository, so that links to sources point at the sources."""
+def stage(some: list[str]) -> None:
+    """A tree that mirrors the repository, so that links to sources point at the sources; of some pages, if any."""
     shutil.rmtree(STAGED, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "explorers", "__pycache__"))
     (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
     for path in sorted(SOURCES.glob("*.ipynb")):
+        if some and f"notebooks/{path.stem}" not in some:
+            continue
         executed = EXECUTED / path.name
         if not executed.exists():
-            raise copies.NotReady(f"{path.stem}: not executed yet: run `make notebooks` or `make rerun PRESET=...`")
+            raise copies.NotReady(
+                f"{path.stem}: not executed yet: run `make notebooks ONLY={path.stem}` or `make rerun PRESET=...`"
+            )
         copy = nbformat.read(executed, as_version=4)
         copies.check(copy, nbformat.read(path, as_version=4), path.stem)
         nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
-    claims.stage(STAGED)
+    if not some:
+        claims.stage(STAGED)
+
+
+def contents(some: list[str]) -> Path:
+    """The table of contents to build with: the book's, or one of some pages."""
+    if some:
+        SOME.write_text(
+            yaml.safe_dump({"format": "jb-book", "root": some[0], "chapters": [{"file": p} for p in some[1:]]})
+        )
+    return SOME if some else TOC
+
+
+def asked_for(names: list[str]) -> list[str]:
+    """The pages with these names, as the table of contents has them."""
+    pages = [name if "/" in name else f"notebooks/{name}" for name in names]
+    there = {page for folder in ("book", "notebooks") for page in (ROOT / folder).glob("*.[mi]*")}
+    known = {f"{page.parent.name}/{page.stem}" for page in there}
+    for name, page in zip(names, pages, strict=True):
+        if page not in known:
+            close = difflib.get_close_matches(page, known, n=1)
+            raise ValueError(f"no page is called {name!r}" + (f": did you mean {close[0]!r}?" if close else ""))
+    return pages
 
 
 def room(svg: str, highest: float = math.inf) -> str:
@@ -90,15 +124,17 @@ def finish(site: Path, notebooks: Path) -> None:
 
 def main() -> int:
     try:
+        some = asked_for(sys.argv[1:])
         CONFIG.parent.mkdir(exist_ok=True)
         CONFIG.write_text(yaml.safe_dump(site_config(), sort_keys=False))
-        stage()
+        stage(some)
+        toc = contents(some)
     except (copies.NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
     path = os.pathsep.join(filter(None, [str(ROOT / "book"), str(ROOT), os.environ.get("PYTHONPATH")]))
     command = [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG]
-    command += ["--toc", ROOT / "book" / "_toc.yml", "--path-output", ROOT, "-W", "-n", "--keep-going"]
+    command += ["--toc", toc, "--path-output", ROOT, *(["-q"] if some else ["-W", "-n", "--keep-going"])]
     built = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)  # with the Sphinx extensions
     if built.returncode == 0:
         finish(SITE, SOURCES)

@@ -153,12 +153,12 @@ def test_a_new_notebook_is_executed_shown_and_staged(tmp_path, monkeypatch, caps
         monkeypatch.setattr(module, "EXECUTED", tmp_path / "_build/executed")
     monkeypatch.setattr(build, "STAGED", tmp_path / "_build/src")
     monkeypatch.setattr(claims, "stage", lambda staged: None)
-    with pytest.raises(copies.NotReady, match="new: not executed yet"):
-        build.stage()
+    with pytest.raises(copies.NotReady, match="new: not executed yet: run .make notebooks ONLY=new"):
+        build.stage([])
     monkeypatch.setattr(sys, "argv", ["run.py", "--show"])
     assert run.main() == 0
     assert re.search(r"new +ran (.|\n)*\n3\n", capsys.readouterr().out)
-    build.stage()
+    build.stage([])
     assert (tmp_path / "_build/src/notebooks/new.ipynb").exists()
 
 
