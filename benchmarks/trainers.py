@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpsub
 from dpsub.models import Model
+from dpsub.models.modules import ModuleBank
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from modules_of_others import MODULES
@@ -99,7 +100,7 @@ def flop_a_record(task, model) -> float:
 
     As torch's layers compute it. Banks of ConvNets leave out what pooling drops.
     """
-    if isinstance(model, dpsub.models.ModuleBank):
+    if isinstance(model, ModuleBank):
         return float("nan")
     products: list[int] = []
 

@@ -35,6 +35,12 @@ def documented():
     return found
 
 
+def described():
+    """The public names, and the types beside them that the pages describe from their files, and the module of each."""
+    types = [full for page in API for full in re.findall(r"autoclass:: (\S+)", page.read_text())]
+    return documented() | {full: import_module(full.rpartition(".")[0]) for full in types}
+
+
 def value_of(full):
     module, _, name = full.rpartition(".")
     return getattr(import_module(module), name)
@@ -81,7 +87,7 @@ def test_the_index_lists_every_public_name_once_by_what_one_wants():
 
 def test_every_public_name_and_method_says_what_it_is():
     methods = Counter()
-    for full, module in documented().items():
+    for full, module in described().items():
         value = value_of(full)
         if inspect.isfunction(value) or (inspect.isclass(value) and not hasattr(value, "__origin__")):
             assert inspect.getdoc(value), full
@@ -89,7 +95,7 @@ def test_every_public_name_and_method_says_what_it_is():
             assert reference.texts_below_constants(module)[full.rpartition(".")[2]].strip(), full
         if inspect.isclass(value):
             methods.update(name for name, one in vars(value).items() if getattr(one, "__doc__", None))
-    for full in documented():
+    for full in described():
         for name, one in vars(value_of(full)).items() if inspect.isclass(value_of(full)) else ():
             if inspect.isfunction(one) and not name.startswith("_"):
                 assert methods[name], f"{full}.{name} has no docstring, and implements none"
@@ -127,7 +133,18 @@ myst_enable_extensions = ["colon_fence"]
 """
 PAGES = {
     "index.md": "# Index\n\n```{toctree}\n:glob:\nbook/*\nnotebooks/*\n```",
-    "book/api.md": "# API\n\n```{eval-rst}\n.. automodule:: dpsub.accounting\n   :members:\n```",
+    "book/api.md": """# API
+
+```{eval-rst}
+.. automodule:: dpsub.accounting
+   :members:
+
+.. autoclass:: dpsub.accounting.epsilon_delta.EpsilonInterval
+
+.. automodule:: dpsub.estimators
+   :members:
+```
+""",
     "book/glossary.md": "# Glossary\n\n:::{glossary}\nAUC\n  The area.\n:::",
     "book/bibliography.md": "# Works\n\n:::{bibliography}\n:all:\n:::",
     "works.bib": "@book{curie1900, title={A}, author={Curie, Marie}, year={1900}, publisher={P}}",
@@ -152,7 +169,7 @@ acc.gdp_delta(1, 2)
 
 @pytest.fixture(scope="module")
 def small_site(tmp_path_factory):
-    """A site of one room and one page that uses it, as the book is configured."""
+    """A site of two rooms and one page that uses one of them, as the book is configured."""
     folder = tmp_path_factory.mktemp("site")
     for name, text in (PAGES | {"conf.py": CONF}).items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -171,7 +188,7 @@ def test_names_terms_and_works_in_prose_are_links(small_site):
     at = "../book/api.html#dpsub.accounting."
     assert links["accounting.epsilon"] == f"{at}epsilon"
     assert links["dpsub.accounting.gdp_mu"] == f"{at}gdp_mu"
-    assert links["EpsilonInterval"] == f"{at}EpsilonInterval"
+    assert links["EpsilonInterval"] == f"{at}epsilon_delta.EpsilonInterval"
     assert links["accounting.delta"] == "https://x.y"
     assert links["accounting.tradeoff"] == "../book/api.html"
     assert "epsilon" not in links
@@ -188,8 +205,8 @@ def test_a_description_has_sections_and_the_pages_that_use_it(small_site):
     for part in ("Parameters", "Returns", "Raises", "Source: "):
         assert part in said, part
     assert "Used in: A page" in page.select("dt[id='dpsub.accounting.gdp_delta']")[0].parent.get_text()
-    (history,) = page.select("dt[id='dpsub.accounting.History']")
-    assert reference.texts_below_constants(dpsub.accounting)["History"][:20] in history.parent.get_text()
+    (names,) = page.select("dt[id='dpsub.estimators.CLAIMS']")
+    assert reference.texts_below_constants(dpsub.estimators)["CLAIMS"][:20] in names.parent.get_text()
     summaries = page.find("table").get_text()
     assert all(name in summaries for name in dpsub.accounting.__all__)
     assert not re.search(r":math:|\.\. math::|^ *Args:$", page.get_text(), re.MULTILINE)
@@ -206,7 +223,7 @@ def test_the_list_of_works_has_list_items(small_site):
 @BUILT
 def test_the_built_pages_describe_every_name_and_say_where_it_is_used():
     html = "\n".join((SITE / page.relative_to(ROOT).with_suffix(".html")).read_text() for page in API)
-    for full in documented():
+    for full in described():
         assert f'id="{full}"' in html, full
     assert re.search(r"<strong>Used in</strong>.*?quickstart\.html.*?, and \d+ more", html)
     index = BeautifulSoup((SITE / "book/api.html").read_text(), "html.parser").find("table")

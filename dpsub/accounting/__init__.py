@@ -16,20 +16,17 @@ closed form (`gaussian`), dpsub's own grid (`grid_engine`) or prv-accountant (`p
 
 from dpsub.accounting.calibration import noise_multiplier
 from dpsub.accounting.dpsgd import DPSGD
-from dpsub.accounting.epsilon_delta import EpsilonInterval, delta, epsilon, epsilon_interval, tradeoff
+from dpsub.accounting.epsilon_delta import delta, epsilon, epsilon_interval, tradeoff
 from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub.accounting.group_privacy import group_privacy_epsilon
-from dpsub.accounting.risks import Risk, risk
-from dpsub.accounting.samplings import Epochs, History, Poisson, Sampling, WithoutReplacement
+from dpsub.accounting.risks import risk
+from dpsub.accounting.samplings import Epochs, Poisson, Sampling, WithoutReplacement
 from dpsub.accounting.worst_case_law import worst_case_epsilon
 
 __all__ = [
     "DPSGD",
     "Epochs",
-    "EpsilonInterval",
-    "History",
     "Poisson",
-    "Risk",
     "Sampling",
     "WithoutReplacement",
     "delta",

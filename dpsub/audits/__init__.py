@@ -1,9 +1,9 @@
 """Audits that train models: Algorithm 1, its observers, and the stores that keep its results."""
 
 from dpsub._core.random_streams import repeat_seeds
-from dpsub.audits.coin_datasets import OneRunDataset, one_run_dataset
+from dpsub.audits.coin_datasets import one_run_dataset
 from dpsub.audits.distinguishers import distinguish
-from dpsub.audits.finished_models import ProxyLabels, proxy_labels
+from dpsub.audits.finished_models import proxy_labels
 from dpsub.audits.many_runs import audit
 from dpsub.audits.mechanisms import audit_mechanism
 from dpsub.audits.observers import Observer, Watch
@@ -11,14 +11,11 @@ from dpsub.audits.one_run import audit_one_run
 from dpsub.audits.own_training import audit_training
 from dpsub.audits.plans import made_here
 from dpsub.audits.steps import audit_steps
-from dpsub.audits.store import Status, load, status
+from dpsub.audits.store import load, status
 from dpsub.audits.sweeps import load_all, sweep
 
 __all__ = [
     "Observer",
-    "OneRunDataset",
-    "ProxyLabels",
-    "Status",
     "Watch",
     "audit",
     "audit_mechanism",

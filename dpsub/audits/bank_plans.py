@@ -20,8 +20,9 @@ from dpsub.accounting import DPSGD
 from dpsub.audits.plans import Arrays, Cut, Plan, Results, Shard, Tick, check_same
 from dpsub.data import Task
 from dpsub.models import Model
-from dpsub.trainers import Bank, StepCanary, assemble, block_size, devices
+from dpsub.trainers import Bank, assemble, block_size, devices
 from dpsub.trainers.bank import block_bytes
+from dpsub.trainers.step_canaries import StepCanary
 
 ONCE, EACH_REPEAT, EACH_STEP = "once", "anew for each repeat", "anew at each step"  # the attribute `canary_crafted`
 PRECISION = partial(checks.choice, options=tuple(devices.PRECISIONS))

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset
 from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream
 from dpsub.audits.one_run import scored_pairs
-from dpsub.trainers import label_logits
+from dpsub.trainers.slot import label_logits
 
 AT_ONCE = 256  # records
 OF_TUPLES = (0, 1)  # where a tuple has x and y

@@ -46,7 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.audits.one_run import scored_pairs
-from dpsub.trainers import label_logits
+from dpsub.trainers.slot import label_logits
 
 ROUNDING = 1e-3  # of a row of probabilities, absolute
 

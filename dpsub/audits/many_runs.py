@@ -21,7 +21,7 @@ from dpsub.audits.execution import Options, execute
 from dpsub.audits.observers import Observer, Score, chosen, observation
 from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
+from dpsub.models.interface import Model, check_fits
 from dpsub.trainers.assembly import COORDINATES
 
 

@@ -23,8 +23,8 @@ from dpsub.audits.observers import Observer, chosen
 from dpsub.audits.own_training import OWN_FUNCTION
 from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
-from dpsub.trainers import ScoredSteps
+from dpsub.models.interface import Model, check_fits
+from dpsub.trainers.scored_steps import ScoredSteps
 
 ONE_RUN = "one run"  # the attribute `audited`, which audits of models do not have
 METRICS = ("accuracy", "weights")

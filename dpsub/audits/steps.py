@@ -26,8 +26,9 @@ from dpsub.audits.bank_plans import (
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.plans import Arrays, Tick, unfilled
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
-from dpsub.trainers import GradientSlot, StepCanary
+from dpsub.models.interface import Model, check_fits
+from dpsub.trainers.slot import GradientSlot
+from dpsub.trainers.step_canaries import StepCanary
 
 PROTOCOLS = ("coins", "two_trainings")
 OBSERVATION = "observation"  # the dimension of the steps of one training, and of several, one after the other

@@ -14,7 +14,7 @@ from dpsub.accounting import DPSGD
 from dpsub.crafters.reference_model import Geometry, Reference, compare_gradients, reference
 from dpsub.crafters.slots import pairs_of_records, shuffled_slots
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
+from dpsub.models.interface import Model, check_fits
 
 
 @checks.checked("spec", "seed")

@@ -20,8 +20,8 @@ from dpsub.crafters.descent import moments
 from dpsub.crafters.reference_model import noiseless_training
 from dpsub.crafters.slots import random_slot, shuffled_slots
 from dpsub.data import Task
-from dpsub.models import Model, check_fits
-from dpsub.trainers import Bank, StepGradients
+from dpsub.models.interface import Model, check_fits
+from dpsub.trainers.bank import Bank, StepGradients
 
 GRADIENTS = ("dirac", "constant", "random")
 
@@ -223,7 +223,7 @@ def gradient_each_step(task: Task, model: Model, spec: DPSGD, *, kind: str, seed
         seed: for the draws of each step and the choice of the record to replace.
 
     Returns:
-        A `dpsub.trainers.StepCanary` under substitution. `against_nothing(adjacency="add_remove")` has z alone, as in
+        A `StepCanary` under substitution. `against_nothing(adjacency="add_remove")` has z alone, as in
         the paper. Each step draws from a stream of its own, which is independent of the audit's streams.
 
     Raises:

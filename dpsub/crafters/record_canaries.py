@@ -13,7 +13,7 @@ from dpsub.crafters.descent import descend, moments
 from dpsub.crafters.reference_model import Reference, compare_gradients, gradient_of, reference
 from dpsub.crafters.slots import check_auxiliary, pairs_of_records, shuffled_slots
 from dpsub.data import Task
-from dpsub.models import Model, losses_of
+from dpsub.models.interface import Model, losses_of
 
 SAME_DIRECTION = 1 - 1e-6  # two gradients with a larger cosine count as parallel
 

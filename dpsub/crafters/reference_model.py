@@ -23,9 +23,8 @@ from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import moments
 from dpsub.crafters.slots import check_auxiliary
 from dpsub.data import Task
-from dpsub.models import Model, check_fits, losses_of
 from dpsub.models.differentiation import ATTENTION, Instead
-from dpsub.models.interface import Losses
+from dpsub.models.interface import Losses, Model, check_fits, losses_of
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision, side_by_side
 from dpsub.trainers.slot import loss_products

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dpsub.models import Model, losses_of
-from dpsub.models.interface import theta_of
+from dpsub.models.interface import Model, losses_of, theta_of
 
 # About how many parameters are evaluated at once. A constant, since parts of another size round differently.
 PARAMETERS_AT_ONCE = 2**23

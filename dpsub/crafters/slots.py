@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpsub._core import CanaryPair, Pairs, checks
 from dpsub._core.random_streams import stream
 from dpsub.data.tasks import Task, check_task, features_of
-from dpsub.models import Model, check_fits
+from dpsub.models.interface import Model, check_fits
 
 
 def random_slot(task: Task, model: Model, seed: int) -> int:

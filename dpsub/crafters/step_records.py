@@ -24,9 +24,8 @@ from dpsub.crafters.reference_model import gradient_of
 from dpsub.crafters.slots import check_not_private, random_slot
 from dpsub.data import Task
 from dpsub.data.tasks import Records
-from dpsub.models import Model, losses_of
-from dpsub.models.interface import Losses
-from dpsub.trainers import Bank, StepGradients
+from dpsub.models.interface import Losses, Model, losses_of
+from dpsub.trainers.bank import Bank, StepGradients
 from dpsub.trainers.step_canaries import clipped_gradients
 
 OPTIONS = {  # of record_each_step, by kind
@@ -88,7 +87,7 @@ def record_each_step(
             each step.
 
     Returns:
-        A `dpsub.trainers.StepCanary` under substitution. `against_nothing(adjacency="add_remove")` is the paper's.
+        A `StepCanary` under substitution. `against_nothing(adjacency="add_remove")` is the paper's.
         Details: `kind`, `seed`, `records`, the number of records to start from, and what was chosen above, as
         `crafting_steps`, `crafting_rate`, `ball`, `radius` and `target`. Each step draws from a stream of its own,
         which is independent of the audit's streams.

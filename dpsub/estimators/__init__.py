@@ -7,7 +7,7 @@ for z: a run is called "z" if its score is above the threshold. The false-positi
 and the false-negative rate is P(score ≤ threshold | z).
 """
 
-from dpsub.estimators.audit_bounds import OverRepeats, bound, over_repeats, step_to_training
+from dpsub.estimators.audit_bounds import bound, over_repeats, step_to_training
 from dpsub.estimators.lower_bounds import (
     CLAIMS,
     LowerBound,
@@ -15,17 +15,14 @@ from dpsub.estimators.lower_bounds import (
     max_certifiable_epsilon,
     one_run_epsilon_lower_bound,
 )
-from dpsub.estimators.one_run import Guesses, one_run_guesses
+from dpsub.estimators.one_run import one_run_guesses
 from dpsub.estimators.power import runs_needed
-from dpsub.estimators.risk_bounds import RiskBound, risk_lower_bound
+from dpsub.estimators.risk_bounds import risk_lower_bound
 from dpsub.estimators.wealth import wealth_of_bets
 
 __all__ = [
     "CLAIMS",
-    "Guesses",
     "LowerBound",
-    "OverRepeats",
-    "RiskBound",
     "bound",
     "epsilon_lower_bound",
     "max_certifiable_epsilon",

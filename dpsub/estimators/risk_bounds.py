@@ -26,7 +26,7 @@ class RiskBound:
 
     Attributes:
         risk: the bound.
-        measure: of which risk, as in `dpsub.accounting.Risk`.
+        measure: of which risk, as in `Risk`.
         valid: True if P(risk > truth) ≤ alpha. False if the scores' marks speak against it: `note` says which.
         prior, fpr, delta: of the risk.
         without_model: the same risk for an attacker who has not seen the model. The bound is never below it.
@@ -167,7 +167,7 @@ def risk_lower_bound(
 
     Args:
         scores, bits, folds: as in `epsilon_lower_bound`: one row for each model, higher speaks for z, which is bit 0.
-        measure: "accuracy", "advantage", "tpr", "ppv" or "posterior", as in `dpsub.accounting.Risk`.
+        measure: "accuracy", "advantage", "tpr", "ppv" or "posterior", as in `Risk`.
         prior: the probability, > 0 and < 1, that the attacker gives to z before seeing the model. It need not be the
             share of the runs with z.
         fpr: 0 < fpr < 1; the false-positive rate of "tpr" and "ppv".

@@ -214,10 +214,11 @@ def outputs_of(model: Model, weights: Tensor, x: Tensor) -> Tensor:
 
     >>> import torch
     >>> from dpsub import data, models
+    >>> from dpsub.models.interface import outputs_of
     >>> task = data.digits(n_train=50)
     >>> model = models.mlp(task, (8,))
     >>> weights = model.initial_parameters(3, torch.Generator())
-    >>> models.outputs_of(model, weights, torch.tensor(task.x_train[:2])).shape
+    >>> outputs_of(model, weights, torch.tensor(task.x_train[:2])).shape
     torch.Size([3, 2, 10])
     """
     theta = theta_of(model, weights)

@@ -4,13 +4,10 @@ Importing this module registers the accountant: ``PrivacyEngine(accountant="prv_
 """
 
 from dpsub.opacus.accountant import SubstitutePRVAccountant
-from dpsub.opacus.auditors import Auditor, Report, audit_optimizer
-from dpsub.opacus.statement import PrivacyStatement, privacy_statement
+from dpsub.opacus.auditors import audit_optimizer
+from dpsub.opacus.statement import privacy_statement
 
 __all__ = [
-    "Auditor",
-    "PrivacyStatement",
-    "Report",
     "SubstitutePRVAccountant",
     "audit_optimizer",
     "privacy_statement",

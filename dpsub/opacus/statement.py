@@ -18,7 +18,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpsub import accounting
 from dpsub._core import checks
-from dpsub.accounting import Epochs, History, Poisson, Sampling, WithoutReplacement
+from dpsub.accounting.risks import Risk
+from dpsub.accounting.samplings import Epochs, History, Poisson, Sampling, WithoutReplacement
 from dpsub.opacus.accountant import SubstitutePRVAccountant
 
 Loader = DataLoader[Any]
@@ -65,7 +66,7 @@ class PrivacyStatement:
     group_privacy: float | None
     found_members: float
     found_contents: float
-    risk: accounting.Risk
+    risk: Risk
     delta: float
     history: tuple[tuple[float, float, int], ...]
     sampling: Sampling

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dpsub._core import checks
-from dpsub.models import Model, outputs_of
-from dpsub.models.interface import check_model, final_weights
+from dpsub.models.interface import Model, check_model, final_weights, outputs_of
 from dpsub.trainers import devices
 from dpsub.trainers.bank import block_size
 

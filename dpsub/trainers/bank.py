@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpsub.accounting import DPSGD
 from dpsub.data import Task
-from dpsub.models import Model, Stochastic
+from dpsub.models.interface import Model, Stochastic
 from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers.batches import drawing
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from dpsub.models import Model, losses_of
 from dpsub.models.differentiation import ATTENTION, Instead
-from dpsub.models.interface import OPACUS_EPS
+from dpsub.models.interface import OPACUS_EPS, Model, losses_of
 from dpsub.trainers.bank import Bank, Slot, StepGradients
 
 _FORWARD_LOCK = Lock()  # torch counts levels of forward differentiation in the process, not in each thread

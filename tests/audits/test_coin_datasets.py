@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpsub import CanaryPair, Pairs, audits, bound, data, models, one_run_dataset
 from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
-from dpsub.trainers import label_logits
+from dpsub.trainers.slot import label_logits
 
 SLOTS = [2, 17, 5, 11]
 

@@ -9,7 +9,8 @@ from scipy.stats import kstest
 from dpsub import DPSGD, CanaryPair, Pairs, audit_one_run, audits, crafters, data, models
 from dpsub._core.random_streams import stream
 from dpsub.estimators import one_run_guesses
-from dpsub.trainers import ScoredSteps, devices
+from dpsub.trainers import devices
+from dpsub.trainers.scored_steps import ScoredSteps
 from studies.one_run.pairs import natural_pairs
 
 QUIET = {"device": "cpu", "progress": False}

@@ -9,8 +9,8 @@ from scipy.stats import binom, kstest
 from dpsub import DPSGD, CanaryPair, audit_steps, audits, crafters, data, models
 from dpsub._core.random_streams import stream, torch_seed
 from dpsub.estimators import epsilon_lower_bound
-from dpsub.trainers import StepCanary, StepGradients
-from dpsub.trainers.step_canaries import clipped_gradients
+from dpsub.trainers.bank import StepGradients
+from dpsub.trainers.step_canaries import StepCanary, clipped_gradients
 
 QUIET = {"device": "cpu", "progress": False}
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from dpsub import DPSGD, CanaryPair, Pairs, audit, audit_one_run, audit_steps, crafters, data, models
 from dpsub.crafters.reference_model import compare_gradients
+from dpsub.models.interface import losses_of
 from studies.batches.canaries import mean_gradient
 from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 
@@ -172,7 +173,7 @@ def test_gradients_are_compared_as_records_one_by_one_have_them(accepted):
     name, task, model = accepted
     found = crafters.reference(task, model, SPEC, seed=0)
     assert found.theta.dtype == (torch.float32 if name in FLOAT32 else torch.float64)
-    module, loss = model.module(model.flat(found.theta)[0]), models.losses_of(model)  # in float32
+    module, loss = model.module(model.flat(found.theta)[0]), losses_of(model)  # in float32
     trained = [one for one in module.parameters() if one.requires_grad]
 
     def gradient(x, y):

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from dpsub import crafters, data, models
 from dpsub._core.random_streams import stream
-from dpsub.trainers import StepCanary
+from dpsub.trainers.step_canaries import StepCanary
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4])

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from dpsub import crafters, data
 from dpsub.crafters.reference_model import gradient_of
 from dpsub.crafters.step_records import Turning
-from dpsub.trainers import StepCanary
+from dpsub.trainers.step_canaries import StepCanary
 
 KINDS = ["mislabeled", "blank", "adversarial", "crafted"]
 NAMES = ["linear", "mlp", "convnet", "module"]

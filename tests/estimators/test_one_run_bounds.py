@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpsub import accounting
-from dpsub.estimators import Guesses, one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators import one_run_epsilon_lower_bound, one_run_guesses
+from dpsub.estimators.one_run import Guesses
 
 
 def naive(scores, bits, guesses, centre=0.0):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dpsub import models
+from dpsub.models.networks import Network
 
 NAMES = (
     "linear",
@@ -31,7 +32,7 @@ class Bench(NamedTuple):
     @property
     def gathering(self):
         """The model as it computes all records, weighted, and, if it can, each model's own batch alone."""
-        if not isinstance(self.model, models.Network):
+        if not isinstance(self.model, Network):
             return [self.model]
         return [replace(self.model, gather=gather) for gather in (False, True)]
 

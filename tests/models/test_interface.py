@@ -9,6 +9,7 @@ import xarray as xr
 from torch import nn
 
 from dpsub import DPSGD, audit, data, models
+from dpsub.models.interface import check_fits, outputs_of
 
 
 def by_autograd(model, parameters, task, i):
@@ -25,7 +26,7 @@ def by_autograd(model, parameters, task, i):
 
 def test_all_models_are_of_the_interface(bench):
     assert isinstance(bench.model, models.Model)
-    models.check_fits(bench.model, bench.task)
+    check_fits(bench.model, bench.task)
 
 
 def test_clipped_sum_is_the_sum_of_clipped_per_record_gradients(bench, sampled):
@@ -137,12 +138,10 @@ def test_parameters_may_come_as_anything_flat(bench_of, name):
 
 def test_a_task_of_another_shape_is_refused(bench):
     with pytest.raises(ValueError, match="model must fit the task"):
-        models.check_fits(bench.model, data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))
+        check_fits(bench.model, data.from_arrays(np.ones((4, 7)), [0, 1, 2, 9]))
 
 
-@pytest.mark.parametrize(
-    "make", [models.linear, models.mlp, models.convnet, lambda task: models.check_fits(LINEAR, task)]
-)
+@pytest.mark.parametrize("make", [models.linear, models.mlp, models.convnet, lambda task: check_fits(LINEAR, task)])
 def test_what_is_no_task_is_named(make):
     with pytest.raises(ValueError, match="task must be a dpsub.data.Task, got a str"):
         make("digits")
@@ -180,7 +179,7 @@ def trained(cast, banks_of_modules):
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_answers_are_those_of_each_module(trained, case):
     model, weights, x = trained(*case)
-    found = models.outputs_of(model, weights, x)
+    found = outputs_of(model, weights, x)
     assert found.shape == (4, 6, model.classes)
     for answers, own in zip(found, weights, strict=True):
         torch.testing.assert_close(answers, model.module(own)(x), rtol=1e-4, atol=1e-5)
@@ -191,7 +190,7 @@ def test_gradients_by_records_are_those_of_each_module(trained, case):
     model, weights, x = trained(*case)
     chosen = torch.randn(4, 6, model.classes, generator=torch.Generator().manual_seed(2))
     x.requires_grad_()
-    (found,) = torch.autograd.grad((chosen * models.outputs_of(model, weights, x)).sum(), x)
+    (found,) = torch.autograd.grad((chosen * outputs_of(model, weights, x)).sum(), x)
     each = [(part * model.module(own)(x)).sum() for part, own in zip(chosen, weights, strict=True)]
     (expected,) = torch.autograd.grad(sum(each), x)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
@@ -205,7 +204,7 @@ def test_the_scores_of_an_audit_are_computed_from_its_weights(cast, canary_of):
         task, model, pair, DPSGD(1.0, 1.0, 1.0, 3, 0.5), runs=5, metrics=["weights"], device="cpu", progress=False
     )
     x = torch.tensor(np.stack([pair.z.x, pair.z_prime.x]))
-    outputs = models.outputs_of(model, torch.tensor(result.weights.values), x)
+    outputs = outputs_of(model, torch.tensor(result.weights.values), x)
     logs = torch.log_softmax(outputs, dim=2)
 
     def logit(record, label):
@@ -228,9 +227,9 @@ def test_the_scores_of_an_audit_are_computed_from_its_weights(cast, canary_of):
 def test_what_does_not_fit_is_named(trained, change, message):
     model, weights, x = trained("cast", "deep relu mlp")
     with pytest.raises(ValueError, match=message):
-        models.outputs_of(model, *change(weights, x))
+        outputs_of(model, *change(weights, x))
     with pytest.raises(ValueError, match="model must be a bank, got a Sequential: make one"):
-        models.outputs_of(model.module(weights[0]), weights, x)
+        outputs_of(model.module(weights[0]), weights, x)
 
 
 @pytest.mark.parametrize("case", [("cast", "linear"), ("cast", "deep relu mlp"), ("module", "attention")], ids=" ".join)

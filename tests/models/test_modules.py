@@ -8,8 +8,8 @@ from modules_of_others import ACCEPTED
 from torch import nn
 
 from dpsub import DPSGD, audit, audits, crafters, data, models
-from dpsub.models import Model, Stochastic
 from dpsub.models.differentiation import draw, masked, switch
+from dpsub.models.interface import Model, Stochastic
 from dpsub.trainers import assemble
 
 NAMES = ("attention", "lstm", "residual", "linear", "mlp")

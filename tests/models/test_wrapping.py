@@ -8,6 +8,7 @@ from opacus.layers import DPLSTM
 from torch import nn
 
 from dpsub import DPSGD, audit, crafters, models
+from dpsub.models.interface import check_fits
 
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=4, learning_rate=0.1)
 QUICK = {"runs": 12, "device": "cpu", "progress": False}
@@ -218,7 +219,7 @@ def test_starts_that_cannot_be_are_refused(task, start, message):
 
 def test_a_module_is_pointed_to_the_bank_it_can_be(task):
     with pytest.raises(ValueError, match=r"got a Linear: make one with .*from_module"):
-        models.check_fits(nn.Linear(64, 10), task)
+        check_fits(nn.Linear(64, 10), task)
 
 
 def test_what_is_frozen_is_neither_trained_nor_counted(task):

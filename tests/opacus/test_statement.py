@@ -19,8 +19,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dpsub import accounting
-from dpsub.opacus import PrivacyStatement, privacy_statement
-from dpsub.opacus.statement import sampling_of
+from dpsub.accounting.risks import Risk
+from dpsub.opacus import privacy_statement
+from dpsub.opacus.statement import PrivacyStatement, sampling_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
 NOT_POISSON = "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
@@ -155,7 +156,7 @@ def test_a_loader_does_not_outweigh_what_the_accountant_has_seen(trained):
 
 
 def made_up(epsilon=1.0, history=((1.0, 0.1, 2),), accuracy=0.7, posterior=0.9):
-    risk = accounting.Risk(accuracy, 0.4, 0.1, 0.9, posterior, (0.5, 0.5), 0.01, 1e-5)
+    risk = Risk(accuracy, 0.4, 0.1, 0.9, posterior, (0.5, 0.5), 0.01, 1e-5)
     values = dict.fromkeys(("add_remove", "zero_out", "substitute", "poisson", "group_privacy"), epsilon)
     about = {"delta": 1e-5, "history": history, "sampling": accounting.Poisson(), "loader_seen": False}
     return PrivacyStatement(**values, found_members=0.0101, found_contents=0.2, risk=risk, **about)

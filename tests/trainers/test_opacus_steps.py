@@ -12,7 +12,9 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
 from dpsub import DPSGD, data, models
-from dpsub.trainers import Bank, GradientSlot, StepGradients, assemble
+from dpsub.trainers import assemble
+from dpsub.trainers.bank import Bank, StepGradients
+from dpsub.trainers.slot import GradientSlot
 
 STEPS = 4
 CANARIES = ("gradient", "record")

@@ -8,7 +8,7 @@ from naive_pairs import SLOTS, clipped, pairs_of, worlds
 from torch.nn import functional
 
 from dpsub import DPSGD, Pairs, models
-from dpsub.trainers import ScoredSteps
+from dpsub.trainers.scored_steps import ScoredSteps
 from dpsub.trainers.slot import loss_products
 
 KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])

@@ -6,8 +6,9 @@ import torch
 from naive_pairs import SLOTS, clipped, pairs_of, worlds
 
 from dpsub import DPSGD, models
-from dpsub.trainers import GradientSlot, ScoredSteps, assemble, scored_steps
-from dpsub.trainers.scored_steps import Spread, whitened
+from dpsub.trainers import assemble, scored_steps
+from dpsub.trainers.scored_steps import ScoredSteps, Spread, whitened
+from dpsub.trainers.slot import GradientSlot
 
 BITS = np.array([[0, 1, 0], [1, 1, 0]], np.int8)
 

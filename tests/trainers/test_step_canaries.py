@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from dpsub import DPSGD, crafters
-from dpsub.trainers import GradientSlot, StepGradients, assemble
+from dpsub.trainers import assemble
+from dpsub.trainers.bank import StepGradients
+from dpsub.trainers.slot import GradientSlot
 
 
 @pytest.fixture

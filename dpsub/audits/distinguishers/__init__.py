@@ -2,13 +2,10 @@
 
 from dpsub.audits.distinguishers.adversarial import AdversarialSamples
 from dpsub.audits.distinguishers.canaries import Canary
-from dpsub.audits.distinguishers.interface import Distinguisher, Scorer
 from dpsub.audits.distinguishers.protocols import distinguish
 
 __all__ = [
     "AdversarialSamples",
     "Canary",
-    "Distinguisher",
-    "Scorer",
     "distinguish",
 ]

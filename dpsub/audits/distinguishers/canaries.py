@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from dpsub._core import CanaryPair, Record
 from dpsub.models import Model
-from dpsub.trainers import answers_of, label_logits
+from dpsub.trainers import answers_of
+from dpsub.trainers.slot import label_logits
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dpsub import Pairs, crafters, data, models
-from dpsub.trainers import ScoredSteps, assemble
+from dpsub.trainers import assemble
+from dpsub.trainers.scored_steps import ScoredSteps
 from studies.one_run import head_scores
 from studies.one_run import kinds as one_run_pairs
 from studies.one_run.bridge import separation
