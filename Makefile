@@ -8,7 +8,7 @@ READY := .venv/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks all-notebooks book pages rerun bench dist try-dist explorer clean
+.PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks all-notebooks book pages rerun page bench dist try-dist explorer clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -53,8 +53,10 @@ all-notebooks: $(READY)  ## execute every notebook with the quick preset, change
 rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in RESULTS
 	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results $(RESULTS)
 
-pages: $(READY)  ## build the book (or ONLY="...") into _build/html from the notebooks as they were last executed
+pages: $(READY)  ## build the book (or ONLY="...", each also as one file of HTML) from the notebooks as they were last executed
 	$(BIN)/python book/build.py $(ONLY)
+
+page: notebooks pages  ## execute and build ONLY="quickstart" as one file of HTML: _build/some/quickstart.html
 
 book: notebooks  ## execute the notebooks that have changed and build the book
 	$(BIN)/python book/build.py

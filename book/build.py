@@ -2,8 +2,9 @@
 
 build.py [PAGE ...]
 
-With pages (quickstart, book/install), only these are built, without the verdicts on papers and with links to other
-pages left open: to look at a page before the other notebooks are executed.
+With pages (quickstart, book/install), only these are built, into _build/some, without the verdicts on papers and with
+links to other pages left open: to look at a page before the other notebooks are executed. Each of them is also
+written as one file of HTML, to send or to keep: _build/some/quickstart.html.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import Any
 import claims
 import copies
 import nbformat
+import one_file
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES, EXECUTED = ROOT / "notebooks", ROOT / "_build" / "executed"
 STAGED, SITE = ROOT / "_build" / "src", ROOT / "_build" / "html"
-CONFIG, TOC = ROOT / "_build" / "_config.yml", ROOT / "book" / "_toc.yml"
-SOME = ROOT / "_build" / "_toc.yml"  # the contents of a book of some pages
+CONFIG = ROOT / "_build" / "_config.yml"
+SOME = ROOT / "_build" / "some"  # a book of some pages
 UNUSED = ("vendor/fontawesome/*/js", "vendor/fontawesome/*/webfonts/*.ttf", "locales", "sphinx-thebe.*", "**/*.map")
 FONT_AWESOME = re.compile(r"\s*<script [^>]*vendor/fontawesome/[^>]*></script>")  # its style sheet draws the same icons
 FIGURE = re.compile(r'<img (?=[^>]*\bsrc="([^"]*_images/[^"]+\.svg)")(?![^>]*\b(?:width|loading)=)')
@@ -56,6 +58,16 @@ def site_config(path: Path = ROOT / "_config.yml") -> dict[str, Any]:
     return config
 
 
+def staged(path: Path) -> nbformat.NotebookNode:
+    """The page of an executed notebook."""
+    executed = EXECUTED / path.name
+    if not executed.exists():
+        raise copies.NotReady(f"{path.stem}: not executed yet: run `make notebooks` or `make rerun PRESET=...`")
+    copy = nbformat.read(executed, as_version=4)
+    copies.check(copy, nbformat.read(path, as_version=4), path.stem)
+    return copies.as_page(copy, path.stem)
+
+
 def stage(some: list[str]) -> None:
     """A tree that mirrors the repository, so that links to sources point at the sources; of some pages, if any."""
     shutil.rmtree(STAGED, ignore_errors=True)
@@ -63,27 +75,18 @@ def stage(some: list[str]) -> None:
     (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
     for path in sorted(SOURCES.glob("*.ipynb")):
-        if some and f"notebooks/{path.stem}" not in some:
+        page = f"notebooks/{path.stem}"
+        if some and page not in some:
             continue
-        executed = EXECUTED / path.name
-        if not executed.exists():
-            raise copies.NotReady(
-                f"{path.stem}: not executed yet: run `make notebooks ONLY={path.stem}` or `make rerun PRESET=...`"
-            )
-        copy = nbformat.read(executed, as_version=4)
-        copies.check(copy, nbformat.read(path, as_version=4), path.stem)
-        nbformat.write(copies.as_page(copy, path.stem), STAGED / "notebooks" / path.name)
+        try:
+            nbformat.write(staged(path), STAGED / "notebooks" / path.name)
+        except copies.NotReady as error:
+            if not some:
+                raise
+            print(f"left out: {error}", file=sys.stderr)
+            some.remove(page)
     if not some:
         claims.stage(STAGED)
-
-
-def contents(some: list[str]) -> Path:
-    """The table of contents to build with: the book's, or one of some pages."""
-    if some:
-        SOME.write_text(
-            yaml.safe_dump({"format": "jb-book", "root": some[0], "chapters": [{"file": p} for p in some[1:]]})
-        )
-    return SOME if some else TOC
 
 
 def asked_for(names: list[str]) -> list[str]:
@@ -119,26 +122,49 @@ def finish(site: Path, notebooks: Path) -> None:
 
         page.write_text(FIGURE.sub(later, FONT_AWESOME.sub("", page.read_text())))
     for path in [*site.glob("_sources/notebooks/*.ipynb"), *site.glob("_downloads/*/*.ipynb")]:
-        shutil.copy(notebooks / path.name, path)
+        nbformat.write(copies.as_download(nbformat.read(notebooks / path.name, as_version=4), path.name), path)
+
+
+def jupyter_book(toc: Path, output: Path, *options: str) -> int:
+    """Build the staged pages of a table of contents."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "book"), str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG]
+    command += ["--toc", toc, "--path-output", output, *options]
+    env = {**os.environ, "PYTHONPATH": path}  # with the Sphinx extensions
+    return subprocess.run(command, env=env, check=False).returncode
 
 
 def main() -> int:
     try:
         some = asked_for(sys.argv[1:])
+        config = site_config()
+        if some:  # links to pages that are not built
+            config["sphinx"]["config"]["suppress_warnings"] += ["myst.xref_missing"]
         CONFIG.parent.mkdir(exist_ok=True)
-        CONFIG.write_text(yaml.safe_dump(site_config(), sort_keys=False))
+        CONFIG.write_text(yaml.safe_dump(config, sort_keys=False))
         stage(some)
-        toc = contents(some)
     except (copies.NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
-    path = os.pathsep.join(filter(None, [str(ROOT / "book"), str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", STAGED, "--config", CONFIG]
-    command += ["--toc", toc, "--path-output", ROOT, *(["-q"] if some else ["-W", "-n", "--keep-going"])]
-    built = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)  # with the Sphinx extensions
-    if built.returncode == 0:
-        finish(SITE, SOURCES)
-    return built.returncode
+    if not sys.argv[1:]:
+        failed = jupyter_book(ROOT / "book" / "_toc.yml", ROOT, "-W", "-n", "--keep-going")
+        if not failed:
+            finish(SITE, SOURCES)
+        return failed
+    if not some:
+        return 1
+    shutil.rmtree(SOME, ignore_errors=True)
+    SOME.mkdir()
+    toc = {"format": "jb-book", "root": some[0], "chapters": [{"file": page} for page in some[1:]]}
+    (SOME / "_toc.yml").write_text(yaml.safe_dump(toc))
+    failed = jupyter_book(SOME / "_toc.yml", SOME, "-q")
+    if not failed:
+        finish(SOME / "_build" / "html", SOURCES)
+        for page in some:
+            target = SOME / f"{page.split('/')[1]}.html"
+            target.write_text(one_file.alone(SOME / "_build" / "html" / f"{page}.html"))
+            print(f"{target.relative_to(ROOT)}: the page in one file")
+    return failed
 
 
 if __name__ == "__main__":

@@ -46,6 +46,16 @@ INJECTED = "injected-parameters"  # papermill's tag
 WIDGET = "application/vnd.jupyter.widget-view+json"
 READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
 
+NEEDS = """\
+# This notebook uses studies and kept results of dpsub's repository, which the package does not hold.
+from importlib.util import find_spec
+
+if find_spec("studies") is None:
+    raise ModuleNotFoundError(
+        "This notebook needs dpsub's repository: in a copy of it, run "
+        "pip install --editable '.[notebooks]' and open notebooks/{name}"
+    )"""
+
 
 class NotReady(Exception):
     """An executed notebook that must not be published."""
@@ -132,6 +142,15 @@ def filled(notebook: NotebookNode, name: str) -> NotebookNode:
             cells.append(cell)
     notebook.cells = cells
     return notebook
+
+
+def as_download(source: NotebookNode, name: str) -> NotebookNode:
+    """The notebook as the site offers it: without what serves the book, and with what it needs beyond the package."""
+    cells = [cell for cell in source.cells if "from studies.glue import" not in cell.source]
+    if any("from studies" in cell.source or "from book" in cell.source for cell in cells):
+        needs = nbformat.v4.new_code_cell(NEEDS.format(name=name), id="needs")
+        cells = [cells[0], needs, *cells[1:]]
+    return NotebookNode(source | {"cells": cells})
 
 
 def as_page(executed: NotebookNode, name: str) -> NotebookNode:

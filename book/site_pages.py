@@ -1,6 +1,6 @@
 """A Sphinx extension: what the opening page takes from other files, the bibliography as a list, numbers of exercises.
 
-The opening page shows the version, the README's first example with what it prints, two explorers, and the claim of the
+The opening page shows the version, the README's first example with what it prints, an explorer, and the claim of the
 book as a picture in the quickstart's numbers. Each is read from its one source, or run, while the book is built.
 """
 
@@ -26,22 +26,11 @@ from sphinx.environment import BuildEnvironment
 from sphinx.writers.html5 import HTML5Translator
 
 import dpsub
+from book.explorers.pages import training_page
 from dpsub import figures
 
 ROOT = Path(__file__).resolve().parent.parent
 GREY, ORANGE = "#8c8c8c", "#d55e00"
-
-
-def explorers() -> dict[str, str]:
-    """What the opening page asks its reader: about a training, and about an audit."""
-    sys.path.insert(0, str(ROOT / "notebooks"))
-    from book.explorers import pages as explorers
-
-    pages = {
-        "training": explorers.training_page(),
-        "which_audit": explorers.which_audit_page(ROOT / "results", pages="../notebooks/"),
-    }
-    return {name: f"```{{raw}} html\n{page.data}\n```" for name, page in pages.items()}
 
 
 def fill_in(app: Sphinx, config: Config) -> None:
@@ -51,7 +40,7 @@ def fill_in(app: Sphinx, config: Config) -> None:
     run = subprocess.run([sys.executable, "-c", example], stdout=subprocess.PIPE, text=True, check=True)
     config.myst_substitutions = {
         **config.myst_substitutions,
-        **explorers(),
+        "training": f"```{{raw}} html\n{training_page().data}\n```",
         "version": dpsub.__version__,
         "example": f"```python\n{example}\n```\n\n```text\n{run.stdout.strip()}\n```",
         "repository": f"[{url}]({url})" if url else "the repository that this book was built from",

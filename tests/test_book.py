@@ -9,6 +9,7 @@ import build
 import claims
 import copies
 import nbformat
+import one_file
 import pandas as pd
 import pytest
 import run
@@ -153,7 +154,7 @@ def test_a_new_notebook_is_executed_shown_and_staged(tmp_path, monkeypatch, caps
         monkeypatch.setattr(module, "EXECUTED", tmp_path / "_build/executed")
     monkeypatch.setattr(build, "STAGED", tmp_path / "_build/src")
     monkeypatch.setattr(claims, "stage", lambda staged: None)
-    with pytest.raises(copies.NotReady, match="new: not executed yet: run .make notebooks ONLY=new"):
+    with pytest.raises(copies.NotReady, match="new: not executed yet: run .make notebooks"):
         build.stage([])
     monkeypatch.setattr(sys, "argv", ["run.py", "--show"])
     assert run.main() == 0
@@ -181,3 +182,47 @@ def test_a_site_loads_figures_late_leaves_unused_files_out_and_offers_sources(tm
     assert not (tmp_path / "site/_static/vendor/fontawesome/6.5.2/js").exists()
     assert (tmp_path / "site/_static/vendor/fontawesome/6.5.2/webfonts/fa-solid-900.woff2").exists()
     assert (tmp_path / "site/_sources/notebooks/page.ipynb").read_text() == (tmp_path / "page.ipynb").read_text()
+
+
+def test_a_page_in_one_file_has_its_figures_inside_and_no_links_to_files(tmp_path):
+    files = {
+        "_static/a.css": "p { color: red } @font-face { src: url(math.woff2) } i { background: url('icons.png') }",
+        "_static/math.woff2": "font",
+        "_images/a.svg": "<svg/>",
+        "page.html": "<title>A page</title><link rel='stylesheet' href='_static/a.css?digest=1'><nav>contents</nav>"
+        "<article class='bd-article'><script src='_static/a.js'></script><img src='_images/a.svg'>"
+        "<a href='other.html'>another</a> <a href='#here'>here</a> <a href='https://a.org'>there</a></article>",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    page = BeautifulSoup(one_file.alone(tmp_path / "page.html"), "html.parser")
+    assert page.img["src"] == "data:image/svg+xml;base64,PHN2Zy8+"
+    assert [link["href"] for link in page("a")] == ["#here", "https://a.org"]
+    assert "another" in page.article.get_text()
+    assert "contents" not in page.get_text()
+    assert not page("script")
+    assert "url(data:font/woff2;base64,Zm9udA==)" in page.style.get_text()
+    assert "icons.png" not in page.style.get_text()
+
+
+def test_a_download_says_what_it_needs_and_leaves_out_what_serves_the_book():
+    notebook = source()
+    assert copies.as_download(notebook, "page.ipynb") == notebook
+    notebook.cells[2].source = "from studies.kept import read_table"
+    notebook.cells.append(new_code_cell("from studies.glue import glue\n\nglue('a', 1)"))
+    given = copies.as_download(notebook, "page.ipynb")
+    assert [cell.source for cell in given.cells[2:]] == ["runs = 3", "from studies.kept import read_table"]
+    assert "open notebooks/page.ipynb" in given.cells[1].source
+
+
+def test_only_the_pages_asked_for_are_built_and_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
+    assert build.asked_for(["quickstart", "book/install"]) == ["notebooks/quickstart", "book/install"]
+    with pytest.raises(ValueError, match="no page is called 'quikstart': did you mean 'notebooks/quickstart'"):
+        build.asked_for(["quikstart"])
+    monkeypatch.setattr(build, "EXECUTED", tmp_path)
+    monkeypatch.setattr(build, "STAGED", tmp_path / "src")
+    some = ["notebooks/quickstart", "book/install"]
+    build.stage(some)
+    assert some == ["book/install"]
+    assert "left out: quickstart: not executed yet" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from browsing import ROOT, SETTINGS, served
+from browsing import SETTINGS, served
 from drifting import audited
 from scipy.stats import binom, norm
 
@@ -43,7 +43,6 @@ PAGES = {
     "runs": explorers.runs_page,
     "game": game.page,
     "drift": lambda: explorers.drifting_scores(audited(), delta=1e-5),
-    "which": lambda: explorers.which_audit_page(ROOT / "results"),
 }
 
 
@@ -76,13 +75,6 @@ def fill(page, **values):
 
 def shown(page, name):
     return float(re.findall(r"[\d.]+", page.locator(f"[data-shown={name}]").inner_text().replace(",", ""))[0])
-
-
-def choose(page, **answers):
-    for name, value in answers.items():
-        page.locator(f"[data-input={name}] input[value={value}]").check()
-    page.wait_for_selector(ANSWERED)
-    return page.locator("[data-shown=answer]").inner_text()
 
 
 def is_the_accountants(page, *, sigma, q, steps, delta):
@@ -285,33 +277,6 @@ def test_the_animation_is_still_for_those_who_want_it_still(page):
     page.locator("[data-input=step]").focus()
     page.keyboard.press("Home")
     assert page.locator("[data-shown=answer]").inner_text().startswith("After 100 steps")
-
-
-RECOMMENDED = [
-    ({}, "every step of one training", "every_step"),
-    ({"given": "yes"}, "no audit", "opacus_training"),
-    ({"trainings": "many"}, "many trainings with a crafted gradient", "S2_crafted_gradient"),
-    ({"trainings": "many", "canary": "records", "steps": "no"}, "many trainings, only the final", "final_model_only"),
-    ({"trainings": "many", "loop": "no"}, "many trainings, only the final", "final_model_only"),
-    ({"trainings": "many", "canary": "records"}, "many trainings, only the final", "final_model_only"),
-    ({"steps": "no"}, "one training with many pairs of gradients", "one_run"),
-    ({"loop": "no"}, "one training with many pairs of records", "one_run"),
-]
-
-
-@on("which")
-def test_the_recommended_audit_follows_from_the_answers_which_the_address_keeps(page):
-    unanswered = page.url
-    for answers, audit, link in RECOMMENDED:
-        page.goto(unanswered)
-        answer = choose(page, **answers)
-        assert answer.startswith(f"For you: {audit}"), answers
-        assert link in page.locator("[data-part=link]").get_attribute("href")
-        others = page.locator("[data-part=others] li").all_inner_texts()
-        assert len(others) == 5
-        assert not any(other.lower().startswith(audit) for other in others)
-        page.goto(page.url)
-        assert page.locator("[data-shown=answer]").inner_text() == answer
 
 
 @on(*PAGES)

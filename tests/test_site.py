@@ -1,8 +1,9 @@
 """What a reader's browser makes of the built site: every page, wide and narrow, light and dark, on paper, offline."""
 
-import json
 from urllib.parse import unquote, urlsplit
 
+import copies
+import nbformat
 import pytest
 from browsing import ROOT, SETTINGS, SITE, listed, pages, served
 from bs4 import BeautifulSoup
@@ -179,11 +180,13 @@ def test_a_figure_enlarges_on_a_click(page, address):
     page.locator("dialog").wait_for(state="detached")
 
 
-def test_the_download_button_gives_the_notebook_of_the_repository(page, address):
+def test_the_download_button_gives_a_notebook_without_outputs_that_says_what_it_needs(page, address):
     page.goto(f"{address}/notebooks/quickstart.html")
     link = page.locator("a[href$='quickstart.ipynb']").first.get_attribute("href")
-    given = page.request.get(f"{address}/notebooks/{link}").body()
-    assert json.loads(given) == json.loads((ROOT / "notebooks/quickstart.ipynb").read_text())
+    given = nbformat.reads(page.request.get(f"{address}/notebooks/{link}").text(), as_version=4)
+    source = nbformat.read(ROOT / "notebooks/quickstart.ipynb", as_version=4)
+    assert given == copies.as_download(source, "quickstart.ipynb")
+    assert not any(cell.get("outputs") for cell in given.cells)
 
 
 def test_icons_and_formulas_are_drawn_in_their_fonts(page, address):

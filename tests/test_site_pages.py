@@ -25,7 +25,6 @@ def test_the_citation_is_that_of_the_citation_file():
 @pytest.mark.parametrize("url", ["", "https://github.com/someone/dpsub"])
 def test_the_opening_page_shows_what_the_example_prints_and_where_the_code_is(monkeypatch, url):
     monkeypatch.setattr(site_pages.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="ε = 4\n"))
-    monkeypatch.setattr(site_pages, "explorers", dict)
     monkeypatch.setenv("REPOSITORY_URL", url)
     config = SimpleNamespace(myst_substitutions={})
     site_pages.fill_in(None, config)

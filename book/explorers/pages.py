@@ -1,9 +1,8 @@
 """Explorers without a kernel: pages that compute in the reader's browser.
 
 `training_page` composes DP-SGD for the reader's own parameters,
-`attacker_page` reads an (ε, δ), `runs_page` plans audits, `drifting_scores`
-animates an audit, and `which_audit_page` recommends one. Each is a page of
-HTML that needs no kernel and loads nothing.
+`attacker_page` reads an (ε, δ), `runs_page` plans audits, and `drifting_scores`
+animates an audit. Each is a page of HTML that needs no kernel and loads nothing.
 """
 
 import json
@@ -14,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsub import accounting, audits, estimators, findings
+from dpsub import accounting, findings
 
-ROOT = Path(__file__).parents[2]
 ASSETS = Path(__file__).with_name("assets")
 # Of the settings of the tests, how far the page's ε is from the
 # accountant's at most, in percent.
 CHECKED, WITHIN = 150, 0.6
-DELTA = 1e-5
 MOST_STEPS = 40  # of an animation; of more, as many at even distances
 # Quantiles of the scores that the histograms hold. The others go into the
 # outer bars.
@@ -32,9 +29,6 @@ TRAININGS = {
     "census": {"sigma": 2, "q": 0.0157, "steps": 1_272, "delta": 1e-5},
     "texts": {"sigma": 0.8, "q": 0.025, "steps": 400, "delta": 1e-5},
 }
-# The training that is audited from outside, and step by step.
-TRAINING = "digits-linear-blank-substitute"
-PAIRS = 200
 
 
 @dataclass(frozen=True)
@@ -237,63 +231,3 @@ def standardised(score, bit):
     middle = (with_z.mean() + others.mean()) / 2
     squares = with_z.var() * len(with_z) + others.var() * len(others)
     return (score - middle) / (np.sqrt(squares / len(score)) or 1.0)
-
-
-def which_audit_page(results=ROOT / "results", pages=""):
-    """Which audit fits whom: questions, and what kept audits showed.
-
-    Of the audits that fit it names the one that showed most of ε.
-
-    Args:
-        results: the folder of kept audits.
-        pages: what leads from the page to the notebooks, "" among them.
-    """
-    shown = what_audits_showed(Path(results))
-    return filled("which_audit.html", shown=shown, pages=pages)
-
-
-def what_audits_showed(results):
-    """What kept audits showed at 95 % confidence, and ε_S, the truth."""
-    folder = results / "paper/final_model_only"
-    many = audits.load(results / "paper/quickstart/S2.db")
-    final = audits.load(folder / f"{TRAINING}.db")
-    steps = audits.load(folder / f"{TRAINING}-steps.db")
-    found = {"many": last(many), "final": last(final)}
-    found["steps"] = estimators.step_to_training(
-        estimators.epsilon_lower_bound(steps.score, steps.bit, delta=DELTA),
-        sample_rate=steps.attrs["sample_rate"],
-        steps=steps.attrs["steps"],
-        delta=DELTA,
-        adjacency="substitute",
-    ).epsilon
-    audited = {"many": many, "final": final, "steps": steps}
-    for name, one in audited.items():
-        names = ("noise_multiplier", "sample_rate", "steps")
-        found[f"{name}_truth"] = accounting.epsilon(
-            **{name: one.attrs[name] for name in names}, delta=DELTA, adjacency="substitute"
-        )
-    bridge = json.loads((ROOT / "studies/one_run/bridge.json").read_text())
-    found["gradients"] = of_one_run(bridge["rows"], "gradient")
-    found["records"] = of_one_run(bridge["rows"], "mislabeled")
-    found["pairs_truth"] = bridge["of"]["substitute"]
-    return {name: round(value, 2) for name, value in found.items()} | {
-        "many_runs": many.sizes["run"],
-        "final_runs": final.sizes["run"],
-        "observations": steps.sizes["observation"],
-        "pairs": PAIRS,
-    }
-
-
-def last(audit):
-    """The bound at the last step."""
-    score = audit.score.values.reshape(audit.sizes["run"], -1)[:, -1]
-    bound = estimators.epsilon_lower_bound(score, audit.bit, delta=DELTA)
-    return bound.epsilon
-
-
-def of_one_run(rows, kind):
-    """The mean bound of one training with many pairs."""
-    wanted = {"kind": kind, "pairs": PAIRS, "models": 1}
-    wanted |= {"method": "gdp", "score": "step_score"}
-    [row] = [r for r in rows if wanted == {k: r[k] for k in wanted}]
-    return sum(row["bounds"]) / len(row["bounds"])

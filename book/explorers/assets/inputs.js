@@ -2,7 +2,7 @@
 const root = document.currentScript.closest(".dpsub-explorer");
 const shown = (name) => root.querySelector(`[data-shown=${name}]`);
 const say = (name, text) => { if (shown(name).textContent !== text) shown(name).textContent = text; };
-const chosen = (name) => root.querySelector(`select[data-input=${name}], [data-input=${name}] input:checked`).value;
+const chosen = (name) => root.querySelector(`select[data-input=${name}]`).value;
 const short = (value, digits = 3) => {
   if (!(value > 0)) return "0";
   if (value >= 1e15 || value < 1e-4) return value.toExponential(digits - 1).replace(/\.?0*e/, "e").replace("e+", "e").replace("e-", "e−");
@@ -38,14 +38,12 @@ function obeyKeys(slider, by) {
 
 // What was chosen stands in the page's address: a link to it shows the same. JupyterLab's address is its own.
 const remembers = root.dataset.key && location.protocol !== "file:" && !("jpThemeLight" in document.body.dataset);
-const kept = (field) => `${root.dataset.key}.${(field.closest("fieldset") ?? field).dataset.input}`;
+const kept = (field) => `${root.dataset.key}.${field.dataset.input}`;
 function recall() {
   const chosenBefore = new URLSearchParams(remembers ? location.search : "");
-  for (const field of root.querySelectorAll("input[type=number][data-input], select[data-input], fieldset input")) {
+  for (const field of root.querySelectorAll("input[type=number][data-input], select[data-input]")) {
     const value = chosenBefore.get(kept(field));
-    if (value === null) continue;
-    if (field.type === "radio") field.checked ||= field.value === value;
-    else field.value = value;
+    if (value !== null) field.value = value;
   }
 }
 function remember(field) {
@@ -89,7 +87,7 @@ function listen(changed) {
     });
     follow();
   }
-  for (const choice of root.querySelectorAll("select, input[type=radio]")) choice.addEventListener("change", () => { remember(choice); later(); });
+  for (const choice of root.querySelectorAll("select")) choice.addEventListener("change", () => { remember(choice); later(); });
   for (const button of root.querySelectorAll("button[data-preset]")) {
     button.addEventListener("click", () => {
       for (const [name, value] of Object.entries(JSON.parse(button.dataset.preset))) {
