@@ -5,14 +5,9 @@ import math
 import pandas as pd
 
 from dpsub import accounting
+from studies.trainings import HOSPITAL, PUBLISHED
 
-# Noise multiplier, sample rate, steps: the trainings of the page on how batches are drawn.
-TRAININGS = {
-    "MNIST": (1.0, 512 / 60_000, 1_180),
-    "Abadi et al.": (4.0, 0.01, 10_000),
-    "Figure 2": (1.6772842, 1 / 16, 500),
-    "full batch": (26.892, 1.0, 500),
-}
+TRAININGS = {"hospital": HOSPITAL, **PUBLISHED}
 MEASURES = ("accuracy", "tpr")
 
 
