@@ -33,7 +33,7 @@ def by_loader(trainings, *, delta):
         content = {**asked, "adjacency": "substitute"}
         fixed = accounting.epsilon_interval(**content, sampling="without_replacement")
         rows[name] = {
-            "σ": f"{noise_multiplier:.4g}",
+            "σ": noise_multiplier,
             "presence, Poisson": accounting.epsilon(**asked, adjacency="add_remove"),
             "Poisson": accounting.epsilon(**content),
             "fixed, at least": fixed.lower,

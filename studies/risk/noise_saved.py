@@ -26,6 +26,29 @@ def implying(measure, target, *, delta, fpr):
     return max(few, many)
 
 
+def any_mechanism(epsilon, delta):
+    """The largest accuracy, for a prior of ½, of any mechanism that is (ε, δ)-DP."""
+    return (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+
+
+def risks(*, delta=1e-5, fpr=0.01):
+    """The limits on what attackers reach, one row for each training."""
+    rows = {}
+    for name, (noise, sample_rate, steps) in TRAININGS.items():
+        asked = {"noise_multiplier": noise, "sample_rate": sample_rate, "steps": steps, "adjacency": "substitute"}
+        epsilon = accounting.epsilon(**asked, delta=delta)
+        half, tenth = (accounting.risk(**asked, delta=delta, fpr=fpr, prior=prior) for prior in (0.5, 0.1))
+        rows[name] = {
+            "ε": f"{epsilon:.2f}",
+            "right guesses, this run": at_most(half.accuracy),
+            "any mechanism": at_most(any_mechanism(epsilon, delta), 2),
+            "TPR": at_most(half.tpr),
+            "PPV from 10 %": at_most(tenth.ppv),
+            "belief from 10 %": at_most(tenth.posterior),
+        }
+    return pd.DataFrame(rows).T
+
+
 def table(*, trainings=TRAININGS, adjacency="substitute", delta=1e-5, fpr=0.01):
     """One row for each training and measure.
 
