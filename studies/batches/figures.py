@@ -34,11 +34,11 @@ def by_loader(trainings, *, delta):
         fixed = accounting.epsilon_interval(**content, sampling="without_replacement")
         rows[name] = {
             "σ": noise_multiplier,
-            "presence, Poisson": accounting.epsilon(**asked, adjacency="add_remove"),
+            "presence": accounting.epsilon(**asked, adjacency="add_remove"),
             "Poisson": accounting.epsilon(**content),
-            "fixed, at least": fixed.lower,
-            "fixed, at most": fixed.upper,
-            "shuffled, at most": accounting.epsilon(
+            "fixed ≥": fixed.lower,
+            "fixed ≤": fixed.upper,
+            "shuffled ≤": accounting.epsilon(
                 **{**content, "sample_rate": 1 / math.ceil(1 / sample_rate)}, sampling="epochs"
             ),
         }

@@ -40,11 +40,11 @@ def risks(*, delta=1e-5, fpr=0.01):
         half, tenth = (accounting.risk(**asked, delta=delta, fpr=fpr, prior=prior) for prior in (0.5, 0.1))
         rows[name] = {
             "ε": f"{epsilon:.2f}",
-            "right guesses, this run": at_most(half.accuracy),
-            "any mechanism": at_most(any_mechanism(epsilon, delta), 2),
+            "right, this run": at_most(half.accuracy),
+            "right, any": at_most(any_mechanism(epsilon, delta), 2),
             "TPR": at_most(half.tpr),
-            "PPV from 10 %": at_most(tenth.ppv),
-            "belief from 10 %": at_most(tenth.posterior),
+            "PPV": at_most(tenth.ppv),
+            "belief": at_most(tenth.posterior),
         }
     return pd.DataFrame(rows).T
 
