@@ -239,6 +239,29 @@ def test_the_page_on_which_epsilon_has_the_hospitals_and_finds_twice_on_neither_
 
 
 @SLOW
+def test_loaders_change_epsilon_and_one_record_refutes_poissons(tmp_path):
+    found = execute("how_batches_are_drawn", tmp_path, "batches_", runs=4_000)
+    assert found["poisson"] < found["fixed"] < found["shuffled"]
+    assert found["usual"] < found["shown"] < found["attained"]
+    assert found["rare_poisson"] < found["rare_fixed"] < found["rare_shuffled"]
+    assert found["as_poisson"] > found["small_poisson"]
+    assert found["loader_rate"] == 0.25
+    for key, sample_rate, steps in (("of_loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
+        training = {"noise_multiplier": 2, "sample_rate": sample_rate, "steps": steps}
+        assert found[key] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
+
+
+@SLOW
+def test_the_journal_of_batches_finds_where_others_hide_a_record_and_what_accountants_miss(tmp_path):
+    found = execute("journal_batches", tmp_path, "batches_", runs=4_000)
+    assert found["in_models"] > found["stated_alike"]
+    assert found["spread_shuffled"] < 0.9 * found["spread_poisson"]
+    assert found["final_fixed"] == pytest.approx(found["final_poisson"], rel=0.1)
+    assert found["widest"] > 2
+    assert found["presence"] < found["rdp"] < found["guaranteed"] < found["rdp_halved"]
+
+
+@SLOW
 def test_a_hospital_keeps_what_it_promises(tmp_path):
     glued = execute("opacus_training", tmp_path, epochs=2, promises=[1.0, 3.0], target_epsilon=3.0, runs=256)
     assert glued["opacus_add_remove"] < glued["opacus_substitute"] == pytest.approx(3.0, abs=0.02)
