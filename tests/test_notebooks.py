@@ -11,7 +11,6 @@ import presets
 import pytest
 from scipy.stats import binom, norm
 
-from book.explorers import page_drawings
 from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
 
@@ -64,7 +63,7 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
     assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
     assert found["plain_high"] > 0.4 * found["audits"]
     for name, adjacency in (("presence", "add_remove"), ("content", "substitute")):
-        drawn = {**page_drawings.MECHANISM, "adjacency": adjacency}
+        drawn = {"noise_multiplier": 2.0, "sample_rate": 0.05, "steps": 1_000, "adjacency": adjacency}
         missed = float(accounting.tradeoff(np.array([0.1]), **drawn)[0])
         assert found[f"{name}_percent"] == pytest.approx(100 * (1 - missed))
         assert found[f"{name}_epsilon"] == pytest.approx(accounting.epsilon(**drawn, delta=1e-5))
@@ -224,11 +223,42 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
     assert 1 < glued["figA5_least_ratio"] < 1.2
     assert 4 <= glued["figA5_broken"] < 16
     assert glued["figA5_worst_delta"] > 100
-    assert glued["figA5_target"] < 2 < 4 < glued["figA5_promised"]
     assert 3 < glued["figA5_limit"] < 4
-    for key, sample_rate, steps in (("loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
+
+
+@SLOW
+def test_the_page_on_which_epsilon_has_the_hospitals_and_finds_twice_on_neither_side(tmp_path):
+    glued = execute("which_epsilon_to_state", tmp_path)
+    assert glued["which_presence"] < 1 < glued["which_content"] == pytest.approx(2, abs=0.01)
+    assert glued["which_mislabeled"] > 4
+    assert glued["which_least_ratio"] < 1.3 < 2 < glued["which_most_ratio"]
+    assert glued["which_target"] < 2 < 4 < glued["which_promised"]
+    large = {"noise_multiplier": 1, "sample_rate": 1 / 118, "steps": 1_180, "delta": 1e-5}
+    for key, adjacency in (("large_ar", "add_remove"), ("large_s", "substitute")):
+        assert glued[f"which_{key}"] == accounting.epsilon(**large, adjacency=adjacency)
+
+
+@SLOW
+def test_loaders_change_epsilon_and_one_record_refutes_poissons(tmp_path):
+    found = execute("how_batches_are_drawn", tmp_path, "batches_", runs=4_000)
+    assert found["poisson"] < found["fixed"] < found["shuffled"]
+    assert found["usual"] < found["shown"] < found["attained"]
+    assert found["rare_poisson"] < found["rare_fixed"] < found["rare_shuffled"]
+    assert found["as_poisson"] > found["small_poisson"]
+    assert found["loader_rate"] == 0.25
+    for key, sample_rate, steps in (("of_loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
         training = {"noise_multiplier": 2, "sample_rate": sample_rate, "steps": steps}
-        assert glued[f"figA5_{key}"] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
+        assert found[key] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
+
+
+@SLOW
+def test_the_journal_of_batches_finds_where_others_hide_a_record_and_what_accountants_miss(tmp_path):
+    found = execute("journal_batches", tmp_path, "batches_", runs=4_000)
+    assert found["in_models"] > found["stated_alike"]
+    assert found["spread_shuffled"] < 0.9 * found["spread_poisson"]
+    assert found["final_fixed"] == pytest.approx(found["final_poisson"], rel=0.1)
+    assert found["widest"] > 2
+    assert found["presence"] < found["rdp"] < found["guaranteed"] < found["rdp_halved"]
 
 
 @SLOW

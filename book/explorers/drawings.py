@@ -98,6 +98,14 @@ def adjacent(ax, left, right, *, title, names, texts=(None, None)):
     ax.annotate("", (5.55, 2.9), (4.45, 2.9), arrowprops={"arrowstyle": "<->"})
 
 
+def adjacencies(axes):
+    """Three pairs of data sets: add/remove, zero-out, substitute."""
+    others = {"add/remove": None, "zero-out": "empty", "substitute": "z′"}
+    names = ("D′: one record less", "D′: an empty record", "D′: another record")
+    for ax, (title, other), name in zip(axes, others.items(), names, strict=True):
+        adjacent(ax, "z", other, title=title, names=("D", name))
+
+
 def two_worlds(ax, texts):
     """Two worlds, a model of each, and an attacker who sees one model."""
     bare(ax, y=(0.1, 11.9))
@@ -186,6 +194,26 @@ def worlds_legend(figure, *more):
         handlelength=2.6,
         columnspacing=1.2,
     )
+
+
+def gradient_balls(axes):
+    """What the slot's gradient may be under add/remove and under substitute adjacency, in units of C."""
+    for ax, title in zip(axes, ("add/remove", "substitute"), strict=True):
+        ball(ax, 1.0, angle=-2.2)
+        u = np.array([1.0, 0.0])
+        if title == "substitute":
+            pair_of_arrows(ax, (0, 0), u, -u)
+            say(ax, -0.5, 0.24, "v")
+        else:
+            pair_of_arrows(ax, (0, 0), u, 0 * u)
+            look = {"color": WORLDS["z′"]["color"], "mec": "black"}
+            ax.plot(0, 0, WORLDS["z′"]["marker"], ms=8, zorder=9, **look)
+        say(ax, 0.5, 0.24, "u")
+        left = -1.0 if title == "substitute" else 0.0
+        ax.annotate("", (1, 1.3), (left, 1.3), arrowprops={"arrowstyle": "<->"})
+        say(ax, (1 + left) / 2, 1.52, "2 C" if left else "C")
+        frame(ax, np.array([[-1, -1.2], [1, 1.6]]), title, margin=1.05)
+    worlds_legend(ax.figure)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,11 @@
 
 from itertools import cycle
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
+from dpsub import accounting
 from dpsub.estimators import over_repeats
 from dpsub.figures import LOOKS, PALETTES, draw_ceiling, labels, literal, looks, note_ceiling, number
 
@@ -95,3 +98,38 @@ def against_noise(ax, noise_multipliers, values, *, reference):
     ax.set_xscale("log")
     ax.set_xlabel("noise multiplier σ")
     return artists
+
+
+def ratios(sample_rates, epsilons, *, points, steps, delta):
+    """Both ε and their ratio where the noise is calibrated to add/remove ε between two, and the δ that twice it takes.
+
+    The column "δ at twice" is the δ at which twice the add/remove ε holds under substitution, over the δ stated.
+
+    Source: *Beyond Membership*, Figure A5.
+    """
+    rows = []
+    for q in sample_rates:
+        for target in np.geomspace(*epsilons, points):
+            asked = {"sample_rate": q, "steps": steps}
+            asked["noise_multiplier"] = sigma = accounting.noise_multiplier(
+                target_epsilon=target, delta=delta, adjacency="add_remove", **asked
+            )
+            substitute = accounting.epsilon(**asked, delta=delta, adjacency="substitute")
+            needed = accounting.delta(**asked, epsilon=2 * target, adjacency="substitute")
+            rows.append((q, sigma, target, substitute, substitute / target, needed / delta))
+    return pd.DataFrame(rows, columns=["q", "σ", "add/remove", "substitute", "ratio", "δ at twice"])
+
+
+def adjacency_ratio(table):
+    """Figure A5 from the table of `ratios`: the ratio of both ε, and the δ that twice the add/remove ε takes."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(6.8, 2.9), layout="constrained")
+    by_rate = dict(list(table.groupby("q", sort=False)))
+    sigmas, values, deltas = ({q: part[name] for q, part in by_rate.items()} for name in ("σ", "ratio", "δ at twice"))
+    artists = against_noise(left, sigmas, values, reference=2)
+    left.set_ylabel(r"$\varepsilon_S / \varepsilon_{AR}$")
+    against_noise(right, sigmas, deltas, reference=1)
+    right.set_yscale("log")
+    right.set_ylim(bottom=1e-4)
+    right.set_ylabel(r"true δ at $2\varepsilon_{AR}$ / stated δ")
+    fig.legend(handles=list(artists.values()), loc="outside lower center", ncols=4)
+    return fig
