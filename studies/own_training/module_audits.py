@@ -9,7 +9,6 @@ from torch import nn
 
 import dpsub
 from dpsub import crafters, data, figures, models
-from studies.trainings import final_models
 
 KINDS = {"S2": "gradient", "S3": "crafted record", "S4": "other label"}
 MARKS = {"own module": "o", "own module, fresh starts": "X"}
@@ -30,28 +29,24 @@ def rows_of_digits(n_train, seed):
     )
 
 
-def audited(
-    task, banks, spec, *, seed, crafting_steps, results=None, **options
-):
+def audited(task, banks, spec, options, crafting_steps, results=None):
     """By bank and scenario. Fresh starts are audited with S4 alone."""
     found = {}
     for name, bank in sorted(banks.items()):
         for scenario in KINDS if "fresh" not in name else ["S4"]:
             more = {"steps": crafting_steps} if scenario == "S3" else {}
             craft = crafters.BY_SCENARIO[scenario]
-            canary = craft(task, bank, spec, seed=seed, **more)
+            canary = craft(task, bank, spec, seed=options["seed"], **more)
             place = name.replace(",", "").replace(" ", "_")
             store = f"{scenario}_{place}.db"
-            found[name, scenario] = final_models(
-                *(task, bank, canary, spec),
-                store=Path(results, store) if results else None,
-                seed=seed,
-                **options,
+            kept = {"store": Path(results, store) if results else None}
+            found[name, scenario] = dpsub.audit(
+                task, bank, canary, spec, **options | kept
             )
     return found
 
 
-def worst_cases(spec, repeats, *, seed, runs, delta, alpha):
+def worst_cases(spec, options, repeats, delta, alpha):
     """The bounds of simulated audits of the worst case (S1)."""
     return [
         dpsub.bound(
@@ -59,9 +54,9 @@ def worst_cases(spec, repeats, *, seed, runs, delta, alpha):
                 noise_multiplier=spec.noise_multiplier,
                 sample_rate=spec.sample_rate,
                 steps=spec.steps,
-                runs=runs,
+                runs=options["runs"],
                 adjacency="substitute",
-                seed=seed + 1 + number,
+                seed=options["seed"] + 1 + number,
             ),
             delta=delta,
             alpha=alpha,
@@ -70,19 +65,19 @@ def worst_cases(spec, repeats, *, seed, runs, delta, alpha):
     ]
 
 
-def both_ways(task, spec, *, seed, **options):
+def both_ways(task, spec, options):
     """The same MLP built in and as a module: scores and seconds of each."""
     built_in = models.mlp(task, hidden=(8,))
     start = nn.utils.parameters_to_vector(built_in.module().parameters())
     fixed = built_in.starting_from(start)
-    canary = crafters.mislabeled(task, fixed, spec, seed=seed)
+    canary = crafters.mislabeled(task, fixed, spec, seed=options["seed"])
     found = {}
     for name, bank in {
         "built in": fixed,
         "as a module": models.from_module(fixed.module(start), task),
     }.items():
         began = time.perf_counter()
-        seen = final_models(task, bank, canary, spec, seed=seed, **options)
+        seen = dpsub.audit(task, bank, canary, spec, **options)
         found[name] = seen.score.values, time.perf_counter() - began
     return found
 
