@@ -359,7 +359,8 @@ def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
     assert stated < glued["own_training_halved"] < 1.1 * glued["own_training_halved_limit"]
     assert glued["own_training_labels"] < 1.1 * glued["own_training_labels_limit"]
     assert glued["own_training_labels_limit"] < stated
-    assert glued["own_training_opacus"] < glued["own_training_substitute"]
+    assert glued["own_training_opacus"] < glued["own_training_substitute"] < 2
+    assert glued["own_training_consistent"] == 1
     assert glued["own_training_failed"] > 5
     assert glued["own_training_failed_prime"] == 0
 
@@ -483,6 +484,13 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     assert found["white_dp"] < found["white"] < found["white_product"]
     assert found["white"] == pytest.approx(found["ideal"], rel=0.4)
     assert found["white_accuracy"] < found["accuracy"]
+    assert 16 <= found["enough_final"]
+    assert found["enough_gradient"] <= 512
+
+
+@SLOW
+def test_many_pairs_find_more_in_one_run_and_one_pair_in_many(tmp_path):
+    found = execute("journal_one_run", tmp_path, "journal_one_run_", seed=1)
     assert found["bridge_one_run"] < found["bridge_one_pair"] < 8
     assert 16 <= found["as_many_gradient"] < found["enough_gradient"] <= 512
     assert 16 <= found["enough_final"] <= found["enough_mislabeled"]
@@ -500,6 +508,13 @@ def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tm
     assert found["natural_alarm"] > 0
     assert found["healed"] == found["knowledge_healed"] == found["natural_healed"] == 0
     assert found["private"] < found["stated"]
+
+
+@SLOW
+def test_a_tolerance_costs_most_of_a_bound_and_keeps_its_promise(tmp_path):
+    found = execute("journal_finished_model", tmp_path, "journal_finished_model_", seed=1)
+    assert 0.3 < found["at_distance"] < found["at_zero"] / 2
+    assert found["healed"] < 0.075 < found["unhealed"]
 
 
 @SLOW
