@@ -117,3 +117,20 @@ def bounds_of_faults(bounds, *, claimed):
     axes[0].set_ylabel("bound on ε of a step")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig
+
+
+def libraries(kept, *, claimed, noise_multiplier):
+    """A figure: the bound on the ε of a step of each library, and the noise that was measured."""
+    fig, axes = plt.subplots(1, 2, figsize=(6.8, 3.2), sharey=True)
+    places = -np.arange(len(kept))
+    labels = ("lower bound on the ε of a step", "noise measured, in C")
+    for ax, values, label, right in zip(axes, ("bound", "noise"), labels, (claimed, noise_multiplier), strict=True):
+        for verdict, color, marker in zip(("consistent", "refuted"), figures.PALETTES["kind"], "oX", strict=False):
+            rows = (kept["verdict"] == verdict).to_numpy()
+            ax.plot(kept.loc[rows, values], places[rows], marker, color=color, label=verdict)
+        ax.axvline(right, color="black", ls="--", lw=1, label="claimed")
+        ax.set_xlim(left=0)
+        ax.set_xlabel(label)
+    axes[0].set_yticks(places, kept["name"])
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return fig
