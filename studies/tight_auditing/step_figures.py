@@ -56,6 +56,21 @@ def watched(audited, *, delta):
     return fig
 
 
+def proved(audits, *, delta):
+    """Beside what the noise allows, what bets prove of a step's μ and of the training's ε: a row for each audit."""
+    rows = {}
+    for audited in audits:
+        law, distance = step_tables.training_law(audited), 2 if audited.adjacency == "substitute" else 1
+        step = estimators.epsilon_lower_bound(audited.score, audited.bit, delta=delta)
+        rows[audited.adjacency] = {
+            "μ of a step": distance / audited.noise_multiplier,
+            "μ, proved": step.mu,
+            "ε of the training run": accounting.epsilon(noise_multiplier=audited.noise_multiplier, delta=delta, **law),
+            "ε, proved": step_tables.of_training(step, law, delta=delta),
+        }
+    return pd.DataFrame(rows).T.rename_axis("adjacency")
+
+
 def stored(path):
     """The rows of a file by `studies.estimators.validity`."""
     rows = pd.json_normalize(read_json(path)["rows"]).drop(columns="cell.audits")

@@ -129,6 +129,32 @@ def canary_panels(table, *, source):
     return figure
 
 
+def figure_6(bounds, order, at):
+    """The bounds on one ε, a panel for each adjacency, a row for each estimator and a mark for each task."""
+    figure, axes = plt.subplots(1, 2, figsize=(6.8, 3.2), sharex=True, sharey=True, layout="constrained")
+    places = range(len(order) - 1, -1, -1)
+    for ax, adjacency in zip(axes, ("add_remove", "substitute"), strict=True):
+        ax.axvline(at, color="black", ls="--", label="accountant's ε")
+        tasks = bounds.index.unique("task")
+        for name, mark, color in zip(tasks, "os^Dv", figures.COLORS, strict=False):
+            part = bounds.xs((name, adjacency, at)).reindex(order)
+            ax.plot(part, places, mark, color=color, ms=5, label=name)
+        ax.set_xlim(left=0)
+        ax.set_xlabel(f"ε, {PANELS[adjacency]}")
+    axes[0].set_yticks(places, order)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def shares(bounds, order, least):
+    """By estimator, the least and the largest share of ε from `least` on, and how many bounds exceed it at any ε."""
+    of = bounds / bounds.index.get_level_values("ε")
+    large = of[of.index.get_level_values("ε") >= least].groupby(level="estimator")
+    above = (of > 1).groupby(level="estimator").sum()
+    found = pd.DataFrame({"least": large.min(), "largest": large.max(), "above ε": above})
+    return found.loc[order]
+
+
 def computed(folder, paths=None):
     """Every estimator's bounds, of a folder's audits "task-adjacency-ε" or of some of them."""
     rows = {}

@@ -53,4 +53,4 @@ def test_a_summary_says_means_and_intervals(table):
     assert list(found.seeds) == [3, 3]
     assert found.bound["a"] == seed_tables.said(seed_tables.over_seeds(table, HERE, "bound"))
     assert seed_tables.said([-1.0, -1.0]) == "−1.00 (n = 2)"
-    assert seed_tables.said([-1.0] * 4) == "−1.00 (−1.00 to −1.00)"
+    assert seed_tables.said([-1.0] * 4) == "−1.00 ± 0.00"
