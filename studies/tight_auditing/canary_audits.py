@@ -140,25 +140,26 @@ def of_canaries(task, model, spec, *, crafting_steps, seed, **options):
     return found
 
 
-def of_settings(private, architecture, specs, usual, record, *, sizes, copies, n_train, seed, **options):
-    """Audits under add/remove by figure and what varies: ε, by line (10), the model (18), copies of images (19)."""
-    options |= {"seed": seed, "adjacencies": ADJACENCIES[:1]}
-    here, noise, pictures = (make(name, n_train, seed) for make, name in
-                             ((task, private), (task, "random"), (images, private)))  # fmt: skip
+def of_settings(
+    private, architecture, specs, usual, record, *, sizes, copies, n_train, crafting_steps, seed, **options
+):
+    """Audits under add/remove by figure and by what varies: ε and line (10), the model (18), copies of images (19)."""
+    here, noise = task(private, n_train, seed), task("random", n_train, seed)
+    pictures = images(private, n_train, seed)
     lines = {
         "dirac anew": (here, model(architecture, here), "dirac anew"),
         record: (here, model(architecture, here), record),
         f"{record}, linear": (here, model("linear", here), record),
         f"{record}, random data": (noise, model("mlp 128", noise), record),
     }
-    cells = [("fig10", f"{line}, ε = {epsilon:g}", f"fig10_{epsilon:g}", spec, *of)
-             for epsilon, spec in specs.items() for line, of in lines.items()]  # fmt: skip
-    cells += [("fig18", size, "fig18", usual, here, model(size, here), record) for size in sizes]
-    cells += [("fig19", f"{number} copies", "fig19", usual, pictures, augmented(architecture, pictures, number), record)
-              for number in copies]  # fmt: skip
+    of_figure_10 = itertools.product(specs.items(), lines.items())
+    cells = [(f"fig10_{epsilon:g}", line, spec, *of) for (epsilon, spec), (line, of) in of_figure_10]
+    cells += [("fig18", size, usual, here, model(size, here), record) for size in sizes]
+    augmentations = [(number, augmented(architecture, pictures, number)) for number in copies]
+    cells += [("fig19", f"copies {number}", usual, pictures, of, record) for number, of in augmentations]
     found = {}
-    for figure, label, name, spec, on, of, kind in cells:
-        pair = canary(on, of, spec, kind, seed=seed)
-        for result in audited(on, of, spec, {label: pair}, name=name, **options).values():
-            found[figure, label] = result
+    for name, label, spec, on, of, kind in cells:
+        pairs = {label: canary(on, of, spec, kind, seed=seed, crafting_steps=crafting_steps)}
+        made = audited(on, of, spec, pairs, name=name, adjacencies=("add_remove",), seed=seed, **options)
+        found[name, label] = made["add_remove", label]
     return found

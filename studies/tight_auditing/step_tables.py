@@ -100,7 +100,7 @@ def canary_steps(audited, *, delta, alpha=0.05):
     return pd.DataFrame(rows, index=pd.Index(list(audited)))
 
 
-def canary_panels(table, *, source):
+def canary_panels(table):
     """A training's bounds as dots, a panel for each adjacency, and a row for each canary of a table by `canary_steps`.
 
     Where audits have tuples for names, rows go by the last entry. The accountant's ε is a line at each row.
@@ -125,7 +125,6 @@ def canary_panels(table, *, source):
     axes[0][0].set_yticks(range(len(rows)), list(rows))
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles))
-    figures.name_source(figure, source)
     return figure
 
 
