@@ -421,7 +421,7 @@ def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_reco
     assert glued["add_remove_mislabeled"] < glued["add_remove_dirac_anew"]
     glued = execute("steps_settings", tmp_path, "settings_", **small, epsilons=[8.0], sizes=["linear"], copies=[2])
     assert 0 < glued["live_fig19_copies_2"] < 8.8
-    assert glued["live_fig18_linear"] == glued["live_fig10_8_mislabeled"]
+    assert glued["live_fig18_linear"] == glued["live_fig10_mislabeled"]
     assert glued["largest_share"] < 1.1
 
 

@@ -161,5 +161,5 @@ def of_settings(
     for name, label, spec, on, of, kind in cells:
         pairs = {label: canary(on, of, spec, kind, seed=seed, crafting_steps=crafting_steps)}
         made = audited(on, of, spec, pairs, name=name, adjacencies=("add_remove",), seed=seed, **options)
-        found[name, label] = made["add_remove", label]
+        found[name.replace("fig", "Figure ").replace("_", ", ε = "), label] = made["add_remove", label]
     return found

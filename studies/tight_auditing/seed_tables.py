@@ -8,7 +8,6 @@ import pandas as pd
 from scipy.stats import ttest_1samp
 
 from dpsub import figures
-from studies.tight_auditing.step_seeds import NAMES
 
 FEW = 10  # up to so many seeds are shown one by one
 BOUNDS = {"bets": "training_bets", "f-DP (ZB)": "training_gdp_zb"}  # of the training's ε, by the name of a line
@@ -22,12 +21,6 @@ def over_seeds(table, setting, column, *, part="all"):
     for name, value in asdict(setting).items():
         rows = rows[rows[name] == value]
     return rows.set_index("seed")[column].sort_index()
-
-
-def audited(table, settings):
-    """Those of the settings, by their labels, that the table has."""
-    known = set(table[NAMES].itertuples(index=False, name=None))
-    return {label: one for label, one in settings.items() if tuple(asdict(one).values()) in known}
 
 
 def interval(values, confidence=0.95):

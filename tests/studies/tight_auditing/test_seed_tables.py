@@ -33,11 +33,6 @@ def test_a_setting_has_an_entry_for_each_seed_in_their_order(table):
     assert not set(half) & set(found)
 
 
-def test_settings_that_were_not_audited_are_left_out(table):
-    settings = {"a": HERE, "b": Setting(task="mnist"), "c": OTHER}
-    assert seed_tables.audited(table, settings) == {"a": HERE, "c": OTHER}
-
-
 def test_the_interval_is_students():
     values = np.random.default_rng(1).normal(2, 1, 12)
     mean, low, high = seed_tables.interval(values)
