@@ -80,10 +80,10 @@ def rows_of_dots(ax, lines, *, accountant, labels=True):
         places = at + 0.22 * (number - (len(lines) - 1) / 2)
         look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
         dots(ax, places, [found[name] for name in names], across=True, **look)
-    ax.set_yticks(at, names if labels else [])
+    ax.set_yticks(at, [name.replace("dirac", "Dirac") for name in names] if labels else [])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)
-    ax.set_xlabel(r"$\varepsilon$ of the training")
+    ax.set_xlabel("ε of the training run")
 
 
 def of_bounds(table, settings):

@@ -14,7 +14,7 @@ from studies.tight_auditing import step_tables
 WAYS = {
     "μ-GDP, ranks": ("gdp", "ranks"),
     "μ-GDP, bets": ("gdp", "bets"),
-    "μ-GDP, best threshold (paper)": ("gdp", "best"),
+    "μ-GDP, best threshold": ("gdp", "best"),
     "(ε, δ)-DP, ranks": ("dp", "ranks"),
     "(ε, δ)-DP, best threshold": ("dp", "best"),
 }
@@ -169,8 +169,8 @@ def promises(rows):
     spans = [binomtest(int(wrong), int(of)).proportion_ci() for wrong, of in zip(past.wrong, past.audits, strict=True)]
     names = {type(truth).__name__: name for name, truth in PAST.items()}
     found = past.assign(low=[one.low for one in spans], high=[one.high for one in spans])
-    found["observations"] = found["truth.kind"].map(names)
-    return found.set_index(["observations", "threshold"])[["wrong", "audits", "low", "high"]]
+    found = found.assign(observations=found["truth.kind"].map(names)).rename(columns={"threshold": "rule"})
+    return found.set_index(["observations", "rule"])[["wrong", "audits", "low", "high"]]
 
 
 def costs(rows):

@@ -27,6 +27,7 @@ ESTIMATORS = {
     "ε, Katz": ("katz", "best"),
 }
 INDEX = ["task", "adjacency", "ε", "estimator"]
+SPELT = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 PANELS = {"add_remove": "add/remove", "zero_out": "zero-out", "substitute": "substitute"}
 
 
@@ -122,7 +123,7 @@ def canary_panels(table):
         ax.set_xlim(0, 1.08 * max(bounds.max(), limits.max()) or 1.0)
         ax.set_xlabel(r"$\varepsilon$ of the training")
         figures.tag(ax, PANELS[adjacency])
-    axes[0][0].set_yticks(range(len(rows)), list(rows))
+    axes[0][0].set_yticks(range(len(rows)), [name.replace("dirac", "Dirac") for name in rows])
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles))
     return figure
@@ -137,7 +138,7 @@ def figure_6(bounds, order, at):
         tasks = bounds.index.unique("task")
         for name, mark, color in zip(tasks, "os^Dv", figures.COLORS, strict=False):
             part = bounds.xs((name, adjacency, at)).reindex(order)
-            ax.plot(part, places, mark, color=color, ms=5, label=name)
+            ax.plot(part, places, mark, color=color, ms=5, label=SPELT.get(name, name))
         ax.set_xlim(left=0)
         ax.set_xlabel(f"ε, {PANELS[adjacency]}")
     axes[0].set_yticks(places, order)
