@@ -119,7 +119,13 @@ def planned(runs, *, ceiling, ideal, seen):
     ax.plot(runs, ceiling, **looks("ceiling"))
     for scenario, bounds in seen.items():
         ax.plot(bounds, **looks(scenario, linestyle="none"))
-    ax.set(xscale="log", xlabel="runs, both worlds", ylabel=r"lower bound on $\varepsilon$", ylim=(0, 20))
+    ax.set(
+        xscale="log",
+        xlabel="runs, both worlds",
+        ylabel=r"lower bound on $\varepsilon$",
+        ylim=(0, 20),
+        yticks=range(0, 21, 5),
+    )
     fig.legend(loc="outside right upper")
     return fig
 
