@@ -13,6 +13,7 @@ from scipy.stats import binom, norm
 
 from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
+from dpsub.estimators import max_certifiable_epsilon
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("default")
@@ -101,14 +102,39 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
 
 @SLOW
 def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp_path):
-    glued = execute("estimators", tmp_path, runs=500, audits=60)
-    assert glued["validity_live_ranks"] <= binom.ppf(0.999, 60, 0.05)
-    assert 0.6 < glued["validity_live_ranks_mean"] < 0.95
+    glued = execute("estimators", tmp_path, "validity_", runs=500, audits=60)
+    assert glued["live_ranks"] <= binom.ppf(0.999, 60, 0.05)
+    assert 0.6 < glued["live_ranks_mean"] < 0.95
+    assert glued["best_worst"] > 0.15
+    assert glued["ranks_50000"] > 0.97
+
+
+@SLOW
+def test_valid_rules_keep_their_promise_in_every_stored_cell(tmp_path):
+    glued = execute("journal_bounds", tmp_path, "validity_")
     # The worst of so many cells, by chance alone, with probability 0.999.
-    worst = 1 - 0.001 / glued["validity_valid_cells"]
-    assert glued["validity_valid_worst"] <= binom.ppf(worst, 400, 0.05) / 400
-    assert glued["validity_best_worst"] > 0.15
-    assert glued["validity_ranks_50000"] > 0.97
+    worst = 1 - 0.001 / glued["valid_cells"]
+    assert glued["valid_worst"] <= binom.ppf(worst, 400, 0.05) / 400
+
+
+@SLOW
+def test_a_claim_that_fits_proves_all_of_epsilon_and_one_that_does_not_misleads(tmp_path):
+    glued = execute("what_a_claim_assumes", tmp_path, "claim_", runs=2_000, seed=2)
+    assert glued["by_dp"] == pytest.approx(0.3275, abs=1e-3)
+    assert glued["by_gdp"] == pytest.approx(1.0)
+    assert glued["misled"] > 4
+    assert glued["untold"] < 0.6 * glued["truth"] < 0.8 * glued["truth"] < glued["told"] < 1.05 * glued["truth"]
+    assert glued["laplace"] > 4
+
+
+@SLOW
+def test_a_small_epsilon_takes_more_runs_and_a_natural_record_finds_less(tmp_path):
+    glued = execute("how_many_runs", tmp_path, "runs_", runs=[100, 2500], shares=[0.8])
+    assert glued["ceiling"] == pytest.approx(max_certifiable_epsilon(256, delta=1e-5))
+    assert glued["ceiling_dp"] < 0.25 * glued["ceiling"]
+    assert glued["of_two"] > 5 * glued["of_ten"] > 0
+    assert glued["harder"] > 2 * glued["of_ten"]
+    assert glued["natural"] < 8 < glued["gradient"] < 10
 
 
 @SLOW
