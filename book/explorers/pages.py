@@ -254,7 +254,7 @@ def which_audit_page(results=ROOT / "results", pages=""):
 
 def what_audits_showed(results):
     """What kept audits showed at 95 % confidence, and ε_S, the truth."""
-    folder = results / "paper/final_model_only"
+    folder = results / "paper/journal_final_model"
     many = audits.load(results / "paper/quickstart/S2.db")
     final = audits.load(folder / f"{TRAINING}.db")
     steps = audits.load(folder / f"{TRAINING}-steps.db")
