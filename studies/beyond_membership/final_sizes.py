@@ -64,11 +64,11 @@ def draw(found):
     """Bounds by the number of records, a panel for each task: means, and dots for single audits."""
     fig, axes = plt.subplots(1, 2, figsize=(6.8, 3.0), sharey=True, layout="constrained")
     for ax, task in zip(axes, TASKS, strict=True):
-        for color, width in zip(figures.COLORS, WIDTHS, strict=False):
+        for color, marker, width in zip(figures.COLORS, "os^", WIDTHS, strict=False):
             for start, line in zip(STARTS, ("-", "--"), strict=True):
                 seeds = [found[task, n, width, start] for n in N_TRAIN]
                 label = f"{width} units" if start == "own" else None
-                look = {"color": color, "marker": "o", "ms": 4, "ls": line}
+                look = {"color": color, "marker": marker, "ms": 4, "ls": line}
                 ax.plot(N_TRAIN, [each.mean() for each in seeds], label=label, **look)
                 for n, each in zip(N_TRAIN, seeds, strict=True):
                     ax.plot(np.full(len(each), n), each, ".", color=color, ms=3, alpha=0.35)
