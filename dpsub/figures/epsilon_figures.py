@@ -194,5 +194,5 @@ def draw_ceiling(ax: Axes, x: ArrayLike, ceiling: ArrayLike) -> Artist:
 def note_ceiling(ax: Axes, ceiling: ArrayLike) -> Annotation:
     """Write above the right corner of the axes, where no data is, which bound a perfect attack would reach."""
     low, high = f"{np.min(ceiling):.0f}", f"{np.max(ceiling):.0f}"
-    look: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "fontsize": 7, "color": "0.35"}
+    look: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "color": "0.35"}
     return ax.annotate(f"ceiling: {low if low == high else f'{low} to {high}'}", (1, 1.0), **look)

@@ -167,5 +167,6 @@ def tag(ax: Axes, name: str) -> Annotation:
 
 
 def name_source(figure: Figure, source: str) -> Text:
-    """Write below a figure, small, what it was made from, as it is: without reading math."""
-    return figure.supxlabel(broken(source, 100), fontsize=7, color="0.35", parse_math=False)
+    """Write below a figure what it was made from, as it is: without reading math."""
+    # About 15 characters fit into an inch.
+    return figure.supxlabel(broken(source, int(15 * figure.get_figwidth())), fontsize=9, color="0.35", parse_math=False)

@@ -122,7 +122,7 @@ def row_of_images(axes, images, names):
         ax.imshow(image, cmap="gray_r", interpolation="nearest", vmin=shown.min(), vmax=shown.max())
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_xlabel(textwrap.fill(name, 40), fontsize=7, parse_math=False)
+        ax.set_xlabel(textwrap.fill(name, 32), fontsize=9, parse_math=False)
 
 
 def accuracies(ax, steps, accuracy):
