@@ -16,8 +16,8 @@ RULES = {
 MARKS = {
     ("mislabeled", "ranks"): ("final model, mislabeled record", {"marker": "o", "mfc": "white"}),
     ("blank", "ranks"): ("final model, blank record", {"marker": "o"}),
-    ("blank", "every_step"): ("every step, blank record", {"marker": "P"}),
-    ("dirac", "every_step"): ("every step, Dirac gradient", {"marker": "D"}),
+    ("blank", "every_step"): ("every step, blank record", {"marker": "s"}),
+    ("dirac", "every_step"): ("every step, Dirac gradient", {"marker": "^"}),
 }
 WORLDS = ("add_remove", "substitute")
 
