@@ -188,9 +188,25 @@ def test_steps_are_observations_that_bets_may_use(tmp_path):
 
 
 @SLOW
-def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_noise(tmp_path):
+def test_a_final_model_reveals_less_than_the_accountant_allows(tmp_path):
     found = execute(
-        "final_model_only", tmp_path, "final_model_", runs=64, trainings=4, settings=["digits/linear"], n_train=100,
+        "final_model_only", tmp_path, "final_only_", runs=200, trainings=4, n_train=100, steps=50, seed=1, device="cpu"
+    )
+    assert found["runs"] == 200
+    assert found["add_remove"] == pytest.approx(8.0, abs=1e-3)
+    assert found["add_remove"] < found["substitute"]
+    assert 0 < found["final"] < found["add_remove"]
+    assert 0 <= found["steps"] < found["add_remove"]
+    assert found["fair"] < found["best"] < found["add_remove"]
+    assert 8 < found["worst"] < 10
+    for start, least, most in (("own", 0, 2), ("shared", 3, 8)):
+        assert least < found[f"sizes_digits_800_32_{start}"] < most
+
+
+@SLOW
+def test_final_models_show_much_more_without_noise(tmp_path):
+    found = execute(
+        "journal_final_model", tmp_path, "final_model_", runs=64, trainings=4, settings=["digits/linear"], n_train=100,
         without_noise="digits/linear", clipping_bounds=[10.0], seed=1, device="cpu",
     )  # fmt: skip
     assert found["runs"] == 64
