@@ -14,10 +14,10 @@ PUBLISHED = {
 ON_A_CPU = {"device": "cpu", "progress": False}
 
 
-def calibrated(epsilon, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd"):
-    """DP-SGD with the least noise that promises this ε under an adjacency, at δ = 1e-5."""
+def calibrated(epsilon, adjacency, max_grad_norm, sample_rate, steps, learning_rate, optimizer="sgd", *, delta=DELTA):
+    """DP-SGD with the least noise that promises this ε under an adjacency."""
     noise = accounting.noise_multiplier(
-        target_epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=DELTA, adjacency=adjacency
+        target_epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta, adjacency=adjacency
     )
     return dpsub.DPSGD(noise, max_grad_norm, sample_rate, steps, learning_rate, optimizer)
 

@@ -474,8 +474,7 @@ def test_costs_are_those_of_what_was_measured(tmp_path):
 
 @SLOW
 def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
-    one = {"max_grad_norms": [1.0], "lengths": [20], "learning_rates": [0.01], "runs": 8, "crafting_steps": 100}
-    glued = execute("what_weakens", tmp_path, **one, tested_repeats=40, seed=2, device="cpu")
+    glued = execute("figA1_accuracy", tmp_path, runs=8, repeats=40, crafting_steps=100, seed=2, device="cpu")
     for canary in ("input", "gradient"):
         assert abs(glued[f"small_cost_{canary}"]) < 1 + 3 * glued[f"small_error_{canary}"]
 

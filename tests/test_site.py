@@ -205,9 +205,9 @@ def test_functions_lead_to_their_source_and_to_the_pages_that_use_them():
 
 
 def test_old_addresses_lead_to_pages_that_there_are():
-    old = BeautifulSoup((SITE / "notebooks/figA2_clipping.html").read_text(), "html.parser")
+    old = BeautifulSoup((SITE / "book/gallery.html").read_text(), "html.parser")
     target = old.select_one("meta[http-equiv=refresh]")["content"].partition("url=")[2]
-    assert (SITE / "notebooks" / target).is_file()
+    assert (SITE / "book" / target).is_file()
 
 
 def test_the_explorers_answer(page, address):

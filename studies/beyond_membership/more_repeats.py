@@ -2,7 +2,7 @@
 
 python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS reads the audits of a folder, and adds what
 they lack to REPEATS repeats. Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a preset's file, such
-as notebooks/params/paper.yaml: its section of the notebook whose folder it is, or is in, names the features.
+as notebooks/params/paper.yaml: its section of the notebook whose folder it is names the features.
 """
 
 import sys
@@ -21,9 +21,7 @@ RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
 def records(parameters, folder):
     """The records that a preset's file names for the audits of a folder."""
-    preset = yaml.safe_load(Path(parameters).read_text())
-    folder = Path(folder).absolute()
-    given = preset[folder.name if folder.name in preset else folder.parent.name]
+    given = yaml.safe_load(Path(parameters).read_text())[Path(folder).absolute().name]
     return tasks.features_or_digits(given["features"], **{name: given.get(name) for name in RECORDS}, seed=0)
 
 

@@ -4,8 +4,10 @@ import textwrap
 from itertools import cycle
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
+from dpsub import findings
 from dpsub.figures import LOOKS, literal, number
 
 TO_TARGET = "cosine with target gradient"
@@ -123,6 +125,23 @@ def row_of_images(axes, images, names):
         ax.set_xticks([])
         ax.set_yticks([])
         ax.set_xlabel(textwrap.fill(name, 32), fontsize=9, parse_math=False)
+
+
+def by_slot(audited):
+    """The accuracies of models with the target record, the crafted input (S3) or a crafted gradient (S2) in the slot.
+
+    `audited` has the audits of S2 and S3 by scenario.
+    """
+    worlds = {"target record": (audited["S3"], 0), "S3": (audited["S3"], 1), "S2": (audited["S2"], None)}
+    return {slot: findings.accuracy(one, bit=bit) for slot, (one, bit) in worlds.items()}
+
+
+def costs(accuracy):
+    """A table of the final models' accuracies by slot, in %, and of what each canary costs, with its standard error."""
+    final = {slot: pd.Series(100 * each[:, -1]) for slot, each in accuracy.items()}
+    found = pd.DataFrame(final).agg(["count", "mean", "std", "sem"]).T
+    base = found.loc["target record"]
+    return found.assign(cost=base["mean"] - found["mean"], error=np.hypot(base["sem"], found["sem"]))
 
 
 def accuracies(ax, steps, accuracy):

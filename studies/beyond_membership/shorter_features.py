@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from dpsub import audits
-from studies.beyond_membership import more_repeats
+from studies.beyond_membership import more_repeats, varied
 
 PARTS, BOUNDS, REPEATS = (0.25, 0.5), (8, 1), 3
 
@@ -26,6 +26,16 @@ def scaled(task, part):
     return replace(
         task, **{name: part * getattr(task, name) for name in vectors}, name=f"{task.name}, norm times {part:g}"
     )
+
+
+def kept_parts(*, delta):
+    """The kept bounds by part and clipping bound, and by part the norms of the target's and the sample's gradient."""
+    bounds, norms = {}, {}
+    for part, bound in product(PARTS, BOUNDS):
+        one = audits.load(varied.PAPER / f"figA2_clipping/norm={part:g}/C={bound}-S5.db")
+        bounds[part, bound] = more_repeats.bounds(one, delta=delta)
+        norms[part] = one.canary_norm, one.canary_norm * one.canary_norm_ratio
+    return bounds, norms
 
 
 def main(folder, parameters):

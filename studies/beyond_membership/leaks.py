@@ -1,0 +1,51 @@
+"""How far apart a canary's two gradients are, beside what an attack finds, in four kinds of models."""
+
+import numpy as np
+import pandas as pd
+
+from dpsub import accounting
+from studies.beyond_membership import from_scratch, more_repeats, varied
+from studies.language_models import audits as sst2
+from studies.language_models import figures as language_models
+
+
+def add_remove(one, delta):
+    """The add/remove ε of a training run."""
+    spec = more_repeats.spec_of(one)
+    return accounting.epsilon(**spec.mechanism, delta=delta, adjacency="add_remove")
+
+
+def compared(natural, scaled, paper_sized, *, delta):
+    """A row for each model and canary: how far apart in units of 2C, what is found and how, and both ε.
+
+    Args:
+        natural: the audits of Figure 3.
+        scaled: the table of `text_norms`.
+        paper_sized: what `from_scratch.kept` gives.
+        delta: the δ at which every ε is stated.
+    """
+    rows, full_batch = {}, add_remove(natural["q = 1", "S3"], delta)
+    for scenario, canary in (("S3", "crafted input"), ("S4", "another label")):
+        one = natural["q = 1", scenario]
+        bound = np.mean(more_repeats.bounds(one, delta=delta))
+        pair = varied.complete("figA2_clipping")["C = 1", scenario]  # the same records, with their norms
+        distance = varied.apart(pair, one.max_grad_norm)
+        rows["natural data", canary] = distance, bound, "bound", full_batch, 10
+    one = paper_sized.twins[0.0625, 50_000, "S3"][0]
+    distance = float((one.distance**2).mean() ** 0.5)
+    found = from_scratch.of_alone(paper_sized.alone, delta=delta)["epsilon"]
+    rows["from scratch", "crafted input"] = distance, found, "estimate", add_remove(one, delta), 10
+    for norm in (1.0, 10.0):
+        at = scaled.loc[norm, "S3"]
+        rows[f"text, norm {norm:g}", "crafted input"] = at.distance, at.epsilon, "estimate", full_batch, 10
+    few, _ = language_models.kept()
+    for task, canary, called in (
+        ("rating", "another label", "another label"),
+        ("last word", "number", "secret word"),
+        ("text", "number", "secret word"),
+    ):
+        at = few.loc[task, canary, 1.0]
+        limits = language_models.add_remove(), sst2.EPSILON
+        rows[f"language model, {task}", called] = at.distance, at.score, "bound", *limits
+    columns = ["apart", "found", "by", "add_remove", "substitute"]
+    return pd.DataFrame(rows, index=columns).T.infer_objects().rename_axis(["model", "canary"]).round(2)
