@@ -26,7 +26,8 @@ def test_every_scenario_and_figure_of_beyond_membership_has_a_notebook():
 def test_numbers_are_what_a_reader_counts_as_numbers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# Page 1\n\nIn 2026 Figure 3 of S2 ({eval}`f'{a:.2f}'`) has $n = 4$ and `5` of [six](seven_8.md), 9 and 10.\n\n"
+        "# Page 1\n\nIn 2026 Figure 3 of S2 ({eval}`f'{a:.2f}'`) has $n = 4$ and `5` of [six](seven_8.md), "
+        "9 and 10.\n\n"
         "1, 2, 3 and 4.\n\n:::{exercise} Five\n1, 2, 3, 4 and 5.\n:::\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
     )
     read = measure(page)
