@@ -19,7 +19,8 @@ from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import epsilon_lower_bound
 from studies import glue
 from studies.final_models import learned_at_zero
-from studies.own_training import fine_tuning, hospital, logistic_audits
+from studies.own_audits import logistic_audits
+from studies.own_training import fine_tuning, hospital
 from studies.own_training import private_logistic as logistic
 from studies.tight_auditing import formulas as tight
 

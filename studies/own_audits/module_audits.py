@@ -40,9 +40,7 @@ def audited(task, banks, spec, options, crafting_steps, results=None):
             place = name.replace(",", "").replace(" ", "_")
             store = f"{scenario}_{place}.db"
             kept = {"store": Path(results, store) if results else None}
-            found[name, scenario] = dpsub.audit(
-                task, bank, canary, spec, **options | kept
-            )
+            found[name, scenario] = dpsub.audit(task, bank, canary, spec, **options | kept)
     return found
 
 
@@ -72,10 +70,7 @@ def both_ways(task, spec, options):
     fixed = built_in.starting_from(start)
     canary = crafters.mislabeled(task, fixed, spec, seed=options["seed"])
     found = {}
-    for name, bank in {
-        "built in": fixed,
-        "as a module": models.from_module(fixed.module(start), task),
-    }.items():
+    for name, bank in {"built in": fixed, "as a module": models.from_module(fixed.module(start), task)}.items():
         began = time.perf_counter()
         seen = dpsub.audit(task, bank, canary, spec, **options)
         found[name] = seen.score.values, time.perf_counter() - began
@@ -88,9 +83,7 @@ def marks(ax, table, worst, substitute, add_remove):
     ax.axvline(add_remove, **figures.looks("add_remove"))
     look = {"color": "0.4", "lw": 4, "label": "worst case (S1), simulated"}
     ax.plot(np.quantile(worst, (0.025, 0.975)), [2.18, 2.18], **look)
-    for color, (name, mark) in zip(
-        figures.COLORS, MARKS.items(), strict=False
-    ):
+    for color, (name, mark) in zip(figures.COLORS, MARKS.items(), strict=False):
         dots = {"color": color, "marker": mark, "ls": "none"}
         ax.plot(table.loc[name], [2, 1, 0], label=name, **dots)
     ax.set_yticks([2, 1, 0], [f"{KINDS[one]} ({one})" for one in table])
@@ -102,8 +95,5 @@ def marks(ax, table, worst, substitute, add_remove):
 
 def table_of(found, delta, alpha):
     """The bound of each audit: a row for each bank."""
-    bounds = {
-        key: dpsub.bound(one, delta=delta, alpha=alpha)[-1].epsilon
-        for key, one in found.items()
-    }
+    bounds = {key: dpsub.bound(one, delta=delta, alpha=alpha)[-1].epsilon for key, one in found.items()}
     return pd.Series(bounds).unstack().reindex(columns=list(KINDS))

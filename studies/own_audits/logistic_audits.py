@@ -8,10 +8,7 @@ from dpsub import audit_training, data, figures
 from studies.own_training import private_logistic as logistic
 
 COLUMNS = ("worst radius", "worst concave points")
-NOISE = {
-    "as proved": logistic.PrivateLogisticRegression,
-    "half the noise": logistic.HalfTheNoise,
-}
+NOISE = {"as proved": logistic.PrivateLogisticRegression, "half the noise": logistic.HalfTheNoise}
 
 
 def tumours(n_train, seed):
@@ -21,12 +18,7 @@ def tumours(n_train, seed):
     left to the pair.
     """
     task = data.breast_cancer(n_train=n_train, seed=seed)
-    x = (
-        task.x_train[
-            :, [data.BREAST_CANCER_COLUMNS.index(name) for name in COLUMNS]
-        ].astype(float)
-        / 10
-    )
+    x = task.x_train[:, [data.BREAST_CANCER_COLUMNS.index(name) for name in COLUMNS]].astype(float) / 10
     x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     return x[:-1], 2 * task.y_train[:-1] - 1
 
@@ -42,18 +34,10 @@ def pairs_of(x, y, strength):
     toward = weights / np.linalg.norm(weights)
     aside = np.array([-toward[1], toward[0]])
     tried = [
-        [
-            (way * np.cos(t) * aside - np.sin(t) * toward, 1)
-            for way in (1, -1)
-        ]
+        [(way * np.cos(t) * aside - np.sin(t) * toward, 1) for way in (1, -1)]
         for t in np.linspace(0, 1.25, 26)  # angles, to the wrong side
     ]
-    return {
-        "records": max(
-            tried, key=lambda pair: distance(x, y, pair, strength)
-        ),
-        "labels": [(aside, 1), (aside, -1)],
-    }
+    return {"records": max(tried, key=lambda pair: distance(x, y, pair, strength)), "labels": [(aside, 1), (aside, -1)]}
 
 
 def distance(x, y, pair, strength):
@@ -69,12 +53,7 @@ def audited(x, y, pairs, *, epsilon, strength, **options):
         make = partial(kind, epsilon, strength)
         noise = make(seed=0).sensitivity(len(x) + 1) / epsilon
         for what, pair in pairs.items():
-            known = {
-                "x": x,
-                "y": y,
-                "pair": pair,
-                "solutions": logistic.minima(x, y, pair, strength),
-            }
+            known = {"x": x, "y": y, "pair": pair, "solutions": logistic.minima(x, y, pair, strength)}
             audit = audit_training(
                 partial(logistic.attacked, make=make, **known),
                 adjacency="substitute",
@@ -89,16 +68,7 @@ def audited(x, y, pairs, *, epsilon, strength, **options):
 
 def rows(ax, bounds, limits, epsilon):
     """A row for each audit: its bound, the true ε, and the stated one."""
-    ax.plot(
-        list(limits.values()),
-        range(len(limits)),
-        "|",
-        color="0.4",
-        ms=14,
-        label="true ε",
-    )
-    named = {
-        f"{how},\n{what}": bound for (how, what), bound in bounds.items()
-    }
+    ax.plot(list(limits.values()), range(len(limits)), "|", color="0.4", ms=14, label="true ε")
+    named = {f"{how},\n{what}": bound for (how, what), bound in bounds.items()}
     figures.beside_claims(ax, named, claimed=epsilon)
     ax.figure.legend(loc="outside upper center", ncols=2)
