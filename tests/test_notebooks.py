@@ -60,7 +60,7 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
     assert found["apart"] == pytest.approx(2 * 0.6)
     assert found["truth"] == pytest.approx(np.log(3))
     assert found["by_hand"] == pytest.approx(found["bound"], abs=1e-6)
-    assert 0 < found["bound"] < found["ceiling"]
+    assert found["bound"] > 0
     assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
     assert found["plain_high"] > 0.4 * found["audits"]
     for name, adjacency in (("presence", "add_remove"), ("content", "substitute")):
@@ -68,7 +68,10 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
         missed = float(accounting.tradeoff(np.array([0.1]), **drawn)[0])
         assert found[f"{name}_percent"] == pytest.approx(100 * (1 - missed))
         assert found[f"{name}_epsilon"] == pytest.approx(accounting.epsilon(**drawn, delta=1e-5))
-    assert 600 < found["enough"] <= 6_000
+    assert found["of_content"] == pytest.approx(2.0, abs=1e-3)
+    assert found["of_presence"] < found["of_content"]
+    assert found["right_any"] == pytest.approx((np.exp(2) + 1e-5) / (1 + np.exp(2)))
+    assert 0.5 < found["right_training"] < found["right_any"]
 
 
 @pytest.mark.book
@@ -322,6 +325,7 @@ def test_a_hospital_keeps_what_it_promises(tmp_path):
     assert glued["opacus_noise_prv"] < glued["opacus_noise_substitute"]
     assert glued["opacus_mislabeled"] > 3.0
     assert 0.05 < glued["opacus_found"] < 0.3
+    assert glued["opacus_found_presence"] < glued["opacus_found"]
     assert glued["opacus_refuted_at"] < 5_000
     assert max(glued["opacus_about_ines"], glued["opacus_by_gradient"]) < 3.0
     assert glued["opacus_accuracy"] > 0.8

@@ -123,24 +123,6 @@ def two_worlds(ax, texts):
     say(ax, 5, 1.0, "The attacker guesses: z or z′?", weight="bold")
 
 
-def hundred(ax, found, world, title):
-    """A hundred models of a world. Those that are called z are filled."""
-    bare(ax, x=(-0.8, 9.8), y=(-0.8, 11.4), equal=True)
-    look = WORLDS[world]
-    for place in range(100):
-        row, column = divmod(place, 10)
-        taken = place < found
-        ax.plot(
-            column,
-            9 - row,
-            look["marker"],
-            markersize=7,
-            color="black" if taken else "0.8",
-            markerfacecolor=look["color"] if taken else "white",
-        )
-    say(ax, 4.5, 10.8, title)
-
-
 def ball(ax, radius, *, label="C", angle=-2.5):
     """The clipping bound: a circle around 0, its radius named."""
     look = {"facecolor": "0.95", "edgecolor": "0.5", "linewidth": 0.9}
