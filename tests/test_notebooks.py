@@ -248,27 +248,39 @@ def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_pa
 
 
 @SLOW
-def test_an_adversarial_sample_gains_by_chance_on_the_models_it_is_crafted_on(tmp_path):
+def test_a_crafted_sample_gains_on_the_models_it_is_crafted_on(tmp_path):
     found = execute(
-        "adversarial_samples", tmp_path, "adversarial_", runs=640, n_train=60, hidden_units=16, steps=10,
-        learning_rate=3.0, surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2,
-        device="cpu",
-    )  # fmt: skip
+        "adversarial_samples", tmp_path, "adversarial_", runs=640, n_train=60, steps=10, learning_rate=3.0, device="cpu"
+    )
+    assert found["runs"] == 640
     assert 0.9 < found["zero_in_sample_low"] < found["zero_in_sample_share"] <= found["zero_in_sample_high"]
     allowed = binom.ppf(0.999, found["zero_audits"], 0.05) / found["zero_audits"]
     assert found["zero_held_out_share"] <= allowed
     assert found["zero_folds_share"] <= allowed
+    for name in ("ude", "ade"):
+        assert found[f"gained_{name}_crafted_on"] > found[f"gained_{name}_judged"]
+    assert sum(found[f"{name}_in_sample"] - found[f"{name}_held_out"] for name in ("ude", "ade", "fisher")) > 0
+    assert found["canary_in_sample"] == found["canary_all"] > 1
+
+
+@SLOW
+def test_chance_shows_what_the_rule_of_thumb_says_and_boxes_of_labels_little(tmp_path):
+    found = execute(
+        "journal_crafted_samples", tmp_path, "crafted_", runs=640, n_train=60, hidden_units=16, steps=10,
+        learning_rate=3.0, surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2,
+        device="cpu",
+    )  # fmt: skip
     assert found["lucky"] > found["honest"] == 0
     assert not found["lucky_valid"]
     for models in (64, 128):
         assert 0.5 < found[f"chance_own_{models}"] / found[f"chance_rule_{models}"] < 1.5
         assert abs(found[f"chance_others_{models}"]) < 4 * (4 / models / 6) ** 0.5  # standard errors of six tosses
-    for name in ("ude", "ade"):
-        assert found[f"gained_{name}_crafted_on"] > found[f"gained_{name}_judged"]
     samples = [f"add_remove_{name}" for name in ("ude", "ade", "fisher")]
     assert sum(found[f"{name}_first_version"] - found[f"{name}_half_and_half"] for name in samples) > 0
     assert 1 < found["canary_all"] < found["ceiling"] <= 10.001
     assert found["substitute_canary_half_and_half"] > 0
+    assert found["two_allowed"] == pytest.approx(gdp_epsilon(2 * gdp_mu(10.0, 1e-5), 1e-5))
+    assert 0 < found["two_adds"] < 1
 
 
 @SLOW
@@ -616,5 +628,11 @@ def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(t
     main = "digits_average_blank_eps10_C1"
     assert found[f"{main}_first_ade"] > found[f"{main}_first_canary"]
     assert found[f"{main}_held_ade"] < found[f"{main}_all_canary"] < found[f"{main}_watched"] < 10
-    assert found["group"] == pytest.approx(gdp_epsilon(2 * gdp_mu(10.0, 1e-5), 1e-5))
     assert found["kept_cells"] + found["missing"] >= 51
+
+
+def test_the_margin_of_adversarial_samples_matters_little(tmp_path):
+    found = execute("final_models_settings", tmp_path, "margins_")
+    assert 4 < found["papers_least"] < found["papers_most"] < 1.1 * found["papers_least"]
+    assert 0 < found["valid_least"] < found["valid_most"] < 1
+    assert found["beyond"] > 20
