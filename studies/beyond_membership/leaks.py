@@ -16,7 +16,7 @@ def add_remove(one, delta):
 
 
 def compared(natural, scaled, paper_sized, *, delta):
-    """A row for each model and canary: how far apart in units of 2C, what is found and how, and both ε.
+    """A row for each model and canary: share of 2C apart, what is found (≥ a bound, ≈ an estimate), and both ε.
 
     Args:
         natural: the audits of Figure 3.
@@ -30,14 +30,14 @@ def compared(natural, scaled, paper_sized, *, delta):
         bound = np.mean(more_repeats.bounds(one, delta=delta))
         pair = varied.complete("figA2_clipping")["C = 1", scenario]  # the same records, with their norms
         distance = varied.apart(pair, one.max_grad_norm)
-        rows["natural data", canary] = distance, bound, "bound", full_batch, 10
+        rows["natural data", canary] = distance, f"≥ {bound:.2f}", full_batch, 10
     one = paper_sized.twins[0.0625, 50_000, "S3"][0]
     distance = float((one.distance**2).mean() ** 0.5)
     found = from_scratch.of_alone(paper_sized.alone, delta=delta)["epsilon"]
-    rows["from scratch", "crafted input"] = distance, found, "estimate", add_remove(one, delta), 10
+    rows["from scratch", "crafted input"] = distance, f"≈ {found:.2f}", add_remove(one, delta), 10
     for norm in (1.0, 10.0):
         at = scaled.loc[norm, "S3"]
-        rows[f"text, norm {norm:g}", "crafted input"] = at.distance, at.epsilon, "estimate", full_batch, 10
+        rows[f"text, norm {norm:g}", "crafted input"] = at.distance, f"≈ {at.epsilon:.2f}", full_batch, 10
     few, _ = language_models.kept()
     for task, canary, called in (
         ("rating", "another label", "another label"),
@@ -46,6 +46,6 @@ def compared(natural, scaled, paper_sized, *, delta):
     ):
         at = few.loc[task, canary, 1.0]
         limits = language_models.add_remove(), sst2.EPSILON
-        rows[f"language model, {task}", called] = at.distance, at.score, "bound", *limits
-    columns = ["apart", "found", "by", "add_remove", "substitute"]
+        rows[f"GPT-2, {task}", called] = at.distance, f"≥ {at.score:.2f}", *limits
+    columns = ["apart", "found", "add_remove", "substitute"]
     return pd.DataFrame(rows, index=columns).T.infer_objects().rename_axis(["model", "canary"]).round(2)

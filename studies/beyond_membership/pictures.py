@@ -140,8 +140,8 @@ def costs(accuracy):
     """A table of the final models' accuracies by slot, in %, and of what each canary costs, with its standard error."""
     final = {slot: pd.Series(100 * each[:, -1]) for slot, each in accuracy.items()}
     found = pd.DataFrame(final).agg(["count", "mean", "std", "sem"]).T
-    base = found.loc["target record"]
-    return found.assign(cost=base["mean"] - found["mean"], error=np.hypot(base["sem"], found["sem"]))
+    base, canaries = found.loc["target record"], found.drop("target record")
+    return found.assign(cost=base["mean"] - canaries["mean"], error=np.hypot(base["sem"], canaries["sem"]))
 
 
 def accuracies(ax, steps, accuracy):

@@ -36,7 +36,7 @@ def table(*, delta):
         row = {"distance": float((one.distance**2).mean() ** 0.5)} | dict(apart[ENDS])
         row |= {"every step": accounting.gdp_epsilon(findings.every_step_mu(one), delta)}
         row |= {"accuracy": findings.accuracy(one)[:, -1].mean(), "pairs": one.sizes["run"]}
-        row["norm of z′'s gradient"] = one.canary_norm * one.canary_norm_ratio
+        row["gradient of z′"] = one.canary_norm * one.canary_norm_ratio
         rows[float(one.task.rpartition(" ")[2]), one.scenario] = row
     return pd.DataFrame(rows).T.rename_axis(["norm", "scenario"]).sort_index()
 

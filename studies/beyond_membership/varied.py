@@ -1,6 +1,7 @@
 """Sweeps of all adversaries, and the kept audits in which one value of Figure 3's training is changed."""
 
 from functools import cache, partial
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,12 +26,12 @@ NAMES = {"sample_rate": "sample rate q", "max_grad_norm": "clipping bound C", "s
 NAMES["learning_rate"] = "learning rate η"
 
 
-def made(task, model, specs, *, crafting_steps=5_000, **options):
+def made(task, model, specs, *, crafting_steps=5_000, observed=OBSERVED, **options):
     """Audits by all four adversaries in each training, for the panels of a figure, with `options` of `audits.sweep`."""
     scenarios = {**crafters.BY_SCENARIO, "S3": partial(crafters.crafted_input, steps=crafting_steps)}
     found = {}
     for label, spec in specs.items():
-        options["observe_every"] = max(1, spec.steps // OBSERVED)
+        options["observe_every"] = max(1, spec.steps // observed)
         found |= audits.sweep(task, model, {label: spec}, scenarios=scenarios, **options)
     return found
 
@@ -113,19 +114,13 @@ def predicted(audited, bound, *, delta):
     A share d of the distance 2C that two crafted gradients have at every step makes the mechanism's μ d times as large.
     """
     mu = accounting.gdp_mu(10, delta)
-    values = bound.index.unique(0)
-    rows = {}
-    for s in RECORDS:
+    values, rows = bound.index.unique(0), {}
+    for s, C in product(RECORDS, (values[0], values[-1])):
         about = audited[f"C = {values[0]:g}", s]
-        rows[s] = {"norm": about.canary_norm * about.canary_norm_ratio, "cosine": about.canary_cosine}
-        for C in (values[0], values[-1]):
-            share = apart(about, C)
-            rows[s] |= {
-                f"share of 2C, C = {C:g}": share,
-                f"predicted, C = {C:g}": accounting.gdp_epsilon(share * mu, delta),
-                f"bound, C = {C:g}": bound[C, s],
-            }
-    return pd.DataFrame(rows).T.rename_axis("record")
+        share = apart(about, C)
+        row = {"norm": about.canary_norm * about.canary_norm_ratio, "cosine": about.canary_cosine, "of 2C": share}
+        rows[s, C] = row | {"predicted": accounting.gdp_epsilon(share * mu, delta), "bound": bound[C, s]}
+    return pd.DataFrame(rows).T.rename_axis(["record", "C"])
 
 
 def shares(audited, *, delta):

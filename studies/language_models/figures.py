@@ -1,9 +1,12 @@
-"""What audits of fine-tuned language models show: their table, and its figure."""
+"""What audits of fine-tuned language models show: tables, and a figure."""
+
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
-from dpsub import accounting, figures
+from dpsub import accounting, estimators, figures
 from studies.kept import read_table
 from studies.language_models import audits
 
@@ -54,3 +57,45 @@ def by_what_is_learned():
     ax.set(xlabel="ε", xlim=(-0.2, audits.EPSILON + 0.7))
     fig.legend(loc="outside upper center", ncols=3)
     return fig
+
+
+def table():
+    """The kept audits of few reviews by what is learned: distance of the gradients, bounds by both scores, seconds."""
+    few, _ = kept()
+    names = {"distance": "distance", "score": "says", "along": "went", "seconds": "seconds"}
+    index = pd.MultiIndex.from_tuples([tuple(name.split(": ")) for name in named(few)], names=["learned", "canary"])
+    return few[[*names]].rename(columns=names).set_axis(index)
+
+
+def ranges(of):
+    """From the least to the greatest of each kind of audit: a text by what is learned and canary."""
+    digits = 2 if of.name == "distance" else 1
+    ends = of.groupby(level=[0, 1]).agg(["min", "max"])
+    return {at: " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in pair)) for at, *pair in ends.itertuples()}
+
+
+def guessed_secrets():
+    """What guesses of many secrets in one training prove: a row for each number of candidates and what is seen."""
+    kept_secrets, rows = read_table("language_models/secrets.csv"), {}
+    m = int(kept_secrets["secrets"].max())
+    for (k, three), sees in product(kept_secrets.groupby("candidates"), ("final model", "steps")):
+        right = three[sees.partition(" ")[0]]
+        counts = [*((one, m) for one in right), (m, m), (right.sum(), m * len(right))]
+        *each, ceiling, together = (
+            estimators.one_run_epsilon_lower_bound(count, of, of, delta=audits.DELTA, candidates=k).epsilon
+            for count, of in counts
+        )
+        row = {"right": f"{right.min()} to {right.max()}", "by chance": m // k, "trainings": len(right), "of": m}
+        row |= {"ε ≥": f"{min(each):.1f} to {max(each):.1f}", "together": together, "ceiling": ceiling}
+        rows[k, sees] = row
+    return pd.DataFrame(rows).T.rename_axis(["k", "attacker sees"])
+
+
+def kinds():
+    """Banks of language models beside Opacus, as a table to show; and by kind the message of what is refused."""
+    found = read_table("language_models/kinds.csv").set_index("kind")
+    equal, refused = found[found["difference"].notna()], found[found["difference"].isna()]
+    shown = pd.DataFrame({"parameters": equal["parameters"].map("{:,.0f}".format)})
+    shown["difference"] = [f"{one:.0e}" if one else "0" for one in equal["difference"]]
+    shown[["bank, ms", "Opacus, ms"]] = equal[["bank_ms", "opacus_ms"]].round(1)
+    return shown, refused["message"], equal["difference"].max()
