@@ -155,7 +155,9 @@ def main() -> int:
         return 1
     shutil.rmtree(SOME, ignore_errors=True)
     SOME.mkdir()
-    toc = {"format": "jb-book", "root": some[0], "chapters": [{"file": page} for page in some[1:]]}
+    toc = {"format": "jb-book", "root": some[0]}
+    if some[1:]:
+        toc["chapters"] = [{"file": page} for page in some[1:]]
     (SOME / "_toc.yml").write_text(yaml.safe_dump(toc))
     failed = jupyter_book(SOME / "_toc.yml", SOME, "-q")
     if not failed:

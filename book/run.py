@@ -35,7 +35,7 @@ LATE = 60  # seconds: how long after its end a cell's outputs may arrive
 START = 300  # seconds that a kernel may take to start: a busy machine needs more than papermill's 60
 AT_ONCE = 2  # notebooks, where no audits are kept: many of their cells use one core
 ALL_NOTEBOOKS = ("quick", "laptop", "paper")  # these presets execute every notebook; others those that they name
-LONGEST = ("quickstart", "steps_canaries", "own_model", "own_training", "rerunning", "fig4_from_scratch")  # begun first
+LONGEST = ("quickstart", "steps_settings", "own_model", "own_training", "rerunning", "fig4_from_scratch")  # begun first
 MEASURE_SPEED = ("bank_training", "what_it_costs")  # executed alone, on all cores, after the others
 # Made-up shoppers are labelled by k-means, where near ties depend on rounding, and OpenBLAS rounds by the instructions
 # that it uses. The kept audits of made-up shoppers in results/laptop were made with those for AVX2.

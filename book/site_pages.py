@@ -69,7 +69,7 @@ def draw_claim(ax: Axes, add_remove: float, substitute: float, audited: float) -
 def draw(app: Sphinx) -> None:
     """Draw the picture of the claim into the folder that the book is built from."""
     source = Path(app.srcdir)
-    if app.builder.format == "html":
+    if app.builder.format == "html" and (source / "notebooks" / "quickstart.ipynb").exists():
         glued = claims.Glued(source / "notebooks").values("quickstart")
         with mpl.rc_context({"svg.hashsalt": "dpsub"}), mpl.style.context(figures.STYLE):
             figure = Figure(figsize=(4.0, 2.9), layout="none")

@@ -171,12 +171,14 @@ def test_what_an_attacker_finds_is_the_closed_form(page):
     for epsilon, delta, rate in ((1, 1e-5, 0.05), (4.38, 1e-6, 0.01), (0.1, 0.01, 0.1)):
         answer = fill(page, epsilon=epsilon, delta=delta, rate=rate)
         missed = max(0, 1 - delta - np.exp(epsilon) * rate, np.exp(-epsilon) * (1 - delta - rate))
-        assert f"at most {100 * (1 - missed):.1f} %." in answer
+        assert f"at most {100 * (1 - missed):.1f} %, whatever the mechanism." in answer
         gaussian = norm.cdf(norm.ppf(rate) + accounting.gdp_mu(epsilon, delta))
         assert shown(page, "gdp") == pytest.approx(100 * gaussian, abs=0.06)
         right = (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
         told = page.locator("[data-shown=risk]").inner_text()
-        assert f"guesses right at most {math.ceil(100 * right - 1e-6)} times in 100" in told
+        assert f"guesses right at most {math.ceil(100 * right - 1e-6)} times in 100, whatever mechanism" in told
+        gaussian = norm.cdf(accounting.gdp_mu(epsilon, delta) / 2)
+        assert f"and {math.ceil(100 * gaussian - 1e-6)} times if it is a Gaussian mechanism" in told
 
 
 @pytest.mark.slow

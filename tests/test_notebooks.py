@@ -11,9 +11,9 @@ import presets
 import pytest
 from scipy.stats import binom, norm
 
-from book.explorers import page_drawings
 from dpsub import accounting
 from dpsub.accounting import gdp_epsilon, gdp_mu
+from dpsub.estimators import max_certifiable_epsilon
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("default")
@@ -60,15 +60,18 @@ def test_the_foundations_say_what_an_attacker_finds_and_audit_a_survey(tmp_path)
     assert found["apart"] == pytest.approx(2 * 0.6)
     assert found["truth"] == pytest.approx(np.log(3))
     assert found["by_hand"] == pytest.approx(found["bound"], abs=1e-6)
-    assert 0 < found["bound"] < found["ceiling"]
+    assert found["bound"] > 0
     assert found["bounds_high"] <= binom.ppf(0.999, found["audits"], 0.05)
     assert found["plain_high"] > 0.4 * found["audits"]
     for name, adjacency in (("presence", "add_remove"), ("content", "substitute")):
-        drawn = {**page_drawings.MECHANISM, "adjacency": adjacency}
+        drawn = {"noise_multiplier": 2.0, "sample_rate": 0.05, "steps": 1_000, "adjacency": adjacency}
         missed = float(accounting.tradeoff(np.array([0.1]), **drawn)[0])
         assert found[f"{name}_percent"] == pytest.approx(100 * (1 - missed))
         assert found[f"{name}_epsilon"] == pytest.approx(accounting.epsilon(**drawn, delta=1e-5))
-    assert 600 < found["enough"] <= 6_000
+    assert found["of_content"] == pytest.approx(2.0, abs=1e-3)
+    assert found["of_presence"] < found["of_content"]
+    assert found["right_any"] == pytest.approx((np.exp(2) + 1e-5) / (1 + np.exp(2)))
+    assert 0.5 < found["right_training"] < found["right_any"]
 
 
 @pytest.mark.book
@@ -102,14 +105,39 @@ def test_figure_2_is_beyond_add_remove_at_every_point(tmp_path):
 
 @SLOW
 def test_the_estimators_page_reads_the_stored_table_and_measures_a_small_one(tmp_path):
-    glued = execute("estimators", tmp_path, runs=500, audits=60)
-    assert glued["validity_live_ranks"] <= binom.ppf(0.999, 60, 0.05)
-    assert 0.6 < glued["validity_live_ranks_mean"] < 0.95
+    glued = execute("estimators", tmp_path, "validity_", runs=500, audits=60)
+    assert glued["live_ranks"] <= binom.ppf(0.999, 60, 0.05)
+    assert 0.6 < glued["live_ranks_mean"] < 0.95
+    assert glued["best_worst"] > 0.15
+    assert glued["ranks_50000"] > 0.97
+
+
+@SLOW
+def test_valid_rules_keep_their_promise_in_every_stored_cell(tmp_path):
+    glued = execute("journal_bounds", tmp_path, "validity_")
     # The worst of so many cells, by chance alone, with probability 0.999.
-    worst = 1 - 0.001 / glued["validity_valid_cells"]
-    assert glued["validity_valid_worst"] <= binom.ppf(worst, 400, 0.05) / 400
-    assert glued["validity_best_worst"] > 0.15
-    assert glued["validity_ranks_50000"] > 0.97
+    worst = 1 - 0.001 / glued["valid_cells"]
+    assert glued["valid_worst"] <= binom.ppf(worst, 400, 0.05) / 400
+
+
+@SLOW
+def test_a_claim_that_fits_proves_all_of_epsilon_and_one_that_does_not_misleads(tmp_path):
+    glued = execute("what_a_claim_assumes", tmp_path, "claim_", runs=2_000, seed=2)
+    assert glued["by_dp"] == pytest.approx(0.3275, abs=1e-3)
+    assert glued["by_gdp"] == pytest.approx(1.0)
+    assert glued["misled"] > 4
+    assert glued["untold"] < 0.6 * glued["truth"] < 0.8 * glued["truth"] < glued["told"] < 1.05 * glued["truth"]
+    assert glued["laplace"] > 4
+
+
+@SLOW
+def test_a_small_epsilon_takes_more_runs_and_a_natural_record_finds_less(tmp_path):
+    glued = execute("how_many_runs", tmp_path, "runs_", runs=[100, 2500], shares=[0.8])
+    assert glued["ceiling"] == pytest.approx(max_certifiable_epsilon(256, delta=1e-5))
+    assert glued["ceiling_dp"] < 0.25 * glued["ceiling"]
+    assert glued["of_two"] > 5 * glued["of_ten"] > 0
+    assert glued["harder"] > 2 * glued["of_ten"]
+    assert glued["natural"] < 8 < glued["gradient"] < 10
 
 
 @SLOW
@@ -133,28 +161,56 @@ def test_claims_that_fit_show_more_with_fewer_observations(tmp_path):
 
 
 @SLOW
-def test_steps_are_observations_that_bets_may_use(tmp_path):
-    glued = execute("every_step", tmp_path, audits=8, observations=600, steps=1_500, seed=2)
-    assert glued["step_live_ranks"] <= binom.ppf(0.999, 8, 0.05)
-    assert glued["step_live_bets"] <= binom.ppf(0.999, 8, 0.05)
-    assert 0.4 < glued["step_live_bets_mean"] < 0.95
-    for epsilon in (4, 8, 16):
-        assert glued[f"step_ranks_{epsilon}"] >= 0.85
-    assert glued["step_ranks_1"] >= 0.8
-    assert glued["step_dp_4"] < 0.7
-    assert glued["step_lucky_ranks"] > 0.5 * glued["step_past_audits"]
-    assert glued["step_most_bets"] * glued["step_past_audits"] <= binom.ppf(0.999, glued["step_past_audits"], 0.05)
-    for observations, least in ((1_000, 0.75), (5_000, 0.85), (20_000, 0.92)):
-        assert glued[f"step_bets_{observations}"] >= least
-    assert glued["step_step_mu"] < 2 / 3
-    assert 0.5 * glued["step_training_right"] < glued["step_training"] < glued["step_training_right"]
-    assert 0 < glued["step_add_remove"] < glued["step_add_remove_right"]
+def test_one_training_proves_most_of_its_epsilon_and_bets_ignore_luck(tmp_path):
+    found = execute("every_step", tmp_path, "every_", steps=1_500, seed=2, device="cpu")
+    for adjacency, distance in (("substitute", 2), ("add_remove", 1)):
+        # a bound lies above the truth by chance in up to 5 % of audits
+        assert 0.6 * found[f"{adjacency}_mu"] < found[f"{adjacency}_mu_proved"] < 1.1 * found[f"{adjacency}_mu"]
+        assert 0.4 * found[f"{adjacency}_right"] < found[adjacency] < 1.2 * found[f"{adjacency}_right"]
+        assert found[f"{adjacency}_mu"] == pytest.approx(distance * found["add_remove_mu"])
+    assert found["substitute_right"] == pytest.approx(8, abs=1e-3)
+    assert found["lucky_ranks"] > 1.5 * gdp_epsilon(0.1, 1e-5)
+    assert found["refuted"] > 20
 
 
 @SLOW
-def test_a_final_model_shows_less_than_the_accountant_and_much_more_without_noise(tmp_path):
+def test_steps_are_observations_that_bets_may_use(tmp_path):
+    glued = execute("journal_steps", tmp_path, "step_", audits=8, observations=600, steps=1_000, seed=2, device="cpu")
+    assert glued["live_ranks"] <= binom.ppf(0.999, 8, 0.05)
+    assert glued["live_bets"] <= binom.ppf(0.999, 8, 0.05)
+    assert 0.4 < glued["live_bets_mean"] < 0.95
+    for epsilon in (4, 8, 16):
+        assert glued[f"gdp_{epsilon}_2000"] >= 0.85
+    assert glued["gdp_1_20000"] >= 0.8
+    assert glued["dp_4_20000"] < 0.7
+    assert glued["lucky_ranks_wrong"] > 0.5 * glued["past_audits"]
+    assert glued["most_bets"] * glued["past_audits"] <= binom.ppf(0.999, glued["past_audits"], 0.05)
+    for count, least in ((1_000, 0.75), (5_000, 0.85), (20_000, 0.92)):
+        assert glued[f"bets_{count}"] >= least
+    assert glued["two_trainings"] == pytest.approx(glued["coins"], rel=0.4)  # apart by chance
+    assert glued["substituted"] == pytest.approx(12.93, abs=0.1)
+
+
+@SLOW
+def test_a_final_model_reveals_less_than_the_accountant_allows(tmp_path):
     found = execute(
-        "final_model_only", tmp_path, "final_model_", runs=64, trainings=4, settings=["digits/linear"], n_train=100,
+        "final_model_only", tmp_path, "final_only_", runs=200, trainings=4, n_train=100, steps=50, seed=1, device="cpu"
+    )
+    assert found["runs"] == 200
+    assert found["add_remove"] == pytest.approx(8.0, abs=1e-3)
+    assert found["add_remove"] < found["substitute"]
+    assert 0 < found["final"] < found["add_remove"]
+    assert 0 <= found["steps"] < found["add_remove"]
+    assert found["fair"] < found["best"] < found["add_remove"]
+    assert 8 < found["worst"] < 10
+    for start, least, most in (("own", 0, 2), ("shared", 3, 8)):
+        assert least < found[f"sizes_digits_800_32_{start}"] < most
+
+
+@SLOW
+def test_final_models_show_much_more_without_noise(tmp_path):
+    found = execute(
+        "journal_final_model", tmp_path, "final_model_", runs=64, trainings=4, settings=["digits/linear"], n_train=100,
         without_noise="digits/linear", clipping_bounds=[10.0], seed=1, device="cpu",
     )  # fmt: skip
     assert found["runs"] == 64
@@ -192,27 +248,39 @@ def test_looks_at_the_final_model_show_little_more_than_the_canarys_score(tmp_pa
 
 
 @SLOW
-def test_an_adversarial_sample_gains_by_chance_on_the_models_it_is_crafted_on(tmp_path):
+def test_a_crafted_sample_gains_on_the_models_it_is_crafted_on(tmp_path):
     found = execute(
-        "adversarial_samples", tmp_path, "adversarial_", runs=640, n_train=60, hidden_units=16, steps=10,
-        learning_rate=3.0, surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2,
-        device="cpu",
-    )  # fmt: skip
+        "adversarial_samples", tmp_path, "adversarial_", runs=640, n_train=60, steps=10, learning_rate=3.0, device="cpu"
+    )
+    assert found["runs"] == 640
     assert 0.9 < found["zero_in_sample_low"] < found["zero_in_sample_share"] <= found["zero_in_sample_high"]
     allowed = binom.ppf(0.999, found["zero_audits"], 0.05) / found["zero_audits"]
     assert found["zero_held_out_share"] <= allowed
     assert found["zero_folds_share"] <= allowed
+    for name in ("ude", "ade"):
+        assert found[f"gained_{name}_crafted_on"] > found[f"gained_{name}_judged"]
+    assert sum(found[f"{name}_in_sample"] - found[f"{name}_held_out"] for name in ("ude", "ade", "fisher")) > 0
+    assert found["canary_in_sample"] == found["canary_all"] > 1
+
+
+@SLOW
+def test_chance_shows_what_the_rule_of_thumb_says_and_boxes_of_labels_little(tmp_path):
+    found = execute(
+        "journal_crafted_samples", tmp_path, "crafted_", runs=640, n_train=60, hidden_units=16, steps=10,
+        learning_rate=3.0, surrogate_epochs=2, says=["labels"], chance_models=[64, 128], tosses=6, folds=2,
+        device="cpu",
+    )  # fmt: skip
     assert found["lucky"] > found["honest"] == 0
     assert not found["lucky_valid"]
     for models in (64, 128):
         assert 0.5 < found[f"chance_own_{models}"] / found[f"chance_rule_{models}"] < 1.5
         assert abs(found[f"chance_others_{models}"]) < 4 * (4 / models / 6) ** 0.5  # standard errors of six tosses
-    for name in ("ude", "ade"):
-        assert found[f"gained_{name}_crafted_on"] > found[f"gained_{name}_judged"]
     samples = [f"add_remove_{name}" for name in ("ude", "ade", "fisher")]
     assert sum(found[f"{name}_first_version"] - found[f"{name}_half_and_half"] for name in samples) > 0
     assert 1 < found["canary_all"] < found["ceiling"] <= 10.001
     assert found["substitute_canary_half_and_half"] > 0
+    assert found["two_allowed"] == pytest.approx(gdp_epsilon(2 * gdp_mu(10.0, 1e-5), 1e-5))
+    assert 0 < found["two_adds"] < 1
 
 
 @SLOW
@@ -224,11 +292,42 @@ def test_figure_a5_finds_twice_broken_at_full_batch_and_kept_at_rare_sampling(tm
     assert 1 < glued["figA5_least_ratio"] < 1.2
     assert 4 <= glued["figA5_broken"] < 16
     assert glued["figA5_worst_delta"] > 100
-    assert glued["figA5_target"] < 2 < 4 < glued["figA5_promised"]
     assert 3 < glued["figA5_limit"] < 4
-    for key, sample_rate, steps in (("loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
+
+
+@SLOW
+def test_the_page_on_which_epsilon_has_the_hospitals_and_finds_twice_on_neither_side(tmp_path):
+    glued = execute("which_epsilon_to_state", tmp_path)
+    assert glued["which_presence"] < 1 < glued["which_content"] == pytest.approx(2, abs=0.01)
+    assert glued["which_mislabeled"] > 4
+    assert glued["which_least_ratio"] < 1.3 < 2 < glued["which_most_ratio"]
+    assert glued["which_target"] < 2 < 4 < glued["which_promised"]
+    large = {"noise_multiplier": 1, "sample_rate": 1 / 118, "steps": 1_180, "delta": 1e-5}
+    for key, adjacency in (("large_ar", "add_remove"), ("large_s", "substitute")):
+        assert glued[f"which_{key}"] == accounting.epsilon(**large, adjacency=adjacency)
+
+
+@SLOW
+def test_loaders_change_epsilon_and_one_record_refutes_poissons(tmp_path):
+    found = execute("how_batches_are_drawn", tmp_path, "batches_", runs=4_000)
+    assert found["poisson"] < found["fixed"] < found["shuffled"]
+    assert found["usual"] < found["shown"] < found["attained"]
+    assert found["rare_poisson"] < found["rare_fixed"] < found["rare_shuffled"]
+    assert found["as_poisson"] > found["small_poisson"]
+    assert found["loader_rate"] == 0.25
+    for key, sample_rate, steps in (("of_loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
         training = {"noise_multiplier": 2, "sample_rate": sample_rate, "steps": steps}
-        assert glued[f"figA5_{key}"] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
+        assert found[key] == accounting.epsilon(**training, delta=1e-5, adjacency="substitute")
+
+
+@SLOW
+def test_the_journal_of_batches_finds_where_others_hide_a_record_and_what_accountants_miss(tmp_path):
+    found = execute("journal_batches", tmp_path, "batches_", runs=4_000)
+    assert found["in_models"] > found["stated_alike"]
+    assert found["spread_shuffled"] < 0.9 * found["spread_poisson"]
+    assert found["final_fixed"] == pytest.approx(found["final_poisson"], rel=0.1)
+    assert found["widest"] > 2
+    assert found["presence"] < found["rdp"] < found["guaranteed"] < found["rdp_halved"]
 
 
 @SLOW
@@ -239,6 +338,7 @@ def test_a_hospital_keeps_what_it_promises(tmp_path):
     assert glued["opacus_noise_prv"] < glued["opacus_noise_substitute"]
     assert glued["opacus_mislabeled"] > 3.0
     assert 0.05 < glued["opacus_found"] < 0.3
+    assert glued["opacus_found_presence"] < glued["opacus_found"]
     assert glued["opacus_refuted_at"] < 5_000
     assert max(glued["opacus_about_ines"], glued["opacus_by_gradient"]) < 3.0
     assert glued["opacus_accuracy"] > 0.8
@@ -254,7 +354,7 @@ def test_sharp_edges_cut(tmp_path):
     assert glued["edges_one_score"] <= binom.ppf(0.9999, 40, 0.05) / 40
     assert glued["edges_many_scores"] > 0.4
     assert glued["edges_simultaneous"] <= binom.ppf(0.9999, 8, 0.05) / 8
-    assert glued["edges_turned"] == 0 < glued["edges_right"]
+    assert glued["edges_turned"] == 0 < glued["edges_right"] < glued["edges_above"] == pytest.approx(9.997, abs=0.001)
     assert (glued["edges_same"], glued["edges_other"]) == (1, 0)
 
 
@@ -329,7 +429,8 @@ def test_half_the_noise_is_found_and_failed_runs_are_counted(tmp_path):
     assert stated < glued["own_training_halved"] < 1.1 * glued["own_training_halved_limit"]
     assert glued["own_training_labels"] < 1.1 * glued["own_training_labels_limit"]
     assert glued["own_training_labels_limit"] < stated
-    assert glued["own_training_opacus"] < glued["own_training_substitute"]
+    assert glued["own_training_opacus"] < glued["own_training_substitute"] < 2
+    assert glued["own_training_consistent"] == 1
     assert glued["own_training_failed"] > 5
     assert glued["own_training_failed_prime"] == 0
 
@@ -358,7 +459,6 @@ def test_one_training_shows_most_of_its_epsilon_in_claims_of_gdp(tmp_path):
     options = {"epsilons": [8.0], "adjacencies": ["add_remove"], "steps": 1_000, "device": "cpu"}
     glued = execute("steps_table1", tmp_path, **options)
     assert 0.6 * 8 < glued["steps_add_remove_8"] < 1.1 * 8
-    assert glued["steps_two_trainings"] == pytest.approx(glued["steps_coins"], rel=0.2)
     assert glued["steps_tasks"] == 5
     for of in ("bets", "ranks", "gdp"):
         assert 0.75 < glued[f"steps_{of}_least"] < glued[f"steps_{of}_most"] < 1.2
@@ -370,7 +470,7 @@ def test_figure_5_finds_more_with_more_runs(tmp_path):
     glued = execute("fig5_runs", tmp_path, runs=[100, 2500], sample_rates=[1.0, 0.0625])
     for scenario in ("S2", "S3", "S4", "S5"):
         assert glued[f"{scenario}_few"] < glued[f"{scenario}_many"] < 1.1 * glued[f"{scenario}_most"]
-    assert glued["most"] == 15_000
+    assert glued["most"] == 22_500
 
 
 @SLOW
@@ -398,29 +498,20 @@ def test_canaries_cost_less_than_a_point_of_accuracy(tmp_path):
 
 @SLOW
 def test_canaries_of_steps_stay_below_the_accountant_and_records_meet_other_records(tmp_path):
-    glued = execute(
-        "steps_canaries",
-        tmp_path,
-        n_train=250,
-        architecture="linear",
-        sample_rate=0.04,
-        steps=400,
-        crafting_steps=1,
-        epsilons=[8.0],
-        sizes=["linear"],
-        copies=[2],
-        device="cpu",
-    )
+    small = {"n_train": 250, "architecture": "linear", "sample_rate": 0.04, "steps": 400, "device": "cpu"}
+    glued = execute("steps_canaries", tmp_path, "canaries_", **small, crafting_steps=1)
     canaries = ("dirac_anew", "random_anew", "mislabeled", "blank", "adversarial", "crafted")
     for adjacency in ("add_remove", "substitute"):
         # a bound lies above the truth by chance in up to 5 % of audits
-        bounds = [glued[f"canaries_{adjacency}_{canary}"] for canary in canaries]
-        assert max(bounds) < 1.1 * glued[f"canaries_{adjacency}"]
-        assert bounds[0] > 0.2 * glued[f"canaries_{adjacency}"]
-    assert glued["canaries_add_remove_mislabeled_others"] > glued["canaries_add_remove_dirac_anew_others"] + 0.1
-    assert glued["canaries_add_remove_mislabeled"] < glued["canaries_add_remove_dirac_anew"]
-    assert 0 < glued["canaries_one_copy"] < 8.8
-    assert glued["canaries_largest_share"] < 1.1
+        bounds = [glued[f"{adjacency}_{canary}"] for canary in canaries]
+        assert max(bounds) < 1.1 * glued[adjacency]
+        assert bounds[0] > 0.2 * glued[adjacency]
+    assert glued["add_remove_mislabeled_others"] > glued["add_remove_dirac_anew_others"] + 0.1
+    assert glued["add_remove_mislabeled"] < glued["add_remove_dirac_anew"]
+    glued = execute("steps_settings", tmp_path, "settings_", **small, epsilons=[8.0], sizes=["linear"], copies=[2])
+    assert 0 < glued["live_fig19_copies_2"] < 8.8
+    assert glued["live_fig18_linear"] == glued["live_fig10_mislabeled"]
+    assert glued["largest_share"] < 1.1
 
 
 @pytest.mark.slow  # a process to kill and a cluster; the book executes it too, and it asserts that numbers stay
@@ -432,9 +523,16 @@ def test_a_killed_damaged_and_distributed_audit_keeps_its_numbers(tmp_path):
 
 @SLOW
 def test_the_planted_bug_is_found_within_an_epoch_and_the_mended_script_is_not_accused(tmp_path):
-    glued = execute("find_the_bug", tmp_path, zoo_steps=400, bound_steps=1000)
+    glued = execute("find_the_bug", tmp_path)
     assert 0 < glued["bug_refuted_at"] <= glued["bug_epoch"] == 320
-    assert glued["bug_mended_refuted"] == glued["bug_accused"] == 0
+    assert glued["bug_mended_refuted"] == 0
+    assert glued["bug_another_canary"] < 600
+
+
+@SLOW
+def test_every_fault_of_the_zoo_is_found_and_bounds_by_bets_stay_below_the_truth(tmp_path):
+    glued = execute("journal_faults", tmp_path, zoo_steps=400, bound_steps=1000)
+    assert glued["bug_accused"] == 0
     assert glued["bug_found"] == glued["bug_faults"] == glued["bug_stored_faults"] == 11
     assert glued["bug_right_bound"] < 1.27 < glued["bug_scaled_bound"] < 2.97
     assert glued["bug_average_bound"] > 5
@@ -452,6 +550,13 @@ def test_one_training_run_says_little_of_labels_and_more_of_the_code(tmp_path):
     assert found["white_dp"] < found["white"] < found["white_product"]
     assert found["white"] == pytest.approx(found["ideal"], rel=0.4)
     assert found["white_accuracy"] < found["accuracy"]
+    assert found["enough_final"] >= 16
+    assert found["enough_gradient"] <= 512
+
+
+@SLOW
+def test_many_pairs_find_more_in_one_run_and_one_pair_in_many(tmp_path):
+    found = execute("journal_one_run", tmp_path, "journal_one_run_", seed=1)
     assert found["bridge_one_run"] < found["bridge_one_pair"] < 8
     assert 16 <= found["as_many_gradient"] < found["enough_gradient"] <= 512
     assert 16 <= found["enough_final"] <= found["enough_mislabeled"]
@@ -469,6 +574,13 @@ def test_a_finished_model_is_accused_if_its_labels_leak_or_its_proxy_is_wrong(tm
     assert found["natural_alarm"] > 0
     assert found["healed"] == found["knowledge_healed"] == found["natural_healed"] == 0
     assert found["private"] < found["stated"]
+
+
+@SLOW
+def test_a_tolerance_costs_most_of_a_bound_and_keeps_its_promise(tmp_path):
+    found = execute("journal_finished_model", tmp_path, "journal_finished_model_", seed=1)
+    assert 0.3 < found["at_distance"] < found["at_zero"] / 2
+    assert found["healed"] < 0.075 < found["unhealed"]
 
 
 @SLOW
@@ -516,5 +628,11 @@ def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(t
     main = "digits_average_blank_eps10_C1"
     assert found[f"{main}_first_ade"] > found[f"{main}_first_canary"]
     assert found[f"{main}_held_ade"] < found[f"{main}_all_canary"] < found[f"{main}_watched"] < 10
-    assert found["group"] == pytest.approx(gdp_epsilon(2 * gdp_mu(10.0, 1e-5), 1e-5))
     assert found["kept_cells"] + found["missing"] >= 51
+
+
+def test_the_margin_of_adversarial_samples_matters_little(tmp_path):
+    found = execute("final_models_settings", tmp_path, "margins_")
+    assert 4 < found["papers_least"] < found["papers_most"] < 1.1 * found["papers_least"]
+    assert 0 < found["valid_least"] < found["valid_most"] < 1
+    assert found["beyond"] > 20

@@ -79,7 +79,7 @@ def figure_3():
 def test_every_figure_at_full_scale_has_its_audits():
     assert {path.relative_to(PAPER).parts[0] for path in STORES if path.is_relative_to(PAPER)} == {
         "quickstart", "fig3_natural_data", "figA1_accuracy", "figA2_clipping", "figA3_steps", "figA4_learning_rate",
-        "figA6_text", "final_model_only",
+        "figA6_text", "journal_final_model",
     }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_figure_3_is_of_the_papers_size_and_names_its_stand_in(figure_3):
 
 
 def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():
-    stored = {path.name.split(".db")[0]: load(path) for path in PAPER.glob("final_model_only/*.db")}
+    stored = {path.name.split(".db")[0]: load(path) for path in PAPER.glob("journal_final_model/*.db")}
     final = {name: one for name, one in stored.items() if "steps" not in name}
     assert (len(stored), len(final)) == (36, 18)
     assert all(one.sizes["run"] == 2000 and one.sizes["step"] == 1 for one in final.values())

@@ -98,6 +98,14 @@ def adjacent(ax, left, right, *, title, names, texts=(None, None)):
     ax.annotate("", (5.55, 2.9), (4.45, 2.9), arrowprops={"arrowstyle": "<->"})
 
 
+def adjacencies(axes):
+    """Three pairs of data sets: add/remove, zero-out, substitute."""
+    others = {"add/remove": None, "zero-out": "empty", "substitute": "z′"}
+    names = ("D′: one record less", "D′: an empty record", "D′: another record")
+    for ax, (title, other), name in zip(axes, others.items(), names, strict=True):
+        adjacent(ax, "z", other, title=title, names=("D", name))
+
+
 def two_worlds(ax, texts):
     """Two worlds, a model of each, and an attacker who sees one model."""
     bare(ax, y=(0.1, 11.9))
@@ -113,24 +121,6 @@ def two_worlds(ax, texts):
     box(ax, 5, 2.95, 4.4, 0.95, "one model is shown", edgecolor="0.4")
     arrow(ax, (5, 2.4), (5, 1.5))
     say(ax, 5, 1.0, "The attacker guesses: z or z′?", weight="bold")
-
-
-def hundred(ax, found, world, title):
-    """A hundred models of a world. Those that are called z are filled."""
-    bare(ax, x=(-0.8, 9.8), y=(-0.8, 11.4), equal=True)
-    look = WORLDS[world]
-    for place in range(100):
-        row, column = divmod(place, 10)
-        taken = place < found
-        ax.plot(
-            column,
-            9 - row,
-            look["marker"],
-            markersize=7,
-            color="black" if taken else "0.8",
-            markerfacecolor=look["color"] if taken else "white",
-        )
-    say(ax, 4.5, 10.8, title)
 
 
 def ball(ax, radius, *, label="C", angle=-2.5):
@@ -186,6 +176,26 @@ def worlds_legend(figure, *more):
         handlelength=2.6,
         columnspacing=1.2,
     )
+
+
+def gradient_balls(axes):
+    """What the slot's gradient may be under add/remove and under substitute adjacency, in units of C."""
+    for ax, title in zip(axes, ("add/remove", "substitute"), strict=True):
+        ball(ax, 1.0, angle=-2.2)
+        u = np.array([1.0, 0.0])
+        if title == "substitute":
+            pair_of_arrows(ax, (0, 0), u, -u)
+            say(ax, -0.5, 0.24, "v")
+        else:
+            pair_of_arrows(ax, (0, 0), u, 0 * u)
+            look = {"color": WORLDS["z′"]["color"], "mec": "black"}
+            ax.plot(0, 0, WORLDS["z′"]["marker"], ms=8, zorder=9, **look)
+        say(ax, 0.5, 0.24, "u")
+        left = -1.0 if title == "substitute" else 0.0
+        ax.annotate("", (1, 1.3), (left, 1.3), arrowprops={"arrowstyle": "<->"})
+        say(ax, (1 + left) / 2, 1.52, "2 C" if left else "C")
+        frame(ax, np.array([[-1, -1.2], [1, 1.6]]), title, margin=1.05)
+    worlds_legend(ax.figure)
 
 
 @dataclass(frozen=True)

@@ -16,76 +16,10 @@ from matplotlib.patches import Rectangle
 
 from book.explorers import drawings
 from book.explorers.drawings import WIDTH, WORLDS, say
-from dpsub import DPSGD, accounting, crafters, data, figures, models
+from dpsub import DPSGD, crafters, data, figures, models
 
 IMAGES = Path(__file__).parents[2] / "book/images"
-MECHANISM = {"noise_multiplier": 2.0, "sample_rate": 0.05, "steps": 1_000}
-DELTA = 1e-5
-FPR = 0.05
 PIXEL = 34  # of a digit's 60 that vary; the attribute of S6
-
-
-def adjacencies():
-    """Three pairs of data sets: add/remove, zero-out, substitute."""
-    figure, axes = plt.subplots(3, 1, figsize=(WIDTH, 6.6))
-    for ax, other, title, name in zip(
-        axes,
-        (None, "empty", "z′"),
-        ("add/remove", "zero-out", "substitute"),
-        ("D′: one record less", "D′: an empty record", "D′: another record"),
-        strict=True,
-    ):
-        names = ("D", name)
-        drawings.adjacent(ax, "z", other, title=title, names=names)
-    return figure, {}
-
-
-def gradient_ball():
-    """What the slot's gradient may be, in units of C."""
-    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 2.8))
-    for ax, title in zip(axes, ("add/remove", "substitute"), strict=True):
-        drawings.ball(ax, 1.0, angle=-2.2)
-        u = np.array([1.0, 0.0])
-        if title == "substitute":
-            drawings.pair_of_arrows(ax, (0, 0), u, -u)
-            say(ax, -0.5, 0.24, "v")
-        else:
-            drawings.pair_of_arrows(ax, (0, 0), u, 0 * u)
-            look = {"color": WORLDS["z′"]["color"], "mec": "black"}
-            ax.plot(0, 0, WORLDS["z′"]["marker"], ms=8, zorder=9, **look)
-        say(ax, 0.5, 0.24, "u")
-        left = -1.0 if title == "substitute" else 0.0
-        ax.annotate("", (1, 1.3), (left, 1.3), arrowprops={"arrowstyle": "<->"})
-        say(ax, (1 + left) / 2, 1.52, "2 C" if left else "C")
-        corners = np.array([[-1, -1.2], [1, 1.6]])
-        drawings.frame(ax, corners, title, margin=1.05)
-    drawings.worlds_legend(figure)
-    return figure, {}
-
-
-def tradeoff_curves():
-    """Trade-off functions of one training under both adjacencies."""
-    figure, ax = plt.subplots(figsize=(WIDTH, 3.7))
-    rates = np.linspace(0, 1, 101)
-    curves = {
-        adjacency: accounting.tradeoff(rates, **MECHANISM, adjacency=adjacency)
-        for adjacency in ("add_remove", "substitute")
-    }
-    figures.tradeoffs(ax, rates, curves)
-    ax.axvline(FPR, color="0.8", linewidth=0.9)
-    ax.legend(loc="upper right", fontsize=drawings.SIZE)
-    ax.tick_params(labelsize=drawings.SIZE)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.label.set_size(drawings.SIZE)
-    numbers = {
-        f"{adjacency}: {name}": float(number)
-        for adjacency, curve in curves.items()
-        for name, number in (
-            ("missed", np.interp(FPR, rates, curve)),
-            ("epsilon", accounting.epsilon(**MECHANISM, delta=DELTA, adjacency=adjacency)),
-        )
-    }
-    return figure, numbers
 
 
 def crafted(seed=0):
@@ -194,9 +128,6 @@ def _on_pixels(pair, task):
 
 
 ALL = {
-    "adjacencies": adjacencies,
-    "gradient_ball": gradient_ball,
-    "tradeoff_curves": tradeoff_curves,
     "scenarios": scenarios,
 }
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from tqdm.auto import tqdm
 
-from dpsub.accounting import gdp_mu
+from dpsub.accounting import gdp_epsilon, gdp_mu
 from dpsub.estimators import max_certifiable_epsilon
 from dpsub.estimators.claims import GDP, ApproximateDP
 from dpsub.estimators.numerics import crossing
@@ -37,6 +37,13 @@ AUDITS = 4_000
 def stored():
     """The stored numbers. A bound by "gdp" is a μ, one by "dp" an ε."""
     return json.loads(FILE.read_text())
+
+
+def of_ideal_attack(epsilon, *, delta):
+    """For each of RUNS the bound by claims of μ-GDP that an ideal attack of this ε reaches in 80 % of audits."""
+    rows = stored()["rows"][len(RUNS) * ALPHAS.index(0.05) :][: len(RUNS)]
+    strength = np.log(gdp_mu(epsilon, delta))
+    return [gdp_epsilon(np.interp(strength, np.log(MUS), one["likely"]), delta) for one in rows]
 
 
 def ceiling(claim, alpha, runs):

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 import dpsub
-from dpsub import DPSGD, accounting, crafters, data, models
+from dpsub import DPSGD, accounting, crafters, data, estimators, models
 from dpsub.audits import Observer, Watch
 from studies.batches import canaries
 from studies.kept import continued
@@ -125,6 +125,22 @@ def scores(task, canary, spec, *, runs, shadows, seed):
     ratio = likelihood_ratio(audited, shadow, spec, len(task.y_train))
     watched = final.assign(score=final.score.copy(data=ratio))
     return {"final": final, "steps": watched}
+
+
+def judged_as_poisson(sample_rate, task, canary, sampling):
+    """The bound that all steps of a cell yield if their batches are taken for Poisson's."""
+    spec, task = spec_of(sample_rate, sampling), TASKS[task]()
+    pair = CANARIES[canary](task, models.linear(task), spec, seed=0)
+    watched = scores(task, pair, spec, runs=RUNS, shadows=SHADOWS, seed=0)["steps"]
+    return estimators.epsilon_lower_bound(
+        watched.score,
+        watched.bit,
+        delta=DELTA,
+        claim="pld",
+        sample_rate=sample_rate,
+        steps=spec.steps,
+        adjacency="substitute",
+    )
 
 
 def accountants(sample_rate):

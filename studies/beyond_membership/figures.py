@@ -2,10 +2,14 @@
 
 from itertools import cycle
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
 
+from dpsub import accounting
 from dpsub.estimators import over_repeats
-from dpsub.figures import LOOKS, PALETTES, draw_ceiling, labels, literal, looks, note_ceiling, number
+from dpsub.figures import LOOKS, PALETTES, draw_ceiling, labels, literal, looks, note_ceiling, number, tag
 
 
 def worst_case(ax, *, substitute, add_remove, group, audited, ceiling=None):
@@ -78,6 +82,56 @@ def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling, legend=T
     return artists
 
 
+def figure_5(found, pooled, *, runs, ceiling, promised, most):
+    """Figure 5: a panel for each sample rate, and beside its curves the bounds of all runs as one audit, hollow.
+
+    Args:
+        found: for each sample rate and scenario its repeats, as in `against_runs`.
+        pooled: for each of them the bound of all runs as one audit.
+        promised: for each sample rate the accountants' ε, by adjacency.
+        most: all runs.
+    """
+    fig, axes = plt.subplots(1, len(promised), figsize=(6.8, 3.4), sharey=True, squeeze=False, layout="constrained")
+    for ax, (q, accounted) in zip(axes.flat, promised.items(), strict=True):
+        audited = {scenario: repeats for (rate, scenario), repeats in found.items() if rate == q}
+        artists = against_runs(ax, runs, audited=audited, **accounted, ceiling=ceiling, legend=False)
+        for scenario in audited:
+            look = looks(scenario, label=None, linestyle="none", mfc="white")
+            ax.plot(most, pooled[q, scenario].epsilon, **look)
+        ax.set_xticks([*runs, most], [number(count) for count in [*runs, most]], rotation=60)
+        ax.minorticks_off()
+        tag(ax, f"q = {q:g}")
+        ax.label_outer()
+    hollow = Line2D([], [], color="black", marker="o", mfc="white", linestyle="none", label="all runs as one audit")
+    fig.legend(handles=[*artists.values(), hollow], loc="outside upper center", ncols=3)
+    return fig
+
+
+def planned(runs, *, ceiling, ideal, seen):
+    """Bounds by runs: the ceiling, ideal attacks with their ε (dashed), and real ones beside them.
+
+    Args:
+        ideal: for each ε of an attack the bounds that it is likely to reach, for each of `runs`.
+        seen: for each scenario, its mean bound by the number of runs.
+    """
+    fig, ax = plt.subplots(figsize=(5.4, 3.3), layout="constrained")
+    for (epsilon, likely), color in zip(ideal.items(), ("black", "0.5"), strict=True):
+        ax.axhline(epsilon, color=color, linestyle="--", linewidth=0.9)
+        ax.plot(runs, likely, color=color, label=f"ideal attack, ε = {epsilon:g}")
+    ax.plot(runs, ceiling, **looks("ceiling"))
+    for scenario, bounds in seen.items():
+        ax.plot(bounds, **looks(scenario, linestyle="none"))
+    ax.set(
+        xscale="log",
+        xlabel="runs, both worlds",
+        ylabel=r"lower bound on $\varepsilon$",
+        ylim=(0, 20),
+        yticks=range(0, 21, 5),
+    )
+    fig.legend(loc="outside right upper")
+    return fig
+
+
 def against_noise(ax, noise_multipliers, values, *, reference):
     """Figure A5: a quantity against the noise multiplier, one line for each sample rate, and a dashed reference.
 
@@ -95,3 +149,38 @@ def against_noise(ax, noise_multipliers, values, *, reference):
     ax.set_xscale("log")
     ax.set_xlabel("noise multiplier σ")
     return artists
+
+
+def ratios(sample_rates, epsilons, *, points, steps, delta):
+    """Both ε and their ratio where the noise is calibrated to add/remove ε between two, and the δ that twice it takes.
+
+    The column "δ at twice" is the δ at which twice the add/remove ε holds under substitution, over the δ stated.
+
+    Source: *Beyond Membership*, Figure A5.
+    """
+    rows = []
+    for q in sample_rates:
+        for target in np.geomspace(*epsilons, points):
+            asked = {"sample_rate": q, "steps": steps}
+            asked["noise_multiplier"] = sigma = accounting.noise_multiplier(
+                target_epsilon=target, delta=delta, adjacency="add_remove", **asked
+            )
+            substitute = accounting.epsilon(**asked, delta=delta, adjacency="substitute")
+            needed = accounting.delta(**asked, epsilon=2 * target, adjacency="substitute")
+            rows.append((q, sigma, target, substitute, substitute / target, needed / delta))
+    return pd.DataFrame(rows, columns=["q", "σ", "add/remove", "substitute", "ratio", "δ at twice"])
+
+
+def adjacency_ratio(table):
+    """Figure A5 from the table of `ratios`: the ratio of both ε, and the δ that twice the add/remove ε takes."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(6.8, 2.9), layout="constrained")
+    by_rate = dict(list(table.groupby("q", sort=False)))
+    sigmas, values, deltas = ({q: part[name] for q, part in by_rate.items()} for name in ("σ", "ratio", "δ at twice"))
+    artists = against_noise(left, sigmas, values, reference=2)
+    left.set_ylabel(r"$\varepsilon_S / \varepsilon_{AR}$")
+    against_noise(right, sigmas, deltas, reference=1)
+    right.set_yscale("log")
+    right.set_ylim(bottom=1e-4)
+    right.set_ylabel(r"true δ at $2\varepsilon_{AR}$ / stated δ")
+    fig.legend(handles=list(artists.values()), loc="outside lower center", ncols=4)
+    return fig

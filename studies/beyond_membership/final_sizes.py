@@ -8,12 +8,13 @@ import sys
 from functools import partial
 from itertools import product
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import dpsub
-from dpsub import data, models
+from dpsub import data, figures, models
 from studies.beyond_membership.crafting_seeds import first_start
-from studies.kept import continued
+from studies.kept import continued, read_table
 from studies.scores import separation
 from studies.trainings import DELTA, calibrated, final_models
 
@@ -51,6 +52,38 @@ def measured(cell):
             "accuracy": round(float(audited.accuracy.values.mean()), 4),
         }
     ]
+
+
+def bounds():
+    """The kept bounds of all seeds, by task, records, width and start."""
+    found = read_table("beyond_membership/final_sizes.csv").groupby(list(CELL[:-1]))["epsilon"]
+    return {key: each.to_numpy() for key, each in found}
+
+
+def draw(found):
+    """Bounds by the number of records, a panel for each task: means, and dots for single audits."""
+    fig, axes = plt.subplots(1, 2, figsize=(6.8, 3.0), sharey=True, layout="constrained")
+    for ax, task in zip(axes, TASKS, strict=True):
+        for color, marker, width in zip(figures.COLORS, "os^", WIDTHS, strict=False):
+            for start, line in zip(STARTS, ("-", "--"), strict=True):
+                seeds = [found[task, n, width, start] for n in N_TRAIN]
+                label = f"{width} units" if start == "own" else None
+                look = {"color": color, "marker": marker, "ms": 4, "ls": line}
+                ax.plot(N_TRAIN, [each.mean() for each in seeds], label=label, **look)
+                for n, each in zip(N_TRAIN, seeds, strict=True):
+                    ax.plot(np.full(len(each), n), each, ".", color=color, ms=3, alpha=0.35)
+        ax.set_xscale("log")
+        ax.set_xticks(N_TRAIN, N_TRAIN)
+        ax.minorticks_off()
+        ax.set_xlabel("records")
+        figures.tag(ax, task)
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel(r"lower bound on $\varepsilon$")
+    for line, label in (("-", "own starts"), ("--", "one start")):
+        axes[0].plot([], [], color="black", ls=line, label=label)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    figures.name_source(fig, f"digits and random images; {RUNS:,} models an audit")
+    return fig
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import xarray as xr
 import yaml
 
 import dpsub
-from dpsub import audits, crafters, findings
+from dpsub import audits, crafters, estimators, findings
 from studies.beyond_membership import tasks
 from studies.trainings import ON_A_CPU
 
@@ -65,6 +65,15 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
 def bounds(one, *, delta, step=-1):
     """The valid bounds at one step, of each repeat of an audit."""
     return [bound.epsilon for (bound,) in findings.bounds(one.isel(step=[step]), delta=delta)]
+
+
+def by_runs(one, runs, *, delta):
+    """The bounds from the first R runs of each repeat, for each R, and the bound of all its runs as one audit."""
+    last = one.isel(step=[-1])
+    each = [findings.bounds(last, delta=delta, runs=r) for r in runs]
+    together = one.isel(step=-1).stack(all_runs=("repeat", "run"))
+    pooled = estimators.epsilon_lower_bound(together.score, together.bit, delta=delta)
+    return [[bounds[repeat][0] for bounds in each] for repeat in range(one.sizes["repeat"])], pooled
 
 
 def main(folder, repeats, parameters):

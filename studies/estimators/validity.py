@@ -10,7 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from scipy.special import ndtri
 
@@ -26,7 +28,7 @@ from studies.estimators.known_truths import (
     strongest_scores,
 )
 from studies.grids import draw_grid
-from studies.kept import continued
+from studies.kept import continued, read_json
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)  # at which the study measures bounds
@@ -159,11 +161,45 @@ def key(cell):
     return asdict(cell) | {"truth": {"kind": type(cell.truth).__name__} | asdict(cell.truth)}
 
 
-def draw_cells(wrong, tight, rows, *, rules=()):
+def compare(rules, *, runs, mu, audits, seed):
+    """How often each rule exceeds the truth, and its mean bound over it, on the same audits of a 1-GDP mechanism."""
+    cells = [Cell("gdp", rule, runs, Gaussian(mu), audits=audits) for rule in rules]
+    return pd.DataFrame([measure(cell, seed=seed) for cell in cells], index=rules)
+
+
+def stored(store):
+    """The measurements of runs in a file: where the claims' assumptions hold, and where that of "gdp" does not."""
+    rows = pd.json_normalize(read_json(store)["rows"]).drop(columns="cell.audits")
+    rows.columns = rows.columns.str.removeprefix("cell.")
+    rows["share"] = rows["wrong"] / rows["audits"]
+    misled = rows["truth.sample_rate"].isin([0.9, 0.01]) | rows["truth.kind"].eq("RandomizedResponse")
+    return rows[~misled], rows[misled]
+
+
+def draw_every(near):
+    """Every claim under every rule, by the number of runs."""
+    cells = near.groupby(["method", "threshold", "valid", "runs"]).agg({"share": "max", "mean": "mean"})
+    cells = cells.unstack().reindex(estimators.CLAIMS, level=0).rename(columns=number, level="runs")
+    new_method = np.diff(cells.index.codes[0], prepend=0) != 0
+    cells.index = [f"{claim}, {rule}{'' if valid else ' (not valid)'}" for claim, rule, valid in cells.index]
+    draw_cells(cells, height=5, rules=np.flatnonzero(new_method))
+
+
+def draw_misled(far):
+    """Mechanisms that are not Gaussian, by claim."""
+    names = {0.9: "one step, q = 0.9, σ = 1", 0.01: "50 steps, q = 0.01, σ = 0.6"}
+    kinds = far["truth.sample_rate"].map(names).fillna("randomised response")
+    mechanism = kinds + ",\nδ = " + far["delta"].map(number) + far["truth"].map(", ε = {:.2f}".format)
+    cells = far.assign(mechanism=mechanism).pivot(index="mechanism", columns="method", values=["share", "mean"])
+    draw_cells(cells.reindex(columns=["gdp", "dp", "pld"], level=1), height=2.2)
+
+
+def draw_cells(rows, *, height, rules=()):
     """Of many cells the share of bounds that exceed the truth, and the mean bound over it, as two grids of numbers.
 
     Columns of `rows` are (share, …) and (mean, …); above the rows `rules` a line separates groups.
     """
+    _, (wrong, tight) = plt.subplots(1, 2, figsize=(6.8, height), sharey=True)
     valid, (invalid, over, *_) = PALETTES["valid"][0], PALETTES["not valid"]
     browns = LinearSegmentedColormap.from_list("", ["white", invalid])
     teals = LinearSegmentedColormap.from_list("", ["white", valid])
@@ -178,26 +214,23 @@ def draw_cells(wrong, tight, rows, *, rules=()):
     tight.set_title("mean bound / truth")
 
 
-def draw(ax, runs, measured, *, alpha):
-    """How often bounds exceed the truth, by runs, and how often they may.
-
-    `measured` has for each estimator, by its name in the legend, the share of bounds that exceed the truth for each
-    number of runs, and whether it claims to be valid. Estimators that do not are drawn hollow and dashed.
-    """
+def draw_rules(rows, *, names, alpha=0.05):
+    """How often bounds of each rule exceed the truth, by runs, and how often they may; hollow if they are not valid."""
+    fig, ax = plt.subplots(figsize=(3.4, 3.3))
     colors = {valid: cycle(PALETTES["valid" if valid else "not valid"]) for valid in (True, False)}
-    for (name, (share, valid)), marker in zip(measured.items(), cycle("osD^vP"), strict=False):
-        look = {"color": next(colors[valid]), "marker": marker}
-        if not valid:
-            look |= {"linestyle": "--", "mfc": "white"}
+    for (rule, name), marker in zip(names.items(), "os^D", strict=False):
+        of_rule = rows[rows["threshold"].eq(rule)].sort_values("runs")
+        valid = bool(of_rule["valid"].all())
+        look = {} if valid else {"linestyle": "--", "mfc": "white"}
         label = name if valid else f"{name} (not valid)"
-        ax.plot(runs, 100 * np.asarray(share), label=label, **look)
-    ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9)
-    ax.set_ylabel("bounds above the truth (%)")
-    ax.set_xscale("log")
-    ax.set_xticks(runs, [number(count) for count in runs])
+        look |= {"color": next(colors[valid]), "marker": marker, "label": label}
+        ax.plot(of_rule["runs"], 100 * of_rule["share"], **look)
+    ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9, label="allowed")
+    ax.set(xscale="log", xlabel="runs, both worlds", ylabel="bounds above the truth (%)")
+    ax.set_xticks(RUNS, [number(count) for count in RUNS])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("runs, both worlds")
+    fig.legend(loc="outside upper center")
 
 
 def measured(cell):

@@ -3,15 +3,17 @@
 import sys
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 
-from dpsub import crafters, findings
+from dpsub import crafters, figures, findings
 from dpsub.crafters.adversarial_samples import trained_with_z
 from dpsub.crafters.sample_losses import OBJECTIVES, separation
 from studies.final_models.attacks import BOUNDS, MARGIN
 from studies.final_models.audits import grid, made_for
+from studies.final_models.figures import COLORS, MARKERS, NAMES, chosen
 from studies.kept import continued, read_json
 from studies.trainings import final_models
 
@@ -22,6 +24,11 @@ JACKKNIFE = 16  # parts of the judged models
 PARTS = 8  # samples of one size at most, each crafted on models of its own
 # Steps of Adam from the canary, and their rate: as in the paper's first version, in its second, and longer.
 CRAFTINGS = ((10, 0.05), (5, 0.01), (100, 0.01))
+TITLES = {
+    "digits-average-blank-eps10-C1-add_remove": "blank",
+    "digits-average-mislabeled-eps10-C1-add_remove": "mislabeled",
+    "digits-average-blank-eps10-C1-substitute": "blank, substitution",
+}
 
 
 def cells():
@@ -116,6 +123,28 @@ def table(path="final_models/crafting_curve.json"):
     rows["share"] = rows.separation / rows.canary
     rows["error"] = rows.share_errors.map(max)
     return rows.drop(columns=["separations", "share_errors"]), kept
+
+
+def draw(curve, of):
+    """The shares of `table` by the number of models crafted on: filled by the first crafting, hollow by the second."""
+    fig, axes = plt.subplots(1, 3, figsize=(6.8, 2.6), sharey=True, layout="constrained")
+    for ax, (cell, title) in zip(axes, TITLES.items(), strict=True):
+        for loss in LOSSES:
+            for (steps, _), line in zip(CRAFTINGS, ("-", "--"), strict=False):
+                own = chosen(curve, cell=cell, loss=loss, steps=steps)
+                look = {"color": COLORS[loss], "marker": MARKERS[loss], "mfc": None if line == "-" else "white"}
+                ax.plot(own.models, own.share, ls=line, ms=4, label=f"{NAMES[loss]}, {steps} steps", **look)
+        ax.axhline(1, color=COLORS["canary"], lw=1)
+        ax.set_xscale("log", base=4)
+        ax.set_xticks([64, 1024, 16384], ["64", "1,024", "16,384"])
+        ax.minorticks_off()
+        ax.set_xlabel("models crafted on")
+        figures.tag(ax, title)
+    axes[0].set_ylim(0, 1.1)
+    axes[0].set_ylabel("μ, relative to the canary's")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    figures.name_source(fig, f"digits; {of['judged']:,} judged models each")
+    return fig
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ SST-2, whose features `DPSUB_DATA` has to hold.
 """
 
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpsub
-from dpsub import data
+from dpsub import data, figures
 from dpsub.opacus import privacy_statement
 from studies.kept import remembered
 from studies.own_training import fine_tuning
@@ -105,6 +106,75 @@ def audited(models, x, y, probabilities, *, tolerance, proxy, seed=0):
         )
         for name, net in models.items()
     }
+
+
+class Survey(NamedTuple):
+    """Writers of digits and their private answers, three finished models, and three proxies for nature."""
+
+    x: np.ndarray
+    y: np.ndarray
+    models: dict
+    stated: float  # ε of the answers, of the model with DP-SGD
+    proxies: dict
+    distances: dict  # of the proxies to nature, in total variation
+    errors: dict  # of the proxies' calibration, on held-out records
+    sizes: dict  # how many other persons the models and the proxies have
+
+    def audited(self, proxy, tolerance=0.0, *, seed=0):
+        """The bound of each model."""
+        how = {"tolerance": tolerance, "proxy": proxy, "seed": seed}
+        return audited(self.models, self.x, self.y, self.proxies[proxy], **how)
+
+
+def survey(n_train, *, seed=0, **settings):
+    """A survey of so many persons; `settings` are those of `private`."""
+    task = data.digits(n_train=n_train, seed=seed)
+    x, (exact, y) = task.x_train, answers(task.y_train, seed)
+    _, y_aux = answers(task.y_aux, seed + 1)
+    exact_test, y_test = answers(task.y_test, seed + 2)
+    others, of_others = np.concatenate([task.x_aux, task.x_test]), np.concatenate([y_aux, y_test])
+    head, stated = private(x, y, seed=seed, **settings)
+    models = {
+        "no noise": fitted(x, y, hidden=256, epochs=300, decay=0.0, seed=seed),
+        "DP-SGD": head,
+        "other records": fitted(others, of_others, seed=seed),
+    }
+    net = proxy_of(task.x_aux, y_aux, task.x_test, y_test, seed=seed)
+    proxies = {"exact": exact, "trained": net(x), "constant": np.full_like(exact, 0.5)}
+    held_out = {"exact": exact_test, "trained": net(task.x_test), "constant": np.full_like(exact_test, 0.5)}
+    distances = {proxy: float(abs(said - exact)[:, 1].mean()) for proxy, said in proxies.items()}
+    errors = {proxy: calibration_error(said, y_test) for proxy, said in held_out.items()}
+    sizes = {"others": len(of_others), "trained": len(y_aux), "calibrated": len(y_test)}
+    return Survey(x, y, models, stated, proxies, distances, errors, sizes)
+
+
+def by_proxy(axes, bounds, stated):
+    """The bounds of each model by proxy, without its distance as tolerance and with it."""
+    proxies = list(dict.fromkeys(proxy for proxy, _ in bounds))
+    for ax, given in zip(axes, (False, True), strict=True):
+        for place, name in enumerate(bounds[proxies[0], False]):
+            look = {"marker": "o^s"[place], "color": figures.COLORS[place], "ls": "none", "label": name}
+            found = [bounds[proxy, given][name].epsilon for proxy in proxies]
+            ax.plot(found, np.arange(len(proxies)) + 0.2 * (place - 1), **look)
+        ax.axvline(stated, color="black", ls="--", lw=1, label="$ε_S$ of DP-SGD")
+        ax.set_xlim(-0.2, stated + 0.4)
+        ax.set_xlabel(r"lower bound on $\varepsilon$")
+        figures.tag(ax, "its distance allowed for" if given else "taken for exact")
+    axes[0].set_yticks(range(len(proxies)), proxies)
+    axes[0].set_ylabel("proxy")
+    axes[0].invert_yaxis()
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+
+
+def by_tolerance(ax, found, distance):
+    """The bound of each model by the tolerance, and the true distance."""
+    for place, name in enumerate(next(iter(found.values()))):
+        look = {"marker": "o^s"[place], "color": figures.COLORS[place], "label": name}
+        ax.plot(list(found), [each[name].epsilon for each in found.values()], **look)
+    ax.axvline(distance, color="0.4", ls=":", label="true distance")
+    ax.set_xlabel("tolerance τ")
+    ax.set_ylabel(r"lower bound on $\varepsilon$")
+    ax.legend()
 
 
 def of_natural_labels(task, *, seed=0, **settings):

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 import dpsub
-from dpsub import accounting, audits, estimators, findings
+from dpsub import accounting, audits, estimators, figures, findings
 from studies.final_models.learned_scores import LearnedScore, learn
 from studies.trainings import final_models
 
@@ -86,3 +88,51 @@ def row(audited, limits, *, delta):
         found[f"μ, {name}"] = mu = limits.get(name, np.nan)
         found[f"ε, {name}"] = accounting.gdp_epsilon(mu, delta) if np.isfinite(mu) else np.nan
     return found
+
+
+def table(audited, limits, *, delta):
+    """The rows of audits by name, of which `limits` has "NAME, limit" and "NAME, ceiling"."""
+    rows = []
+    for key, one in audited.items():
+        there = {name: limits[f"{key}, {name}"] for name in ("limit", "ceiling") if f"{key}, {name}" in limits}
+        place = {"network": key.split("-")[0], "q": one.sample_rate, "scenario": one.scenario, "η": one.learning_rate}
+        rows.append(place | row(one, there, delta=delta))
+    return pd.DataFrame(rows).set_index(["network", "q", "scenario", "η"]).sort_index()
+
+
+def draw(heads, accountant, source):
+    """Estimates by either score with a line to the valid bound, the limit and the ceiling: a panel for each q."""
+    panels = sorted(heads.index.unique("q"), reverse=True)
+    fig, axes = plt.subplots(1, len(panels), figsize=(6.8, 3.4), sharey=True, squeeze=False, layout="constrained")
+    for ax, q in zip(axes[0], panels, strict=True):
+        at = heads.loc[q]
+        scenarios = at.index.get_level_values("scenario")
+        x = np.arange(len(at)) + scenarios.factorize(sort=True)[0]
+        for name, face, shift in (("canary", "white", -0.15), ("learned", None, 0.15)):
+            for place, scenario, (_, one) in zip(x + shift, scenarios, at.iterrows(), strict=True):
+                color = figures.LOOKS[scenario]["color"]
+                ax.plot([place] * 2, [one[f"ε ≥, {name}"], one[f"ε, {name}"]], color=color, lw=1)
+                ax.plot(place, one[f"ε, {name}"], marker="o", color=color, mfc=face or color)
+        ax.plot(x, at["ε, limit"], "_", color="black", ms=13, mew=1.5)
+        ax.plot(x, at["ε, ceiling"], "x", color="0.4", ms=6)
+        ax.axhline(accountant, **figures.looks("substitute", label=None))
+        ax.set_xticks(x, [f"{eta:g}" for _, eta in at.index], rotation=60)
+        for scenario in scenarios.unique():
+            ax.annotate(scenario, (x[scenarios == scenario].mean(), 0.3), ha="center")
+        ax.set_xlabel(r"$\eta$")
+        figures.tag(ax, f"q = {q:g}")
+    axes[0, 0].set_ylim(0, 1.08 * accountant)
+    axes[0, 0].set_ylabel(r"$\varepsilon$")
+    marks = {
+        "canary's score": {"marker": "o", "mfc": "white"},
+        "learned score": {"marker": "o"},
+        "linear limit": {"marker": "_", "ms": 12},
+        "every step": {"marker": "x"},
+    }
+    look = {"linestyle": "none", "color": "0.25"}
+    handles = [plt.Line2D([], [], label=label, **(look | mark)) for label, mark in marks.items()]
+    fig.legend(
+        handles=[*handles, plt.Line2D([], [], **figures.looks("substitute"))], loc="outside upper center", ncols=3
+    )
+    figures.name_source(fig, source)
+    return fig

@@ -172,6 +172,21 @@ def as_many(rows, kind, pairs):
     return int(found.index[0]) if len(found) else None
 
 
+def live(kind, pairs, models_trained, seed):
+    """The mean bound by "gdp" from so many models of one choice of records, at every step."""
+    found = rows_table(audited(kind, pairs, models_trained, [seed]))
+    found = found[(found.score == "step_score") & (found.method == "gdp")]
+    return float(found.set_index("models")["mean"][models_trained])
+
+
+def both(axes, rows, substitute):
+    """`tightness` of both kinds side by side."""
+    for ax, kind in zip(axes, KINDS, strict=True):
+        tightness(ax, rows, kind, substitute)
+    axes[0].set_ylabel(r"lower bound on $\varepsilon$")
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+
+
 def tightness(ax, rows, kind, substitute):
     """Mean bounds of a kind of pairs by the number of trainings, a line for each m, beside the training's ε_S."""
     shown = rows[(rows.kind == kind) & (rows.score == "step_score")]
@@ -217,6 +232,7 @@ def disturbance(ax, accuracy, rows):
     ax.set_ylim(bottom=0)
     ax.set_ylabel("separation of the worlds")
     accuracy.set_ylabel("test accuracy, %")
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,9 @@ import math
 import pandas as pd
 
 from dpsub import accounting
+from studies.trainings import HOSPITAL, PUBLISHED
 
-# Noise multiplier, sample rate, steps: the trainings of the page on how batches are drawn.
-TRAININGS = {
-    "MNIST": (1.0, 512 / 60_000, 1_180),
-    "Abadi et al.": (4.0, 0.01, 10_000),
-    "Figure 2": (1.6772842, 1 / 16, 500),
-    "full batch": (26.892, 1.0, 500),
-}
+TRAININGS = {"hospital": HOSPITAL, **PUBLISHED}
 MEASURES = ("accuracy", "tpr")
 
 
@@ -29,6 +24,29 @@ def implying(measure, target, *, delta, fpr):
     few = math.log((target - delta) / fpr)
     many = math.log((1 - delta - fpr) / (1 - target))
     return max(few, many)
+
+
+def any_mechanism(epsilon, delta):
+    """The largest accuracy, for a prior of ½, of any mechanism that is (ε, δ)-DP."""
+    return (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+
+
+def risks(*, delta=1e-5, fpr=0.01):
+    """The limits on what attackers reach, one row for each training."""
+    rows = {}
+    for name, (noise, sample_rate, steps) in TRAININGS.items():
+        asked = {"noise_multiplier": noise, "sample_rate": sample_rate, "steps": steps, "adjacency": "substitute"}
+        epsilon = accounting.epsilon(**asked, delta=delta)
+        half, tenth = (accounting.risk(**asked, delta=delta, fpr=fpr, prior=prior) for prior in (0.5, 0.1))
+        rows[name] = {
+            "ε": f"{epsilon:.2f}",
+            "right, this run": at_most(half.accuracy),
+            "right, any": at_most(any_mechanism(epsilon, delta), 2),
+            "TPR": at_most(half.tpr),
+            "PPV": at_most(tenth.ppv),
+            "belief": at_most(tenth.posterior),
+        }
+    return pd.DataFrame(rows).T
 
 
 def table(*, trainings=TRAININGS, adjacency="substitute", delta=1e-5, fpr=0.01):

@@ -1,5 +1,6 @@
-"""The models and audits of the notebook on canaries at each step."""
+"""The models and audits of the notebooks after Table 1 and Figures 10 and 15 to 19 of *Tight Auditing*."""
 
+import itertools
 import math
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,20 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import dpsub
-from dpsub import data, models
+from dpsub import accounting, crafters, data, models
 from studies.tight_auditing.wide_resnet import Augmented, mean_loss, wide_resnet
 
 ADJACENCIES = ("add_remove", "substitute")
+OF_TABLE_1 = {
+    "digits": (data.digits, models.linear),
+    "mnist": (data.mnist, models.convnet),
+    "purchases": (data.purchase100_like, models.mlp),
+    "random": (partial(data.random_images, size=28, channels=1), models.mlp),
+    "cifar10": (data.cifar10, partial(models.convnet, size="small")),
+    "cifar10_wrn": (data.cifar10, wide_resnet),
+}
+GRADIENTS = ("dirac fixed", "dirac anew", "random fixed", "random anew", "constant fixed")
+RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
 
 
 def task(name, n_train, seed):
@@ -83,4 +94,72 @@ def audited(task, model, spec, canaries, *, name, folder=None, adjacencies=ADJAC
                 of = label.replace(",", "").replace(" ", "_")
                 store = Path(folder) / f"{name}-{adjacency}-{of}.db"
             found[adjacency, label] = dpsub.audit_steps(task, model, pair, spec, store=store, progress=False, **options)
+    return found
+
+
+def of_table_1(names, n_train, epsilons, adjacencies, *, norm, rate, law, seed, folder=None, **options):
+    """Audits of Table 1, by task, adjacency and ε; `law` has the sample rate, the steps and δ."""
+    found = {}
+    for (name, n), epsilon, adjacency in itertools.product(zip(names, n_train, strict=True), epsilons, adjacencies):
+        load, make = OF_TABLE_1[name]
+        task = load(n_train=n, seed=seed)
+        model = make(task)
+        spec = calibrated(epsilon, adjacency, norm, rate, law)
+        canary = crafters.gradient_each_step(task, model, spec, kind="dirac", seed=seed)
+        if adjacency != "substitute":
+            canary = canary.against_nothing(adjacency=adjacency)
+        store = f"{folder}/{name}-{adjacency}-{epsilon:g}.db" if folder else None
+        found[name, adjacency, epsilon] = dpsub.audit_steps(
+            task, model, canary, spec, seed=seed, store=store, **options
+        )
+    return found
+
+
+def calibrated(epsilon, adjacency, norm, rate, law):
+    """The DP-SGD parameters of a training with this ε."""
+    noise = accounting.noise_multiplier(target_epsilon=epsilon, adjacency=adjacency, **law)
+    return dpsub.DPSGD(noise, norm, law["sample_rate"], law["steps"], rate)
+
+
+def canary(task, model, spec, name, *, seed, crafting_steps=None):
+    """A canary by its name: one of `GRADIENTS` or `RECORDS`."""
+    if name in RECORDS:
+        steps = crafting_steps if name == "crafted" else None
+        return crafters.record_each_step(task, model, spec, kind=name, seed=seed, steps=steps)
+    kind, how = name.split()
+    craft = {"fixed": crafters.fixed_gradient, "anew": crafters.gradient_each_step}[how]
+    return craft(task, model, spec, kind=kind, seed=seed)
+
+
+def of_canaries(task, model, spec, *, crafting_steps, seed, **options):
+    """Audits by adjacency and canary, after Figures 15 and 16."""
+    found = {}
+    for name, canaries in (("gradients", GRADIENTS), ("records", RECORDS)):
+        of = {one: canary(task, model, spec, one, seed=seed, crafting_steps=crafting_steps) for one in canaries}
+        found |= audited(task, model, spec, of, name=name, seed=seed, **options)
+    return found
+
+
+def of_settings(
+    private, architecture, specs, usual, record, *, sizes, copies, n_train, crafting_steps, seed, **options
+):
+    """Audits under add/remove by figure and by what varies: ε and line (10), the model (18), copies of images (19)."""
+    here, noise = task(private, n_train, seed), task("random", n_train, seed)
+    pictures = images(private, n_train, seed)
+    lines = {
+        "dirac anew": (here, model(architecture, here), "dirac anew"),
+        record: (here, model(architecture, here), record),
+        f"{record}, linear": (here, model("linear", here), record),
+        f"{record}, random data": (noise, model("mlp 128", noise), record),
+    }
+    of_figure_10 = itertools.product(specs.items(), lines.items())
+    cells = [(f"fig10_{epsilon:g}", line, spec, *of) for (epsilon, spec), (line, of) in of_figure_10]
+    cells += [("fig18", size, usual, here, model(size, here), record) for size in sizes]
+    augmentations = [(number, augmented(architecture, pictures, number)) for number in copies]
+    cells += [("fig19", f"copies {number}", usual, pictures, of, record) for number, of in augmentations]
+    found = {}
+    for name, label, spec, on, of, kind in cells:
+        pairs = {label: canary(on, of, spec, kind, seed=seed, crafting_steps=crafting_steps)}
+        made = audited(on, of, spec, pairs, name=name, adjacencies=("add_remove",), seed=seed, **options)
+        found[name.replace("fig", "Figure ").replace("_", ", ε = "), label] = made["add_remove", label]
     return found

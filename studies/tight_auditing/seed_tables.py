@@ -1,15 +1,17 @@
 """Audits over seeds: their spread, and figures of it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from scipy.stats import ttest_1samp
 
 from dpsub import figures
-from studies.tight_auditing.step_seeds import NAMES
 
 FEW = 10  # up to so many seeds are shown one by one
+BOUNDS = {"bets": "training_bets", "f-DP (ZB)": "training_gdp_zb"}  # of the training's ε, by the name of a line
+SUMMED = {"apart": "apart", "others": "others", "bets": "training_bets"}
 LEAST = 4  # with fewer seeds an interval is too wide to be shown
 
 
@@ -19,12 +21,6 @@ def over_seeds(table, setting, column, *, part="all"):
     for name, value in asdict(setting).items():
         rows = rows[rows[name] == value]
     return rows.set_index("seed")[column].sort_index()
-
-
-def audited(table, settings):
-    """Those of the settings, by their labels, that the table has."""
-    known = set(table[NAMES].itertuples(index=False, name=None))
-    return {label: one for label, one in settings.items() if tuple(asdict(one).values()) in known}
 
 
 def interval(values, confidence=0.95):
@@ -39,14 +35,13 @@ def interval(values, confidence=0.95):
 
 
 def said(values, digits=2):
-    """The mean and its interval in words, or the number of few seeds."""
-    mean, low, high = (f"{one:.{digits}f}" for one in interval(values))
-    count = len(values)
-    beside = f"{low} to {high}" if count >= LEAST else f"n = {count}"
-    return f"{mean} ({beside})".replace("-", "−")
+    """The mean and how far its interval reaches to either side, or the number of few seeds."""
+    mean, _, high = interval(values)
+    beside = f"± {high - mean:.{digits}f}" if len(values) >= LEAST else f"(n = {len(values)})"
+    return f"{mean:.{digits}f} {beside}".replace("-", "−")
 
 
-def summary(table, settings, columns):
+def summary(table, settings, columns=SUMMED):
     """A row for each setting, by its label: means and their intervals."""
     rows = {}
     for label, one in settings.items():
@@ -85,7 +80,84 @@ def rows_of_dots(ax, lines, *, accountant, labels=True):
         places = at + 0.22 * (number - (len(lines) - 1) / 2)
         look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
         dots(ax, places, [found[name] for name in names], across=True, **look)
-    ax.set_yticks(at, names if labels else [])
+    ax.set_yticks(at, [name.replace("dirac", "Dirac") for name in names] if labels else [])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)
-    ax.set_xlabel(r"$\varepsilon$ of the training")
+    ax.set_xlabel("ε of the training run")
+
+
+def of_bounds(table, settings):
+    """By the name of a line and by setting, the bounds over seeds."""
+    return {
+        label: {name: over_seeds(table, one, column) for name, one in settings.items()}
+        for label, column in BOUNDS.items()
+    }
+
+
+def panels(table, kept, *, accountant, height=3.0):
+    """A panel with `rows_of_dots` for each task, whose settings `kept` has by name."""
+    found = {task: of_bounds(table, settings) for task, settings in kept.items()}
+    first, *others = [list(settings) for settings in kept.values()]
+    size = (6.8 if others else 5.4, height)
+    figure, axes = plt.subplots(1, len(kept), figsize=size, layout="constrained", sharex=True, squeeze=False)
+    for ax, (task, lines), names in zip(axes[0], found.items(), (first, *others), strict=True):
+        rows_of_dots(ax, lines, accountant=accountant, labels=ax is axes[0, 0] or names != first)
+        figures.tag(ax, task)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def over_epsilon(table, lines, epsilons):
+    """By the name of a bound, and by line and ε, its values over seeds."""
+    return {
+        label: {
+            (line, epsilon): over_seeds(table, replace(one, epsilon=epsilon), column)
+            for line, one in lines.items()
+            for epsilon in epsilons
+        }
+        for label, column in BOUNDS.items()
+    }
+
+
+def shares_by_epsilon(found, lines, epsilons):
+    """A panel for each bound of `over_epsilon`: shares of the accountant's ε."""
+    figure, axes = plt.subplots(1, len(found), figsize=(6.8, 3.4), layout="constrained", sharey=True)
+    places = np.arange(len(epsilons))
+    for ax, (label, bounds) in zip(axes, found.items(), strict=True):
+        ax.axhline(1, **figures.looks("add_remove"))
+        for number, line in enumerate(lines):
+            shares = [bounds[line, epsilon] / epsilon for epsilon in epsilons]
+            look = {"color": figures.COLORS[number], "marker": "osPD^"[number], "ls": "-", "lw": 0.8, "label": line}
+            dots(ax, places + 0.1 * (number - 2), shares, **look)
+        ax.set_xticks(places, [f"{one:g}" for one in epsilons])
+        ax.set_xlabel("accountant's ε")
+        figures.tag(ax, label)
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel("bound / accountant's ε")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def halves(table, along, columns):
+    """By setting of a single training and column, the values of its first and its second half."""
+    return {
+        (*key, column): [over_seeds(table, one, column, part=part) for part in ("first half", "second half")]
+        for key, one in along.items()
+        for column in columns
+    }
+
+
+def along_training(found, along, panels, *, alone):
+    """A panel for each of some columns of `halves`; `alone` is the μ of a canary that no other record touches."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.8, 3.0), layout="constrained", sharex=True)
+    for ax, (column, label) in zip(axes, panels.items(), strict=True):
+        for number, key in enumerate(along):
+            look = {"color": figures.COLORS[number], "marker": "osD^"[number], "ls": "-" if number < 2 else ":"}
+            places = np.arange(2) + 0.08 * (number - 1.5)
+            dots(ax, places, found[(*key, column)], label=", ".join(key), **look)
+        ax.set_xticks([0, 1], ["first half", "second half"])
+        ax.set_xlim(-0.4, 1.4)
+        figures.tag(ax, label)
+    axes[0].axhline(alone, **figures.looks("add_remove", label=None))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure

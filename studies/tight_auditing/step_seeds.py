@@ -11,7 +11,6 @@ from hashlib import sha256
 from itertools import product
 
 import dpsub
-from dpsub import crafters
 from dpsub.estimators import LowerBound
 from studies.kept import continued
 from studies.scores import separation
@@ -29,7 +28,6 @@ PARTS = {
     "first half": slice(STEPS // 2),
     "second half": slice(STEPS // 2, None),
 }
-RECORDS = ("mislabeled", "blank", "adversarial", "crafted")
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,8 @@ def audited(setting, seed):
         task = canary_audits.task(setting.task, setting.n, seed)
         model = canary_audits.model(setting.model, task)
     spec = spec_of(setting)
-    if setting.canary in RECORDS:
-        how = {"kind": setting.canary, "steps": setting.crafting or None}
-        pair = crafters.record_each_step(task, model, spec, seed=own, **how)
-    else:
-        kind, how = setting.canary.split()
-        craft = {"anew": crafters.gradient_each_step, "fixed": crafters.fixed_gradient}[how]
-        pair = craft(task, model, spec, kind=kind, seed=own)
+    steps = setting.crafting or None
+    pair = canary_audits.canary(task, model, spec, setting.canary, seed=own, crafting_steps=steps)
     if setting.adjacency != "substitute":
         pair = pair.against_nothing(adjacency=setting.adjacency)
     return dpsub.audit_steps(task, model, pair, spec, trainings=setting.trainings, seed=own, **ON_A_CPU)

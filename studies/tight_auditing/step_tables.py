@@ -27,6 +27,7 @@ ESTIMATORS = {
     "ε, Katz": ("katz", "best"),
 }
 INDEX = ["task", "adjacency", "ε", "estimator"]
+SPELT = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 PANELS = {"add_remove": "add/remove", "zero_out": "zero-out", "substitute": "substitute"}
 
 
@@ -100,7 +101,7 @@ def canary_steps(audited, *, delta, alpha=0.05):
     return pd.DataFrame(rows, index=pd.Index(list(audited)))
 
 
-def canary_panels(table, *, source):
+def canary_panels(table):
     """A training's bounds as dots, a panel for each adjacency, and a row for each canary of a table by `canary_steps`.
 
     Where audits have tuples for names, rows go by the last entry. The accountant's ε is a line at each row.
@@ -122,11 +123,36 @@ def canary_panels(table, *, source):
         ax.set_xlim(0, 1.08 * max(bounds.max(), limits.max()) or 1.0)
         ax.set_xlabel(r"$\varepsilon$ of the training")
         figures.tag(ax, PANELS[adjacency])
-    axes[0][0].set_yticks(range(len(rows)), list(rows))
+    axes[0][0].set_yticks(range(len(rows)), [name.replace("dirac", "Dirac") for name in rows])
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles))
-    figures.name_source(figure, source)
     return figure
+
+
+def figure_6(bounds, order, at):
+    """The bounds on one ε, a panel for each adjacency, a row for each estimator and a mark for each task."""
+    figure, axes = plt.subplots(1, 2, figsize=(6.8, 3.2), sharex=True, sharey=True, layout="constrained")
+    places = range(len(order) - 1, -1, -1)
+    for ax, adjacency in zip(axes, ("add_remove", "substitute"), strict=True):
+        ax.axvline(at, color="black", ls="--", label="accountant's ε")
+        tasks = bounds.index.unique("task")
+        for name, mark, color in zip(tasks, "os^Dv", figures.COLORS, strict=False):
+            part = bounds.xs((name, adjacency, at)).reindex(order)
+            ax.plot(part, places, mark, color=color, ms=5, label=SPELT.get(name, name))
+        ax.set_xlim(left=0)
+        ax.set_xlabel(f"ε, {PANELS[adjacency]}")
+    axes[0].set_yticks(places, order)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def shares(bounds, order, least):
+    """By estimator, the least and the largest share of ε from `least` on, and how many bounds exceed it at any ε."""
+    of = bounds / bounds.index.get_level_values("ε")
+    large = of[of.index.get_level_values("ε") >= least].groupby(level="estimator")
+    above = (of > 1).groupby(level="estimator").sum()
+    found = pd.DataFrame({"least": large.min(), "largest": large.max(), "above ε": above})
+    return found.loc[order]
 
 
 def computed(folder, paths=None):

@@ -339,26 +339,3 @@ def test_gradients_accumulated_within_epochs_are_covered_and_across_their_end_ar
 def test_several_loaders_of_epochs_are_refused():
     with pytest.raises(ValueError, match="data_loader must be a single one unless all sample by Poisson"):
         sampling_of([loader(), poisson()], TEN)
-
-
-def test_the_page_on_epsilon_has_opacus_sample_rates_and_their_epsilons():
-    page = " ".join((ROOT / "book/which_epsilon_to_state.md").read_text().split())
-    n, batch, epochs = 1_000, 300, 10
-
-    def stated(key):
-        return f"{{glue:text}}`../notebooks/figA5_adjacency_ratio.ipynb::figA5_{key}:.2f`"
-
-    rates, steps = [], []
-    for drop_last in (False, True):
-        data = DataLoader(TensorDataset(torch.zeros(n, 1)), batch_size=batch, drop_last=drop_last)
-        rates.append(DPDataLoader.from_data_loader(data).sample_rate)
-        steps.append(epochs * len(data))
-    assert rates[0] != batch / n
-    for told in (
-        f"{n:,} records in batches of {batch}",
-        f"So q = {rates[0]:g} instead of {batch / n:g}, a batch has {n * rates[0]:g} records",
-        f"{epochs} epochs are {steps[0]} steps",
-        f"the substitute ε is {stated('loader')}. For q = {batch / n:g} it would be {stated('by_size')}.",
-        f"q = 1/{round(1 / rates[1])} in {steps[1]} steps, and ε = {stated('drop_last')}.",
-    ):
-        assert told in page

@@ -5,11 +5,12 @@ const dots = Array.from({ length: 100 }, (_, i) => {
   [["cx", 5 + 10 * (i % 20)], ["cy", 8 + 16 * Math.floor(i / 20)], ["r", 3.6]].forEach((one) => dot.setAttribute(...one));
   return dot;
 });
-function showGuesses(right, prior, who) {
-  const alone = Math.max(prior, 1 - prior), guessed = Math.round(100 * alone);
-  const lit = Math.max(guessed, Math.min(100, Math.ceil(100 * right - 1e-9)));
+const ofHundred = (right) => Math.min(100, Math.ceil(100 * right - 1e-9));
+// `limit` says whose limit it is: that of one training run, or of any mechanism with an ε.
+function showGuesses(right, prior, who, limit) {
+  const alone = Math.max(prior, 1 - prior), guessed = Math.round(100 * alone), lit = Math.max(guessed, ofHundred(right));
   dots.forEach((dot, i) => { dot.setAttribute("class", i < guessed ? "alone" : i < lit ? "learned" : "wrong"); });
-  say("risk", `${who} a probability of ${short(100 * prior)} % guesses right at most ${lit} times in 100. Without the model it would be ${guessed}.`);
+  say("risk", `${who} a probability of ${short(100 * prior)} % guesses right at most ${lit} times in 100${limit}. Without the model it would be ${guessed}.`);
 }
 
 // The largest share of right guesses of one who gives one world this probability beforehand: with either world as that.

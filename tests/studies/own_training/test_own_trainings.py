@@ -19,7 +19,8 @@ from dpsub.accounting import gdp_epsilon
 from dpsub.estimators import epsilon_lower_bound
 from studies import glue
 from studies.final_models import learned_at_zero
-from studies.own_training import fine_tuning, opacus_digits
+from studies.own_audits import logistic_audits
+from studies.own_training import fine_tuning, hospital
 from studies.own_training import private_logistic as logistic
 from studies.tight_auditing import formulas as tight
 
@@ -101,10 +102,25 @@ def test_the_score_is_the_logarithm_of_the_ratio_of_densities():
         assert 2.0 * score / model.sensitivity(N) == pytest.approx(log_densities[0] - log_densities[1])
 
 
+def test_the_pair_of_an_audit_is_as_far_apart_as_found_and_labels_need_half_the_noise():
+    x, y = logistic_audits.tumours(80, 0)
+    assert len(x) == len(y) == 79
+    assert np.linalg.norm(x, axis=1).max() <= 1 + 1e-12
+    pairs = logistic_audits.pairs_of(x, y, LAMBDA)
+    apart = {what: logistic_audits.distance(x, y, pair, LAMBDA) for what, pair in pairs.items()}
+    assert apart["labels"] <= 1 / (80 * LAMBDA) < apart["records"] <= 2 / (80 * LAMBDA)
+    found = logistic_audits.audited(x, y, pairs, epsilon=2.0, strength=LAMBDA, runs=20)
+    for what in pairs:
+        one, half = (found[how, what][1] for how in logistic_audits.NOISE)
+        assert one == pytest.approx(apart[what] * 80 * LAMBDA)  # ε times the distance over the sensitivity
+        assert half == pytest.approx(2 * one)
+        assert found["as proved", what][0].sizes["run"] == 20
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_opacus_training_follows_from_its_seed_alone():
-    train = partial(opacus_digits.train, n_train=20, noise_multiplier=1.0, batch_size=10, epochs=1)
-    options = {"runs": 6, "adjacency": "substitute", "name": "digits", "progress": False}
+    train = partial(hospital.train, n_train=20, noise_multiplier=1.0, batch_size=10, epochs=1)
+    options = {"runs": 6, "adjacency": "substitute", "name": "hospital", "progress": False}
     found = audit_training(train, **options)
     assert found.equals(audit_training(train, **options))
     assert len(np.unique(found.score)) == 6

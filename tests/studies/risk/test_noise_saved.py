@@ -17,6 +17,7 @@ def test_the_implying_epsilon_is_the_largest_that_bounds_the_risk(target):
         epsilon = noise_saved.implying("accuracy", target, delta=1e-5, fpr=0.01)
         crossing = (1 - 1e-5) / (1 + math.exp(epsilon))  # where both error rates are equal
         assert 1 - (crossing + guarantee.tradeoff(crossing, epsilon)) / 2 == pytest.approx(target)
+        assert noise_saved.any_mechanism(epsilon, 1e-5) == pytest.approx(target)
 
 
 def test_a_risk_needs_less_noise_than_the_epsilon_that_implies_it():

@@ -33,11 +33,6 @@ def test_a_setting_has_an_entry_for_each_seed_in_their_order(table):
     assert not set(half) & set(found)
 
 
-def test_settings_that_were_not_audited_are_left_out(table):
-    settings = {"a": HERE, "b": Setting(task="mnist"), "c": OTHER}
-    assert seed_tables.audited(table, settings) == {"a": HERE, "c": OTHER}
-
-
 def test_the_interval_is_students():
     values = np.random.default_rng(1).normal(2, 1, 12)
     mean, low, high = seed_tables.interval(values)
@@ -53,4 +48,4 @@ def test_a_summary_says_means_and_intervals(table):
     assert list(found.seeds) == [3, 3]
     assert found.bound["a"] == seed_tables.said(seed_tables.over_seeds(table, HERE, "bound"))
     assert seed_tables.said([-1.0, -1.0]) == "−1.00 (n = 2)"
-    assert seed_tables.said([-1.0] * 4) == "−1.00 (−1.00 to −1.00)"
+    assert seed_tables.said([-1.0] * 4) == "−1.00 ± 0.00"

@@ -1,0 +1,1 @@
+"""The audits of trainings and models as users write them."""
