@@ -156,8 +156,8 @@ def see(browser, lab, name, seconds, **parameters):
 @pytest.mark.book
 def test_the_quickstart_shows_prose_with_its_numbers_and_no_markup(browser, lab):
     prose = see(browser, lab, "quickstart", 60, **SMALL)
-    assert "A DP-SGD library reports the first, ε = 4.38." in prose
-    assert "600 models leak ε ≥ " in prose
+    assert "A DP-SGD library reports the first, ε = 4.38, which" in prose
+    assert "An attack on 600 models proves ε ≥ " in prose
 
 
 @pytest.mark.slow

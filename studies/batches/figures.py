@@ -88,7 +88,7 @@ def trained(sample_rate):
         poisson = audits.accountants(sample_rate)["poisson"]
         ax.axvline(poisson, color="0.6", linewidth=1, label="accountant, Poisson")
         ax.set_yticks(range(len(NAMES)), NAMES.values())
-        ax.set_xlabel("ε that the final models show")
+        ax.set_xlabel("ε that the final models yield")
         figures.tag(ax, f"{task}, q = {sample_rate:g}")
     axes[0].set_ylim(len(NAMES) - 0.5, -0.9)
     axes[0].set_xlim(0, None)
