@@ -85,10 +85,10 @@ def guessed_secrets():
             estimators.one_run_epsilon_lower_bound(count, of, of, delta=audits.DELTA, candidates=k).epsilon
             for count, of in counts
         )
-        row = {"right": f"{right.min()} to {right.max()}", "by chance": m // k, "trainings": len(right), "of": m}
+        row = {"right": f"{right.min()} to {right.max()}", "by chance": m // k}
         row |= {"ε ≥": f"{min(each):.1f} to {max(each):.1f}", "together": together, "ceiling": ceiling}
         rows[k, sees] = row
-    return pd.DataFrame(rows).T.rename_axis(["k", "attacker sees"])
+    return pd.DataFrame(rows).T.infer_objects().rename_axis(["k", "attacker sees"])
 
 
 def kinds():
