@@ -138,6 +138,13 @@ def test_the_search_finds_a_word_without_a_network(page):
     assert all(url.startswith("file:") for url in asked)
 
 
+def test_who_looks_for_the_sample_rate_finds_how_batches_are_drawn(page):
+    page.goto((SITE / "search.html").as_uri() + "?q=sample rate")
+    page.wait_for_selector("#search-results li a")
+    links = page.eval_on_selector_all("#search-results li > a", "links => links.map(link => link.href)")
+    assert any("how_batches_are_drawn.html" in link for link in links[:5])
+
+
 SHOWN = "element => element.checkVisibility() && element.getBoundingClientRect().height > 0"
 
 
