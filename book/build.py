@@ -147,7 +147,7 @@ def main() -> int:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1
     if not sys.argv[1:]:
-        failed = jupyter_book(ROOT / "book" / "_toc.yml", ROOT, "-W", "-n", "--keep-going")
+        failed = jupyter_book(ROOT / "book" / "_toc.yml", ROOT, "--all", "-W", "-n", "--keep-going")
         if not failed:
             finish(SITE, SOURCES)
         return failed
