@@ -137,7 +137,8 @@ def filled(notebook: NotebookNode, name: str) -> NotebookNode:
                     raise NotReady(
                         f"{name}: {{eval}}`{expression}` has no executed value: execute it by `make notebooks`"
                     )
-            cell.source = EXPRESSION.sub(lambda match, texts=texts: MARKUP.sub(r"\\\1", texts[match[1]]), cell.source)
+            plain = {name: MARKUP.sub(r"\\\1", re.sub(r"^-(?=\d)", "−", text)) for name, text in texts.items()}
+            cell.source = EXPRESSION.sub(lambda match, plain=plain: plain[match[1]], cell.source)
         if EVALUATES not in tags(cell):
             cells.append(cell)
     notebook.cells = cells

@@ -108,13 +108,13 @@ def with_prose():
     figure = new_code_cell("plot()", metadata={"tags": ["hero"], "mystnb": {"figure": {"name": "fig-page"}}})
     caption = new_markdown_cell('Of {eval}`f"{runs}"` runs.', metadata={"tags": ["caption"]})
     first = new_markdown_cell('It is {eval}`f"{a}"` for *{eval}`f"{b}"`, {eval}`f"{a}"` again.\n\n' + copies.READS_BEST)
-    cells = [first, evaluated(first, {'f"{a}"': "1.20", 'f"{b}"': "a*b_c"}), new_markdown_cell("Before.")]
+    cells = [first, evaluated(first, {'f"{a}"': "-1.20", 'f"{b}"': "a*b_c"}), new_markdown_cell("Before.")]
     return new_notebook(cells=[*cells, figure, caption, evaluated(caption, {'f"{runs}"': "2,500"})])
 
 
 def test_the_site_shows_texts_for_expressions_captions_with_their_figures_and_what_was_found_on_top():
     page = copies.as_page(with_prose(), "page")
-    assert [cell.source for cell in page.cells] == [r"It is 1.20 for *a\*b\_c, 1.20 again.", "plot()", "Before."]
+    assert [cell.source for cell in page.cells] == [r"It is −1.20 for *a\*b\_c, −1.20 again.", "plot()", "Before."]
     assert page.cells[1].metadata.mystnb.figure == {"name": "fig-page", "caption": "Of 2,500 runs."}
 
 
