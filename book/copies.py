@@ -43,6 +43,7 @@ _display({{{mime!r}: _texts}}, raw=True)
 KEY = "made_from"
 CODE_AND_RESULTS = ("dpsub", "studies", "book/explorers", "results")
 INJECTED = "injected-parameters"  # papermill's tag
+PRESET_OF_PAGE = "# What this page was made with, where it differs"  # for papermill's own comment
 WIDGET = "application/vnd.jupyter.widget-view+json"
 READS_BEST = "*Reads best on the book's site, or in JupyterLab with `` pip install 'dpsub[notebooks]' ``.*"
 
@@ -173,7 +174,7 @@ def as_page(executed: NotebookNode, name: str) -> NotebookNode:
                 if "text/html" in output.get("data", {}):
                     output.data["text/html"] = tables.readable(output.data["text/html"])
             if INJECTED in tags(cell):
-                cell.source = cell.source.replace(f"{ROOT}/", "../")
+                cell.source = cell.source.replace(f"{ROOT}/", "../").replace("# Parameters", PRESET_OF_PAGE, 1)
         cells.append(cell)
     title, *others = cells
     title.source = title.source.removesuffix(READS_BEST).rstrip()

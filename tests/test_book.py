@@ -60,7 +60,7 @@ def test_a_page_shows_the_values_used_and_nothing_of_the_builder():
     notebook.cells[3].outputs.append(new_output("display_data", {copies.WIDGET: {}, "text/plain": "0%|"}))
     copies.check(notebook, source(), "page")
     page = copies.as_page(notebook, "page")
-    assert page.cells[2].source == '# Parameters\nresults = "../results/laptop/page"\n'
+    assert page.cells[2].source == copies.PRESET_OF_PAGE + '\nresults = "../results/laptop/page"\n'
     assert not {"papermill", "widgets", copies.KEY} & page.metadata.keys()
     assert [output["data"] for output in page.cells[3].outputs] == [{"text/plain": "3"}]
     assert str(ROOT) not in nbformat.writes(page)

@@ -480,8 +480,9 @@ class Report:
 
     def _paragraphs(self) -> list[str]:
         confidence = f"confidence {100 * (1 - self.alpha):g} %"
+        but = "" if self.refuted or self.clipping is None else ", but clipping is not what is claimed"
         paragraphs = [
-            f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}, at {confidence} "
+            f"The claim of noise multiplier {self.noise_multiplier:.4g} is {self.verdict}{but}, at {confidence} "
             f"({self.observations:,} steps observed, {self.adjacency} adjacency, δ = {self.delta:g})."
         ]
         if self.unseen:
@@ -498,7 +499,8 @@ class Report:
         first = steps_before(self.canaries)
         if self.observations <= first:
             more = first + 1 - self.observations
-            paragraphs.append(f"There are no bounds yet: they need {more} more {'steps' if more > 1 else 'step'}.")
+            or_canaries = ", or more canaries in each step (canaries=10)" if self.canaries == 1 else ""
+            paragraphs.append(f"There are no bounds yet: they need {more} more step{'s' * (more > 1)}{or_canaries}.")
         else:
             paragraphs += self._bound_sentences()
         if not self.refuted:
@@ -516,8 +518,8 @@ class Report:
         training = f"The ε of the training needs a sample rate: {NO_RATE}."
         if self.training is not None:
             training = (
-                f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}: ε is at least "
-                f"{self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
+                f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}, if batches are drawn as the "
+                f"accountant assumes: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
             )
         return [*texts, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
 
@@ -529,5 +531,5 @@ class Report:
 
     def _steps_needed(self) -> str:
         if self.fewest is None:
-            return "Even a perfect attack would not refute this claim within 20,000 steps."
-        return f"Even a perfect attack would take {self.fewest:,} steps to refute this claim."
+            return "Bets that guess every coin right would not refute this claim within 20,000 steps."
+        return f"Bets that guess every coin right would refute this claim after {self.fewest:,} steps, and not before."

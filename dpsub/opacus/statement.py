@@ -98,7 +98,7 @@ class PrivacyStatement:
                 "were fixed without it. Opacus computes both from the number of records."
             )
         by_groups = ""
-        if self.group_privacy is not None:
+        if self.group_privacy is not None and self.group_privacy < math.inf:
             by_groups = f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "

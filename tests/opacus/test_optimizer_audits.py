@@ -277,8 +277,10 @@ def test_too_few_observations_say_how_many_it_takes():
     told = words(report)
     assert (report.epsilon, report.refuted) == (0, False)
     assert "bets need more than 64 observations" in report.step.note
-    assert "There are no bounds yet: they need 55 more steps." in told
-    assert f"Even a perfect attack would take {report.fewest} steps to refute this claim" in told
+    assert "There are no bounds yet: they need 55 more steps, or more canaries in each step (canaries=10)." in told
+    assert (
+        f"Bets that guess every coin right would refute this claim after {report.fewest} steps, and not before." in told
+    )
 
 
 @pytest.mark.parametrize(("kind", "note"), [("ghost", "clipping was not audited"), ("adaptive", "the noisy count")])
