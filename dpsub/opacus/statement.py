@@ -108,8 +108,8 @@ class PrivacyStatement:
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
             f"ε = {_up(self.substitute)} (substitute adjacency). An attack that decides which of two values a record "
-            "has, and is wrong about 1 % of the records with the second value, identifies at most "
-            f"{_percent(self.found_contents)} of the records with the first." + self._effect_of_sampling(),
+            "has, and takes 1 % of the records with the second value for ones with the first, identifies at most "
+            f"{_percent(self.found_contents)} of those with the first." + self._effect_of_sampling(),
             self._in_plain_words(),
             f"State the substitute ε to protect a record's contents and the {presence} ε to protect its presence. "
             "Always name the adjacency. The substitute ε is an upper bound computed for this training." + by_groups,
@@ -124,8 +124,8 @@ class PrivacyStatement:
             f"right with a probability of at most {_percent(self.risk.accuracy)}. Without the model that "
             f"probability is {100 * max(prior, 1 - prior):.7g} %. "
             + (
-                f"The attacker becomes more than {_percent(sure)} sure that the record has it in at most one of "
-                f"{once_in:,} trainings."
+                f"In all but at most one of {once_in:,} training runs, the attacker ends at most {_percent(sure)} sure "
+                "that the record has it."
                 if sure < SURE
                 else "How sure the attacker becomes that the record has it is not limited."
             )
