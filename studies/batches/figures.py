@@ -80,13 +80,16 @@ def times_poisson(sample_rate, task, canaries, sampling):
 def trained(sample_rate):
     """What final models yield: five canaries and three ways to draw batches, on both data sets."""
     final = kept().final
-    fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.6), sharex=True, sharey=True, layout="constrained")
+    rows = np.arange(len(NAMES))
+    fig, axes = plt.subplots(1, 2, figsize=(6.8, 3.2), sharex=True, sharey=True, layout="constrained")
     for ax, task in zip(axes, audits.TASKS, strict=True):
-        for sampling, look in LOOKS.items():
+        for (sampling, look), offset in zip(LOOKS.items(), (-0.25, 0, 0.25), strict=True):  # so that none hides another
             values = [final[sample_rate, task, canary, sampling] for canary in NAMES]
-            ax.plot(values, range(len(NAMES)), linestyle="none", **look)
+            ax.plot(values, rows + offset, linestyle="none", **look)
         poisson = audits.accountants(sample_rate)["poisson"]
-        ax.axvline(poisson, color="0.6", linewidth=1, label="accountant, Poisson")
+        ax.axvline(poisson, color="0.6", linewidth=1, zorder=1, label="accountant, Poisson")
+        for between in rows[1:] - 0.5:
+            ax.axhline(between, color="0.9", linewidth=0.8, zorder=0)
         ax.set_yticks(range(len(NAMES)), NAMES.values())
         ax.set_xlabel("ε that the final models yield")
         figures.tag(ax, f"{task}, q = {sample_rate:g}")

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from scipy.special import ndtri
+from scipy.stats import binomtest
 
 from dpsub import accounting, estimators
 from dpsub.figures import PALETTES, number
@@ -215,16 +216,23 @@ def draw_cells(rows, *, height, rules=()):
 
 
 def draw_rules(rows, *, names, alpha=0.05):
-    """How often bounds of each rule exceed the truth, by runs, and how often they may; hollow if they are not valid."""
+    """How often bounds of each rule exceed the truth, by runs, and how often they may; hollow if they are not valid.
+
+    Bars are 95 % binomial intervals; the points of the rules stand side by side.
+    """
     fig, ax = plt.subplots(figsize=(3.4, 3.3))
     colors = {valid: cycle(PALETTES["valid" if valid else "not valid"]) for valid in (True, False)}
-    for (rule, name), marker in zip(names.items(), "os^D", strict=False):
+    for (rule, name), marker, beside in zip(names.items(), "os^D", (1, 0.85, 1.18, 1.39), strict=False):
         of_rule = rows[rows["threshold"].eq(rule)].sort_values("runs")
+        counts = of_rule[["wrong", "audits"]].astype(int).to_numpy().tolist()
+        low, high = np.transpose([binomtest(*count).proportion_ci() for count in counts])
         valid = bool(of_rule["valid"].all())
         look = {} if valid else {"linestyle": "--", "mfc": "white"}
         label = name if valid else f"{name} (not valid)"
         look |= {"color": next(colors[valid]), "marker": marker, "label": label}
-        ax.plot(of_rule["runs"], 100 * of_rule["share"], **look)
+        x = beside * of_rule["runs"]
+        ax.plot(x, 100 * of_rule["share"], **look)
+        ax.vlines(x, 100 * low, 100 * high, color=look["color"], linewidth=0.9, zorder=1)
     ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9, label="allowed")
     ax.set(xscale="log", xlabel="runs, both worlds", ylabel="bounds above the truth (%)")
     ax.set_xticks(RUNS, [number(count) for count in RUNS])
