@@ -10,6 +10,14 @@ from studies.final_models.crafting_curve import crafting_curves
 
 WORLDS = {1: "world z′: trained without z", 0: "world z: trained with z"}
 PARTS = {"crafted on": {"marker": "o", "ls": "-"}, "judged": {"marker": "s", "ls": "--"}}
+# By the names of `learned_at_zero.WAYS`: what the figure calls them, and where it names their curves.
+CALLED = {
+    "first version": ("first version", (2.4, 0.4)),
+    "in sample, ranks": ("in sample", (0.62, 0.2)),
+    "second version": ("second version", (0.6, 0.045)),
+    "half and half, ranks": ("held out", (0.1, 0.0031)),
+    "folds": ("folds", (1.27, 0.0045)),
+}
 
 
 def examples(task, samples, scores, bits):
@@ -76,19 +84,28 @@ def shares(table):
 
 def draw_zero(table, source):
     """The bounds of `shares` at ε = 0, and how often each protocol's is above 0; dashed what is not valid."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(6.8, 2.6), layout="constrained")
-    for place, ((_, row), color) in enumerate(zip(table.iterrows(), figures.COLORS, strict=False)):
-        share = np.arange(1, row["audits"] + 1) / row["audits"]
-        left.step(np.sort(row["bounds"]), share, color=color, ls="-" if row["valid"] else "--")
-        right.barh(place, row["wrong"], color=color)
-        right.plot([row["low"], row["high"]], [place, place], color="0.2", lw=1)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(6.8, 3.0), width_ratios=(3, 2), layout="constrained")
+    for place, (name, row) in enumerate(table.iterrows()):
+        shown, where = CALLED[name]
+        look = {"color": figures.COLORS[place], "marker": "os^Dv"[place], "ms": 4.5}
+        ends = np.concatenate([[0], np.sort(row["bounds"][row["bounds"] > 0])])
+        above = np.maximum(np.arange(len(ends))[::-1], 1) / row["audits"]
+        valid = {"ls": "-" if row["valid"] else "--"}
+        left.step(ends, above, where="post", markevery=[0, -1], clip_on=False, **look | valid)
+        left.annotate(shown, where, fontsize=9)
+        right.plot([row["low"], row["high"]], [place, place], color=look["color"], lw=1.5)
+        right.plot(row["wrong"], place, clip_on=False, **look)
         right.plot([row["alpha"]] * 2, [place - 0.4, place + 0.4], color="black", ls=":")
+    left.set_xlim(0, 1.05 * table["largest"].max())
     left.set_xlabel("lower bound on ε; the truth is 0")
-    left.set_ylabel("share of audits below")
-    left.set_ylim(0, 1.02)
-    right.set_yticks(range(len(table)), table.index)
+    left.set_ylabel("share of audits above")
+    left.set_yscale("log")
+    left.set_ylim(0.5 / table["audits"].max(), 1.1)
+    shares = [0.01, 0.1, 1]
+    left.set_yticks(shares, [f"{share:g}" for share in shares])
+    right.set_yticks(range(len(table)), [CALLED[name][0] for name in table.index])
     right.tick_params(axis="y", length=0)
-    right.invert_yaxis()
+    right.set_ylim(len(table) - 0.5, -0.5)
     right.set_xlim(0, 1)
     right.set_xlabel("share of audits above 0")
     figures.name_source(fig, source)

@@ -41,19 +41,27 @@ def named(rows):
 
 
 def by_what_is_learned():
-    """A row for each canary: bounds by two scores, hollow for audits of other reviews, beside the accountant's ε."""
+    """A row for each canary: bounds by two scores, hollow for audits of other reviews, beside the accountant's ε.
+
+    Within a row each kind of mark has a height of its own, so that none hides another.
+    """
     few, others = kept()
     place = np.arange(len(few))[::-1]
-    fig, ax = plt.subplots(figsize=(6.8, 0.32 * len(few) + 1.4), layout="constrained")
-    for name, (label, mark, color) in SEEN_BY.items():
-        ax.plot(few[name], place, mark, color=color, label=label)
+    fig, ax = plt.subplots(figsize=(6.8, 0.36 * len(few) + 1.6), layout="constrained")
+    for (name, (label, mark, color)), higher in zip(SEEN_BY.items(), (0.26, -0.26), strict=True):
+        ax.plot(few[name], place + higher, mark, color=color, ms=5, label=label, clip_on=False)
     others = others[others["trained"] == audits.LARGE]
     at = dict(zip(few.index, place, strict=True))
-    hollow = {"color": SEEN_BY["score"][2], "mfc": "none", "label": "of other reviews"}
-    ax.plot(others["score"], [at[one] for one in others.index], "o", **hollow)
-    ax.axvline(audits.EPSILON, **figures.looks("substitute"))
-    ax.axvline(add_remove(), **figures.looks("add_remove"))
+    hollow = {"color": SEEN_BY["score"][2], "mfc": "none", "ms": 5, "label": "the same, other reviews"}
+    heights = [at[one] + 0.12 * (1 - seed) for one, seed in zip(others.index, others["seed"], strict=True)]
+    ax.plot(others["score"], heights, "o", **hollow)
+    ax.axvline(audits.EPSILON, **figures.looks("substitute"), zorder=1)
+    ax.axvline(add_remove(), **figures.looks("add_remove"), zorder=1)
+    for edge in place[:-1] - 0.5:
+        ax.axhline(edge, color="0.9", lw=0.8, zorder=0)
     ax.set_yticks(place, named(few))
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(-0.5, len(few) - 0.5)
     ax.set(xlabel="ε", xlim=(-0.2, audits.EPSILON + 0.7))
     fig.legend(loc="outside upper center", ncols=3)
     return fig

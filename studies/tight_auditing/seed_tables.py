@@ -68,21 +68,34 @@ def dots(ax, at, found, *, across=False, **look):
     return ax.errorbar(places, means, yerr=error, **look)
 
 
-def rows_of_dots(ax, lines, *, accountant, labels=True):
+def rows_of_dots(ax, lines, *, accountant, rows=None, labels=True, span=None):
     """A row for each setting, with the bounds of several estimators, and a line for the training's ε.
 
-    `lines` has by the name of an estimator values over seeds by setting.
+    `lines` has by the name of an estimator values over seeds by setting, `rows` the names of all rows, also of those
+    that are empty here. Single values beyond the `span` of the axis are written at its edge.
     """
     names = list(next(iter(lines.values())))
-    at = np.arange(len(names))
+    rows = names if rows is None else rows
+    at = np.array([rows.index(name) for name in names])
     ax.axvline(accountant, **figures.looks("add_remove"))
     for number, (label, found) in enumerate(lines.items()):
         places = at + 0.22 * (number - (len(lines) - 1) / 2)
         look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
         dots(ax, places, [found[name] for name in names], across=True, **look)
-    ax.set_yticks(at, [name.replace("dirac", "Dirac") for name in names] if labels else [])
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlim(left=0)
+        for place, name in zip(places if span else (), names, strict=bool(span)):
+            beyond = ", ".join(f"{one:.1f}" for one in found[name] if one > span[1])
+            if beyond:
+                where = {"xytext": (-1, -4), "textcoords": "offset points", "ha": "right", "va": "top"}
+                ax.annotate(f"{beyond} →", (span[1], place), fontsize=9, **where)
+    for name in rows:
+        if name not in names:
+            ax.text(0.97, rows.index(name), "not tried", transform=ax.get_yaxis_transform(), ha="right", va="center")
+    ax.set_yticks(range(len(rows)), [name.replace("dirac", "Dirac") for name in rows] if labels else [])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    if span:
+        ax.set_xlim(span)
+    else:
+        ax.set_xlim(left=0)
     ax.set_xlabel("ε of the training run")
 
 
@@ -94,14 +107,14 @@ def of_bounds(table, settings):
     }
 
 
-def panels(table, kept, *, accountant, height=3.0):
-    """A panel with `rows_of_dots` for each task, whose settings `kept` has by name."""
+def panels(table, kept, *, accountant, height=3.0, span=None):
+    """A panel with `rows_of_dots` for each task, whose settings `kept` has by name. All panels have the same rows."""
     found = {task: of_bounds(table, settings) for task, settings in kept.items()}
-    first, *others = [list(settings) for settings in kept.values()]
-    size = (6.8 if others else 5.4, height)
+    rows = list(dict.fromkeys(name for settings in kept.values() for name in settings))
+    size = (6.8 if len(kept) > 1 else 5.4, height)
     figure, axes = plt.subplots(1, len(kept), figsize=size, layout="constrained", sharex=True, squeeze=False)
-    for ax, (task, lines), names in zip(axes[0], found.items(), (first, *others), strict=True):
-        rows_of_dots(ax, lines, accountant=accountant, labels=ax is axes[0, 0] or names != first)
+    for ax, (task, lines) in zip(axes[0], found.items(), strict=True):
+        rows_of_dots(ax, lines, accountant=accountant, rows=rows, labels=ax is axes[0, 0], span=span)
         figures.tag(ax, task)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure

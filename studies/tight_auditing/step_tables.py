@@ -121,7 +121,7 @@ def canary_panels(table):
         handles[adjacency] = ax.vlines(limits, at - 0.5, at + 0.5, **line)
         (handles["bound"],) = ax.plot(bounds, at, "o", color=figures.COLORS[0], label="bound, assumes GDP")
         ax.set_xlim(0, 1.08 * max(bounds.max(), limits.max()) or 1.0)
-        ax.set_xlabel(r"$\varepsilon$ of the training")
+        ax.set_xlabel("ε of the training run")
         figures.tag(ax, PANELS[adjacency])
     axes[0][0].set_yticks(range(len(rows)), [name.replace("dirac", "Dirac") for name in rows])
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
