@@ -58,7 +58,7 @@ def site_config(path: Path = ROOT / "_config.yml") -> dict[str, Any]:
     return config
 
 
-def staged(path: Path) -> nbformat.NotebookNode:
+def page_of(path: Path) -> nbformat.NotebookNode:
     """The page of an executed notebook."""
     executed = EXECUTED / path.name
     if not executed.exists():
@@ -68,25 +68,29 @@ def staged(path: Path) -> nbformat.NotebookNode:
     return copies.as_page(copy, path.stem)
 
 
-def stage(some: list[str]) -> None:
-    """A tree that mirrors the repository, so that links to sources point at the sources; of some pages, if any."""
+def stage(asked: list[str] | None = None) -> list[str]:
+    """Write a tree that mirrors the repository, so that links to sources point at the sources.
+
+    Of the pages asked for, it leaves out those that are not ready, and returns the others. Without any, all must be.
+    """
     shutil.rmtree(STAGED, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGED / "book", ignore=shutil.ignore_patterns("*.py", "explorers", "__pycache__"))
     (STAGED / "book" / "_static").rename(STAGED / "_static")
     (STAGED / "notebooks").mkdir()
-    for path in sorted(SOURCES.glob("*.ipynb")):
-        page = f"notebooks/{path.stem}"
-        if some and page not in some:
-            continue
-        try:
-            nbformat.write(staged(path), STAGED / "notebooks" / path.name)
-        except copies.NotReady as error:
-            if not some:
-                raise
-            print(f"left out: {error}", file=sys.stderr)
-            some.remove(page)
-    if not some:
+    if asked is None:
+        for path in sorted(SOURCES.glob("*.ipynb")):
+            nbformat.write(page_of(path), STAGED / "notebooks" / path.name)
         claims.stage(STAGED)
+        return []
+    ready = []
+    for page in asked:
+        try:
+            if page.startswith("notebooks/"):
+                nbformat.write(page_of(ROOT / f"{page}.ipynb"), STAGED / f"{page}.ipynb")
+            ready.append(page)
+        except copies.NotReady as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return ready
 
 
 def asked_for(names: list[str]) -> list[str]:
@@ -134,40 +138,48 @@ def jupyter_book(toc: Path, output: Path, *options: str) -> int:
     return subprocess.run(command, env=env, check=False).returncode
 
 
-def main() -> int:
-    try:
-        some = asked_for(sys.argv[1:])
-        config = site_config()
-        if some:  # links to pages that are not built
-            config["sphinx"]["config"]["suppress_warnings"] += ["myst.xref_missing"]
-        CONFIG.parent.mkdir(exist_ok=True)
-        CONFIG.write_text(yaml.safe_dump(config, sort_keys=False))
-        stage(some)
-    except (copies.NotReady, ValueError) as error:
-        print(f"the book was not built: {error}", file=sys.stderr)
-        return 1
-    if not sys.argv[1:]:
-        failed = jupyter_book(ROOT / "book" / "_toc.yml", ROOT, "--all", "-W", "-n", "--keep-going")
-        if not failed:
-            finish(SITE, SOURCES)
-        return failed
-    if not some:
+def build_book() -> int:
+    """Build the whole book, and refuse what Sphinx warns of."""
+    stage()
+    failed = jupyter_book(ROOT / "book" / "_toc.yml", ROOT, "--all", "-W", "-n", "--keep-going")
+    if not failed:
+        finish(SITE, SOURCES)
+    return failed
+
+
+def build_pages(asked: list[str]) -> int:
+    """Build a book of these pages, as far as they are ready, and write each as one file."""
+    pages = stage(asked)
+    if not pages:
         return 1
     shutil.rmtree(SOME, ignore_errors=True)
     SOME.mkdir()
-    toc = {"format": "jb-book", "root": some[0]}
-    if some[1:]:
-        toc["chapters"] = [{"file": page} for page in some[1:]]
+    toc: dict[str, Any] = {"format": "jb-book", "root": pages[0]}
+    if pages[1:]:
+        toc["chapters"] = [{"file": page} for page in pages[1:]]
     (SOME / "_toc.yml").write_text(yaml.safe_dump(toc))
     failed = jupyter_book(SOME / "_toc.yml", SOME, "-q")
     if not failed:
         finish(SOME / "_build" / "html", SOURCES)
-        for page in some:
+        for page in pages:
             target = SOME / f"{page.split('/')[1]}.html"
             target.write_text(one_file.alone(SOME / "_build" / "html" / f"{page}.html"))
             print(f"{target.relative_to(ROOT)}: the page in one file")
     return failed
 
 
+def main(names: list[str]) -> int:
+    try:
+        asked, config = asked_for(names), site_config()
+        if asked:  # links to pages that are not built
+            config["sphinx"]["config"]["suppress_warnings"] += ["myst.xref_missing"]
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.write_text(yaml.safe_dump(config, sort_keys=False))
+        return build_pages(asked) if asked else build_book()
+    except (copies.NotReady, ValueError) as error:
+        print(f"the book was not built: {error}", file=sys.stderr)
+        return 1
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

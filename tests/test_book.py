@@ -155,11 +155,11 @@ def test_a_new_notebook_is_executed_shown_and_staged(tmp_path, monkeypatch, caps
     monkeypatch.setattr(build, "STAGED", tmp_path / "_build/src")
     monkeypatch.setattr(claims, "stage", lambda staged: None)
     with pytest.raises(copies.NotReady, match="new: not executed yet: run .make notebooks"):
-        build.stage([])
+        build.stage()
     monkeypatch.setattr(sys, "argv", ["run.py", "--show"])
     assert run.main() == 0
     assert re.search(r"new +ran (.|\n)*\n3\n", capsys.readouterr().out)
-    build.stage([])
+    build.stage()
     assert (tmp_path / "_build/src/notebooks/new.ipynb").exists()
 
 
@@ -222,7 +222,7 @@ def test_only_the_pages_asked_for_are_built_and_what_is_missing_is_said(tmp_path
         build.asked_for(["quikstart"])
     monkeypatch.setattr(build, "EXECUTED", tmp_path)
     monkeypatch.setattr(build, "STAGED", tmp_path / "src")
-    some = ["notebooks/quickstart", "book/install"]
-    build.stage(some)
-    assert some == ["book/install"]
+    assert build.stage(["notebooks/quickstart", "book/install"]) == ["book/install"]
     assert "left out: quickstart: not executed yet" in capsys.readouterr().err
+    assert build.stage(["notebooks/quickstart"]) == []  # and no other page in its place
+    assert not list((tmp_path / "src/notebooks").iterdir())
