@@ -10,7 +10,6 @@ written as one file of HTML, to send or to keep: _build/some/quickstart.html.
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 import shutil
@@ -105,14 +104,13 @@ def asked_for(names: list[str]) -> list[str]:
     return pages
 
 
-def room(svg: str, highest: float = math.inf) -> str:
-    """The attributes that keep room for a picture before it is loaded, at most so many pixels high."""
+def room(svg: str) -> str:
+    """The attributes that keep room for a picture before it is loaded."""
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     if size is None:
         return ""
     width, height = (PIXELS * float(points) for points in size.groups())
-    scale = min(1, highest / height)
-    return f'width="{scale * width:.0f}" height="{scale * height:.0f}"'
+    return f'width="{width:.0f}" height="{height:.0f}"'
 
 
 def finish(site: Path, notebooks: Path) -> None:

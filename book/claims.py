@@ -40,7 +40,6 @@ answers, the part is not settled. One training or audit alone settles nothing, e
 above it. Formulae settle what they say. Each interval errs in 5 % of cases, and there are many of them."""
 OF_PART = {True: "holds", False: "differs", None: "not settled"}
 INSERTED = re.compile(r"\{(\w+)\.(\w+)(?::([^{}]*))?\}")
-HIGHEST = 220  # pixels of a small picture
 
 
 def as_value(text: str) -> Any:
