@@ -175,7 +175,7 @@ def test_one_training_proves_most_of_its_epsilon_and_bets_ignore_luck(tmp_path):
 
 @SLOW
 def test_steps_are_observations_that_bets_may_use(tmp_path):
-    glued = execute("journal_steps", tmp_path, "step_", audits=8, observations=600, steps=1_000, seed=2, device="cpu")
+    glued = execute("journal_steps", tmp_path, "step_", audits=8, observations=600, steps=1_000, device="cpu")
     assert glued["live_ranks"] <= binom.ppf(0.999, 8, 0.05)
     assert glued["live_bets"] <= binom.ppf(0.999, 8, 0.05)
     assert 0.4 < glued["live_bets_mean"] < 0.95
@@ -187,7 +187,7 @@ def test_steps_are_observations_that_bets_may_use(tmp_path):
     assert glued["most_bets"] * glued["past_audits"] <= binom.ppf(0.999, glued["past_audits"], 0.05)
     for count, least in ((1_000, 0.75), (5_000, 0.85), (20_000, 0.92)):
         assert glued[f"bets_{count}"] >= least
-    assert glued["two_trainings"] == pytest.approx(glued["coins"], rel=0.4)  # apart by chance
+    assert glued["two_trainings"] == pytest.approx(glued["coins"], rel=0.2)
     assert glued["substituted"] == pytest.approx(12.93, abs=0.1)
 
 
