@@ -53,13 +53,13 @@ all-notebooks: $(READY)  ## execute every notebook with the quick preset, change
 rerun: $(READY)  ## execute notebooks with PRESET=quick|laptop|paper DEVICE=auto|cpu|cuda [ONLY="..."], audits kept in RESULTS
 	$(BIN)/python book/run.py $(ONLY) --preset $(PRESET) --device $(DEVICE) --results $(RESULTS)
 
-pages: $(READY)  ## build the book (or ONLY="...", each also as one file of HTML) from the notebooks as they were last executed
+pages: $(READY)  ## build the book (or ONLY="...") from the notebooks as they were last executed
 	$(BIN)/python book/build.py $(ONLY)
 
-page: notebooks pages  ## execute and build ONLY="quickstart" as one file of HTML: _build/some/quickstart.html
-
 book: notebooks  ## execute the notebooks that have changed and build the book
-	$(BIN)/python book/build.py
+	$(BIN)/python book/build.py $(ONLY)
+
+page: book  ## execute and build ONLY="quickstart" as one file of HTML: _build/some/quickstart.html
 
 bench: $(READY)  ## benchmarks against peers, as ratios
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

@@ -145,8 +145,8 @@ def build_book() -> int:
     return failed
 
 
-def build_pages(asked: list[str]) -> int:
-    """Build a book of these pages, as far as they are ready, and write each as one file."""
+def build_pages(asked: list[str], site: str) -> int:
+    """Build a book of these pages, as far as they are ready, and write each as one file, with links to the site."""
     pages = stage(asked)
     if not pages:
         return 1
@@ -161,7 +161,8 @@ def build_pages(asked: list[str]) -> int:
         finish(SOME / "_build" / "html", SOURCES)
         for page in pages:
             target = SOME / f"{page.split('/')[1]}.html"
-            target.write_text(one_file.alone(SOME / "_build" / "html" / f"{page}.html"))
+            address = f"{site.removesuffix('/')}/{page}.html" if site else ""
+            target.write_text(one_file.alone(SOME / "_build" / "html" / f"{page}.html", address))
             print(f"{target.relative_to(ROOT)}: the page in one file")
     return failed
 
@@ -173,7 +174,7 @@ def main(names: list[str]) -> int:
             config["sphinx"]["config"]["suppress_warnings"] += ["myst.xref_missing"]
         CONFIG.parent.mkdir(exist_ok=True)
         CONFIG.write_text(yaml.safe_dump(config, sort_keys=False))
-        return build_pages(asked) if asked else build_book()
+        return build_pages(asked, config["html"]["baseurl"]) if asked else build_book()
     except (copies.NotReady, ValueError) as error:
         print(f"the book was not built: {error}", file=sys.stderr)
         return 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from bs4 import BeautifulSoup
 
@@ -21,13 +20,12 @@ FRAME = """<!DOCTYPE html>
 """
 LEFT_OUT = ".headerlink, .copybtn, script[src], .toctree-wrapper"
 ADDRESS = re.compile(r"""url\((["']?)(?!data:)([^)"'?#]+)[^)]*\)""")
-EMBEDDED = {".woff2": "font/woff2"}  # those that are not icons: of formulas
+KINDS = {".woff2": "font/woff2", ".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def data(path: Path) -> str:
     """A file as an address that holds it."""
-    kind = EMBEDDED.get(path.suffix) or mimetypes.guess_type(path.name)[0]
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def style(sheet: Path) -> str:
@@ -40,20 +38,23 @@ def style(sheet: Path) -> str:
     return ADDRESS.sub(inside, sheet.read_text())
 
 
-def alone(page: Path) -> str:
-    """The article of a page with its styles and figures inside, answers unfolded, and no links to files."""
+def alone(page: Path, address: str = "") -> str:
+    """The article of a page with its styles and figures inside and answers unfolded.
+
+    Links lead to the site if `address`, that of the page, is known; otherwise those to other files are plain text.
+    """
     soup = BeautifulSoup(page.read_text(), "html.parser")
-    local = [link["href"].partition("?")[0] for link in soup.select("link[rel=stylesheet][href]")]
-    sheets = [page.parent / href for href in local if "://" not in href]
+    sheets = [page.parent / link["href"].partition("?")[0] for link in soup.select("link[rel=stylesheet][href]")]
     article = soup.select_one("article.bd-article")
     for element in article.select(LEFT_OUT):
         element.decompose()
     for image in article.select("img[src]"):
-        file = page.parent / unquote(image["src"])
-        if file.is_file():
-            image["src"] = data(file)
+        image["src"] = data(page.parent / unquote(image["src"]))
     for link in article.select("a[href]"):
-        if not link["href"].startswith(("#", "http://", "https://")):
+        if link["href"].startswith("#"):
+            continue
+        link["href"] = urljoin(address, link["href"])
+        if "://" not in link["href"]:
             link.unwrap()
     styles = "\n".join(style(sheet) for sheet in sheets if "fontawesome" not in sheet.as_posix())
     return FRAME.format(title=soup.title.get_text(strip=True), style=styles, article=article)

@@ -44,8 +44,7 @@ class Page(NamedTuple):
 def cells(path: Path) -> list[tuple[str, str, list[str], bool]]:
     """The cells of a page: kind, source, tags, and whether a figure comes out."""
     if path.suffix == ".md":
-        text = path.read_text()
-        return [("markdown", text, [], False)]
+        return [("markdown", path.read_text(), [], False)]
     return [
         (cell["cell_type"], "".join(cell["source"]), cell["metadata"].get("tags", []),
          "figure" in cell["metadata"].get("mystnb", {}))
@@ -130,25 +129,24 @@ def file_of(page: str) -> Path:
     return next(path for path in (ROOT / f"{page}.ipynb", ROOT / f"{page}.md") if path.exists())
 
 
-def main() -> None:
+def main(wanted: list[str]) -> None:
+    """Print the measures of these pages, or of all."""
     print(f"{'page':42} words  numbers/100  words/sentence  crowded  tables  figures  shown  folded")
     total = 0
     for part, pages in parts().items():
-        asked = [
-            page for page in pages if not sys.argv[1:] or page in sys.argv[1:] or page.split("/")[-1] in sys.argv[1:]
-        ]
-        if asked:
-            print(f"-- {part}")
-        for page in asked:
+        print(f"-- {part}")
+        for page in pages:
+            if wanted and not {page, page.split("/")[-1]} & set(wanted):
+                continue
             m = measure(file_of(page))
             total += m.words
             share = 100 * m.numbers / max(1, m.words)
             print(f"{page:42} {m.words:5}  {share:11.1f}  {m.words_a_sentence:14.1f}  {len(m.crowded):7}  {m.tables:6}"
                   f"  {m.figures:7}  {m.shown:5}  {m.folded:6}")  # fmt: skip
-            if len(sys.argv) > 1:
-                print("\n".join(f"    crowded: {' '.join(text.split())[:150]}" for text in m.crowded))
+            for text in m.crowded if wanted else []:
+                print(f"    crowded: {' '.join(text.split())[:150]}")
     print(f"words in all: {total:,}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -204,6 +204,8 @@ def test_a_page_in_one_file_has_its_figures_inside_and_no_links_to_files(tmp_pat
     assert not page("script")
     assert "url(data:font/woff2;base64,Zm9udA==)" in page.style.get_text()
     assert "icons.png" not in page.style.get_text()
+    linked = BeautifulSoup(one_file.alone(tmp_path / "page.html", "https://site.org/book/page.html"), "html.parser")
+    assert [link["href"] for link in linked("a")] == ["https://site.org/book/other.html", "#here", "https://a.org"]
 
 
 def test_a_download_says_what_it_needs_and_leaves_out_what_serves_the_book():
