@@ -47,9 +47,7 @@ def worst_cases(spec, options, repeats, delta, alpha):
     return [
         dpsub.bound(
             dpsub.audit_worst_case(
-                noise_multiplier=spec.noise_multiplier,
-                sample_rate=spec.sample_rate,
-                steps=spec.steps,
+                **spec.mechanism,
                 runs=options["runs"],
                 adjacency="substitute",
                 seed=options["seed"] + 1 + number,
