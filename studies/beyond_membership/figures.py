@@ -48,7 +48,7 @@ def worst_case(ax, *, substitute, add_remove, group, audited, ceiling=None):
     return artists
 
 
-def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling, legend=True):
+def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling):
     """Figure 5: lower bounds from the final models against the number of runs.
 
     `audited` has for each scenario its repeats, each a list of a bound for each number of runs, increasing; `ceiling`
@@ -68,8 +68,6 @@ def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling, legend=T
         artists[scenario] = ax.errorbar(x, mean, yerr=error if several > 1 else None, elinewidth=0.8, **look)
     (artists["ceiling"],) = ax.plot(x, most, **looks("ceiling"))
     ax.set_xscale("log")
-    ax.set_xticks(x, [number(count) for count in x.tolist()], rotation=45)
-    ax.minorticks_off()
     highest = max(np.max(over_repeats(repeats).mean) for repeats in audited.values())
     top = 1.15 * max(substitute, highest)
     ax.set_ylim(0, top)
@@ -77,8 +75,6 @@ def against_runs(ax, runs, *, audited, substitute, add_remove, ceiling, legend=T
         note_ceiling(ax, most)
     ax.set_xlabel("runs, both worlds")
     ax.set_ylabel(r"$\varepsilon$")
-    if legend:
-        ax.legend()
     return artists
 
 
@@ -94,7 +90,7 @@ def figure_5(found, pooled, *, runs, ceiling, promised, most):
     fig, axes = plt.subplots(1, len(promised), figsize=(6.8, 3.4), sharey=True, squeeze=False, layout="constrained")
     for ax, (q, accounted) in zip(axes.flat, promised.items(), strict=True):
         audited = {scenario: repeats for (rate, scenario), repeats in found.items() if rate == q}
-        artists = against_runs(ax, runs, audited=audited, **accounted, ceiling=ceiling, legend=False)
+        artists = against_runs(ax, runs, audited=audited, **accounted, ceiling=ceiling)
         for scenario in audited:
             look = looks(scenario, label=None, linestyle="none", mfc="white")
             ax.plot(most, pooled[q, scenario].epsilon, **look)

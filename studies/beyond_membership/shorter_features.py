@@ -10,22 +10,14 @@ is there is not made again.
 """
 
 import sys
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from dpsub import audits
 from studies.beyond_membership import more_repeats, varied
+from studies.beyond_membership.tasks import scaled
 
 PARTS, BOUNDS, REPEATS = (0.25, 0.5), (8, 1), 3
-
-
-def scaled(task, part):
-    """The same records, with each feature multiplied by `part`."""
-    vectors = ("x_train", "x_aux", "x_test")
-    return replace(
-        task, **{name: part * getattr(task, name) for name in vectors}, name=f"{task.name}, norm times {part:g}"
-    )
 
 
 def kept_parts(*, delta):
@@ -44,7 +36,8 @@ def main(folder, parameters):
     for part, bound in product(PARTS, BOUNDS):
         one = audits.load(folder / f"C={bound}-S5.db")
         store = folder / f"norm={part:g}" / f"C={bound}-S5.db"
-        more_repeats.repeated(one, scaled(task, part), one.attrs["seed"], store, repeats=REPEATS)
+        shorter = scaled(task, part, f"{task.name}, norm times {part:g}")
+        more_repeats.repeated(one, shorter, one.attrs["seed"], store, repeats=REPEATS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,13 @@
-"""The task of a page that can do without a file."""
+"""The tasks of pages: one that can do without a file, and records whose features are scaled."""
+
+from dataclasses import replace
 
 from dpsub import data
+
+
+def scaled(task, factor, name):
+    """The same records, with each feature multiplied by a factor."""
+    return replace(task, name=name, **{part: factor * getattr(task, part) for part in ("x_train", "x_aux", "x_test")})
 
 
 def features_or_digits(path, *, n_train=500, seed=0, **options):

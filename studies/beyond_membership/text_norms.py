@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import dpsub
-from dpsub import accounting, audits, crafters, data, figures, findings
+from dpsub import accounting, audits, crafters, figures, findings
+from studies.beyond_membership.tasks import scaled
 from studies.beyond_membership.twins import of_twins
 from studies.beyond_membership.varied import PAPER, RECORDS
 
@@ -15,10 +16,7 @@ ENDS = ["epsilon", "epsilon_low", "epsilon_high"]
 def make(task, model, spec, norms, folder, *, seed, **options):
     """Twins of each record canary with the features of a task scaled to each norm, kept in a folder."""
     for norm in norms:
-        vectors = {name: norm * getattr(task, name) for name in ("x_train", "x_aux", "x_test")}
-        labels = {name: getattr(task, name) for name in ("y_train", "y_aux", "y_test", "num_classes")}
-        x, y = vectors.pop("x_train"), labels.pop("y_train")
-        longer = data.from_arrays(x, y, **vectors, **labels, name=f"{task.name}, norm {norm:g}")
+        longer = scaled(task, norm, f"{task.name}, norm {norm:g}")
         for scenario in RECORDS:
             pair = crafters.BY_SCENARIO[scenario](longer, model, spec, seed=seed)
             for end, canary in (("", pair), ("-exchanged", pair.exchanged())):

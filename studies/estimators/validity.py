@@ -168,11 +168,24 @@ def compare(rules, *, runs, mu, audits, seed):
     return pd.DataFrame([measure(cell, seed=seed) for cell in cells], index=rules)
 
 
-def stored(store):
-    """The measurements of runs in a file: where the claims' assumptions hold, and where that of "gdp" does not."""
-    rows = pd.json_normalize(read_json(store)["rows"]).drop(columns="cell.audits")
+def stored(path):
+    """The measurements in a file, with the share of bounds that exceed the truth, as `with_shares` gives it."""
+    rows = pd.json_normalize(read_json(path)["rows"]).drop(columns="cell.audits")
     rows.columns = rows.columns.str.removeprefix("cell.")
-    rows["share"] = rows["wrong"] / rows["audits"]
+    return with_shares(rows, "wrong")
+
+
+def with_shares(rows, counted):
+    """Rows with the share of audits that a column counts, and its 95 % Clopper–Pearson interval: `low` and `high`."""
+    counts = zip(rows[counted].tolist(), rows["audits"].tolist(), strict=True)
+    ends = [binomtest(*count).proportion_ci() for count in counts]
+    share = rows[counted] / rows["audits"]
+    return rows.assign(share=share, low=[end.low for end in ends], high=[end.high for end in ends])
+
+
+def near_and_far(path):
+    """The measurements of runs in a file: where the claims' assumptions hold, and where that of "gdp" does not."""
+    rows = stored(path)
     misled = rows["truth.sample_rate"].isin([0.9, 0.01]) | rows["truth.kind"].eq("RandomizedResponse")
     return rows[~misled], rows[misled]
 
@@ -224,15 +237,13 @@ def draw_rules(rows, *, names, alpha=0.05):
     colors = {valid: cycle(PALETTES["valid" if valid else "not valid"]) for valid in (True, False)}
     for (rule, name), marker, beside in zip(names.items(), "os^D", (1, 0.85, 1.18, 1.39), strict=False):
         of_rule = rows[rows["threshold"].eq(rule)].sort_values("runs")
-        counts = of_rule[["wrong", "audits"]].astype(int).to_numpy().tolist()
-        low, high = np.transpose([binomtest(*count).proportion_ci() for count in counts])
         valid = bool(of_rule["valid"].all())
         look = {} if valid else {"linestyle": "--", "mfc": "white"}
         label = name if valid else f"{name} (not valid)"
         look |= {"color": next(colors[valid]), "marker": marker, "label": label}
         x = beside * of_rule["runs"]
         ax.plot(x, 100 * of_rule["share"], **look)
-        ax.vlines(x, 100 * low, 100 * high, color=look["color"], linewidth=0.9, zorder=1)
+        ax.vlines(x, 100 * of_rule["low"], 100 * of_rule["high"], color=look["color"], linewidth=0.9, zorder=1)
     ax.axhline(100 * alpha, color="black", linestyle=":", linewidth=0.9, label="allowed")
     ax.set(xscale="log", xlabel="runs, both worlds", ylabel="bounds above the truth (%)")
     ax.set_xticks(RUNS, [number(count) for count in RUNS])

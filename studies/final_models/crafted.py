@@ -2,10 +2,10 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
-from scipy.stats import binomtest
 
 from dpsub import figures
 from studies.beyond_membership import pictures
+from studies.estimators.validity import with_shares
 from studies.final_models.crafting_curve import crafting_curves
 
 WORLDS = {1: "world z′: trained without z", 0: "world z: trained with z"}
@@ -76,10 +76,7 @@ def draw_gains(curves, source):
 
 def shares(table):
     """How often the protocols of `learned_at_zero.table` report an ε above 0, with 95 % Clopper–Pearson intervals."""
-    counts = zip(table["above 0"], table["audits"], strict=True)
-    ends = [binomtest(above, audits).proportion_ci() for above, audits in counts]
-    wrong = table["above 0"] / table["audits"]
-    return table.assign(wrong=wrong, low=[end.low for end in ends], high=[end.high for end in ends])
+    return with_shares(table, "above 0").rename(columns={"share": "wrong"})
 
 
 def draw_zero(table, source):

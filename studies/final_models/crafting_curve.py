@@ -112,12 +112,12 @@ def measured(cell):
     return [row | {"canary": own} for row in rows]
 
 
-def table(path="final_models/crafting_curve.json"):
+def table():
     """Mean separations by cell, loss, steps and models, and the canary's; and all that the file holds.
 
     `share` is the separation by the sample over that by the canary, and `error` the largest standard error of it.
     """
-    kept = read_json(path)
+    kept = read_json("final_models/crafting_curve.json")
     rows = pd.DataFrame(kept["rows"])
     rows["separation"] = rows.separations.map(np.mean)
     rows["share"] = rows.separation / rows.canary

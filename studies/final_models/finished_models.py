@@ -70,12 +70,23 @@ def proxy_of(x, y, held_out_x, held_out_y, *, seed=0):
     return lambda records: np.exp(log_softmax(logits(net, records) / best, axis=1))
 
 
-def private(x, y, *, seed=0, **settings):
+def private(x, y, *, seed, **settings):
     """A linear head trained by Opacus with these settings of `fine_tune`, and the ε of its labels."""
     records = TensorDataset(torch.tensor(x), torch.tensor(y))
     head, engine, loader = fine_tuning.fine_tune(records, int(y.max()) + 1, seed=seed, **settings)
     statement = privacy_statement(engine, delta=DELTA, data_loader=loader)
     return head, statement.substitute
+
+
+def three_models(x, y, others, of_others, *, seed, **settings):
+    """A model of records that learns them by heart, one with DP-SGD, and one of other records; and the second's ε."""
+    head, stated = private(x, y, seed=seed, **settings)
+    models = {
+        "no noise": fitted(x, y, hidden=256, epochs=300, decay=0.0, seed=seed),
+        "DP-SGD": head,
+        "other records": fitted(others, of_others, seed=seed),
+    }
+    return models, stated
 
 
 def calibration_error(probabilities, labels, bins=5):
@@ -133,12 +144,7 @@ def survey(n_train, *, seed=0, **settings):
     _, y_aux = answers(task.y_aux, seed + 1)
     exact_test, y_test = answers(task.y_test, seed + 2)
     others, of_others = np.concatenate([task.x_aux, task.x_test]), np.concatenate([y_aux, y_test])
-    head, stated = private(x, y, seed=seed, **settings)
-    models = {
-        "no noise": fitted(x, y, hidden=256, epochs=300, decay=0.0, seed=seed),
-        "DP-SGD": head,
-        "other records": fitted(others, of_others, seed=seed),
-    }
+    models, stated = three_models(x, y, others, of_others, seed=seed, **settings)
     net = proxy_of(task.x_aux, y_aux, task.x_test, y_test, seed=seed)
     proxies = {"exact": exact, "trained": net(x), "constant": np.full_like(exact, 0.5)}
     held_out = {"exact": exact_test, "trained": net(task.x_test), "constant": np.full_like(exact_test, 0.5)}
@@ -187,12 +193,7 @@ def of_natural_labels(task, *, seed=0, **settings):
     proxy = proxy_of(task.x_aux[:half], task.y_aux[:half], task.x_aux[half:], task.y_aux[half:], seed=seed)
     others = np.concatenate([task.x_aux, task.x_test])
     of_others = np.concatenate([task.y_aux, task.y_test])
-    head, stated = private(task.x_train, task.y_train, seed=seed, **settings)
-    models = {
-        "no noise": fitted(task.x_train, task.y_train, hidden=256, epochs=300, decay=0.0),
-        "DP-SGD": head,
-        "other records": fitted(others, of_others),
-    }
+    models, stated = three_models(task.x_train, task.y_train, others, of_others, seed=seed, **settings)
     truths = {"no noise": np.inf, "DP-SGD": stated, "other records": 0.0}
     said = proxy(task.x_train)
     tolerance = doubt(proxy(task.x_test), task.y_test)

@@ -8,6 +8,7 @@ import numpy as np
 import dpsub
 from dpsub import accounting, crafters, data, estimators, figures, models
 from studies.label_privacy import mechanisms
+from studies.trainings import calibrated, final_models
 
 ON_LABELS = {"randomised response": mechanisms.RandomizedResponse, "ALIBI": mechanisms.Alibi}
 NAMES = [*ON_LABELS, "PATE", "DP-SGD"]
@@ -44,11 +45,8 @@ class Comparison:
 
     def by_steps(self, epsilon, runs, **asked):
         """An audit of final models of DP-SGD."""
-        spec = self.specs[epsilon]
-        return dpsub.audit(
-            self.task, models.linear(self.task), self.canary, spec,
-            runs=runs, observe_every=spec.steps, seed=self.seed, device="cpu", progress=False, **asked,
-        )  # fmt: skip
+        what = self.task, models.linear(self.task), self.canary, self.specs[epsilon]
+        return final_models(*what, runs=runs, seed=self.seed, device="cpu", **asked)
 
     def accuracies(self, repeats):
         """For each mechanism and ε."""
@@ -73,10 +71,7 @@ class Comparison:
                 options = {"mechanism": kind(e, self.task.num_classes), "x": x[-1:], "y": y[:0], "pair": self.pair}
                 found[name, e] = audited(name, mechanisms.attacked, runs=runs, seed=seed, **options)
             found["PATE", e] = self.attack_on_votes(self.in_votes[e], runs=runs, seed=seed)
-            found["DP-SGD", e] = dpsub.audit_worst_case(
-                noise_multiplier=spec.noise_multiplier, sample_rate=spec.sample_rate, steps=spec.steps,
-                runs=runs, adjacency="substitute", seed=seed,
-            )  # fmt: skip
+            found["DP-SGD", e] = dpsub.audit_worst_case(**spec.mechanism, runs=runs, adjacency="substitute", seed=seed)
         return found
 
     def attack_on_votes(self, sigma, *, runs, seed, **asked):
@@ -114,11 +109,7 @@ def of_digits(n_train, epsilons, *, delta, teachers, queries, steps, learning_ra
     """The comparison on digits; DP-SGD takes all records in each step."""
     task = mechanisms.digits_with_a_mark(n_train, seed)
     x, y, k = task.x_train, task.y_train, task.num_classes
-    law = {"sample_rate": 1.0, "steps": steps}
-    specs = {}
-    for e in epsilons:
-        sigma = accounting.noise_multiplier(target_epsilon=e, delta=delta, adjacency="substitute", **law)
-        specs[e] = dpsub.DPSGD(sigma, max_grad_norm, **law, learning_rate=learning_rate)
+    specs = {e: calibrated(e, "substitute", max_grad_norm, 1.0, steps, learning_rate, delta=delta) for e in epsilons}
     canary = crafters.mislabeled(task, models.linear(task), specs[epsilons[0]], seed=seed, target=n_train - 1)
     public = task.x_aux[:queries]
     others = mechanisms.votes(x[:-1], y[:-1], public, teachers - 1, k)

@@ -11,8 +11,7 @@ import dpsub
 from dpsub import crafters, data, figures, models
 
 KINDS = {"S2": "gradient", "S3": "crafted record", "S4": "other label"}
-MARKS = {"own module": "o", "own module, fresh starts": "X"}
-MARKS |= {"built-in MLP": "s"}
+MARKS = {"own module": "o", "own module, fresh starts": "X", "built-in MLP": "s"}
 
 
 def rows_of_digits(n_train, seed):
@@ -29,7 +28,7 @@ def rows_of_digits(n_train, seed):
     )
 
 
-def audited(task, banks, spec, options, crafting_steps, results=None):
+def audited(task, banks, spec, options, crafting_steps, results):
     """By bank and scenario. Fresh starts are audited with S4 alone."""
     found = {}
     for name, bank in sorted(banks.items()):
@@ -38,9 +37,8 @@ def audited(task, banks, spec, options, crafting_steps, results=None):
             craft = crafters.BY_SCENARIO[scenario]
             canary = craft(task, bank, spec, seed=options["seed"], **more)
             place = name.replace(",", "").replace(" ", "_")
-            store = f"{scenario}_{place}.db"
-            kept = {"store": Path(results, store) if results else None}
-            found[name, scenario] = dpsub.audit(task, bank, canary, spec, **options | kept)
+            store = results and Path(results, f"{scenario}_{place}.db")
+            found[name, scenario] = dpsub.audit(task, bank, canary, spec, store=store, **options)
     return found
 
 
@@ -49,9 +47,7 @@ def worst_cases(spec, options, repeats, delta, alpha):
     return [
         dpsub.bound(
             dpsub.audit_worst_case(
-                noise_multiplier=spec.noise_multiplier,
-                sample_rate=spec.sample_rate,
-                steps=spec.steps,
+                **spec.mechanism,
                 runs=options["runs"],
                 adjacency="substitute",
                 seed=options["seed"] + 1 + number,

@@ -1,0 +1,1 @@
+"""What an ε promises, and what it costs."""

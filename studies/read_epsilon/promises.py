@@ -4,31 +4,27 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-import dpsub
 from dpsub import accounting, crafters, figures
+from studies.trainings import calibrated, final_models
 
 
 def weigh(task, model, promises, *, sample_rate, steps, max_grad_norm, learning_rate, delta, false_alarms, runs, seed):
     """A row for each promised substitute ε, and its audit: models of which half have the first record's other label."""
-    training = {"sample_rate": sample_rate, "steps": steps}
     rows, audits = [], {}
     for promise in promises:
-        noise = accounting.noise_multiplier(
-            target_epsilon=promise, delta=delta, adjacency="substitute", **training
-        )  # fmt: skip
-        spec = dpsub.DPSGD(noise, max_grad_norm, sample_rate, steps, learning_rate)
+        spec = calibrated(promise, "substitute", max_grad_norm, sample_rate, steps, learning_rate, delta=delta)
         pair = crafters.mislabeled(task, model, spec, seed=seed, target=0)
-        audits[promise] = attack(task, model, pair, spec, runs=runs, seed=seed)
-        right, of_training = audits[promise].accuracy.values, {"noise_multiplier": noise, **training}
+        audits[promise] = final_models(task, model, pair, spec, runs=runs, metrics=("accuracy",), seed=seed)
+        right = audits[promise].accuracy.values
         found, of_presence = (
-            1 - float(accounting.tradeoff([false_alarms], **of_training, adjacency=adjacency)[0])
+            1 - float(accounting.tradeoff([false_alarms], **spec.mechanism, adjacency=adjacency)[0])
             for adjacency in ("substitute", "add_remove")
         )
         rows.append(
             {
                 "ε": promise,
-                "σ": noise,
-                "ε of presence": accounting.epsilon(**of_training, delta=delta, adjacency="add_remove"),
+                "σ": spec.noise_multiplier,
+                "ε of presence": accounting.epsilon(**spec.mechanism, delta=delta, adjacency="add_remove"),
                 "found": found,
                 "found of presence": of_presence,
                 "right": right.mean(),
@@ -37,13 +33,6 @@ def weigh(task, model, promises, *, sample_rate, steps, max_grad_norm, learning_
             }
         )
     return pd.DataFrame(rows).set_index("ε"), audits
-
-
-def attack(task, model, canary, spec, *, runs, seed):
-    """An audit of final models, with their accuracy."""
-    return dpsub.audit(
-        task, model, canary, spec, runs=runs, observe_every=spec.steps, metrics=("accuracy",), seed=seed, progress=False
-    )
 
 
 def draw(weighed, *, chosen, false_alarms):

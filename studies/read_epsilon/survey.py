@@ -1,20 +1,15 @@
 """Audits of a survey whose answers are true with a known probability: randomised response."""
 
 import numpy as np
-from scipy.stats import beta
 
-
-def bound(missed, of_z, alarms, of_other, delta):
-    """The lower bound on ε from counts of errors, with 95 % confidence."""
-    fnr = beta.ppf(0.975, missed + 1, of_z - missed)
-    fpr = beta.ppf(0.975, alarms + 1, of_other - alarms)
-    return np.log(np.maximum((1 - fnr - delta) / fpr, (1 - fpr - delta) / fnr))
+from studies.tight_auditing import formulas
 
 
 def many(rng, *, audits, answers, honesty, delta):
-    """Of so many audits, the plain estimates of ε and the lower bounds."""
+    """Of so many audits, the plain estimates of ε and the lower bounds with 95 % confidence."""
     of_z = rng.binomial(answers, 0.5, audits)
+    of_other = answers - of_z
     missed = rng.binomial(of_z, 1 - honesty)
-    alarms = rng.binomial(answers - of_z, 1 - honesty)
-    plain = np.log((1 - missed / of_z) / (alarms / (answers - of_z)))
-    return plain, bound(missed, of_z, alarms, answers - of_z, delta)
+    alarms = rng.binomial(of_other, 1 - honesty)
+    fnr, fpr = formulas.upper(missed, of_z, 0.025), formulas.upper(alarms, of_other, 0.025)
+    return np.log((1 - missed / of_z) / (alarms / of_other)), formulas.epsilon_dp(fpr, fnr, delta)

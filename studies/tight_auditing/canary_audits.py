@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import dpsub
-from dpsub import accounting, crafters, data, models
+from dpsub import crafters, data, models
 from studies.tight_auditing.wide_resnet import Augmented, mean_loss, wide_resnet
+from studies.trainings import calibrated
 
 ADJACENCIES = ("add_remove", "substitute")
 OF_TABLE_1 = {
@@ -68,7 +69,7 @@ def images(name, n_train, seed):
     return make(n_train=n_train, seed=seed)
 
 
-def augmented(name, task, copies, pad=1):
+def augmented(name, task, copies):
     """A model that trains on several copies of each image: a Wide ResNet ("wrn 16"), or else a small network."""
     kind, _, depth = name.partition(" ")
     if kind == "wrn":
@@ -76,7 +77,7 @@ def augmented(name, task, copies, pad=1):
     channels, size = task.x_train.shape[1:3]
     seen = nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()
     network = nn.Sequential(*seen, nn.Linear(8 * (size // 2) ** 2, task.num_classes))
-    return models.from_module(Augmented(network, copies, pad), task, start="fresh", loss=mean_loss)
+    return models.from_module(Augmented(network, copies, pad=1), task, start="fresh", loss=mean_loss)
 
 
 def audited(task, model, spec, canaries, *, name, folder=None, adjacencies=ADJACENCIES, **options):
@@ -104,7 +105,7 @@ def of_table_1(names, n_train, epsilons, adjacencies, *, norm, rate, law, seed, 
         load, make = OF_TABLE_1[name]
         task = load(n_train=n, seed=seed)
         model = make(task)
-        spec = calibrated(epsilon, adjacency, norm, rate, law)
+        spec = calibrated(epsilon, adjacency, norm, learning_rate=rate, **law)
         canary = crafters.gradient_each_step(task, model, spec, kind="dirac", seed=seed)
         if adjacency != "substitute":
             canary = canary.against_nothing(adjacency=adjacency)
@@ -113,12 +114,6 @@ def of_table_1(names, n_train, epsilons, adjacencies, *, norm, rate, law, seed, 
             task, model, canary, spec, seed=seed, store=store, **options
         )
     return found
-
-
-def calibrated(epsilon, adjacency, norm, rate, law):
-    """The DP-SGD parameters of a training with this ε."""
-    noise = accounting.noise_multiplier(target_epsilon=epsilon, adjacency=adjacency, **law)
-    return dpsub.DPSGD(noise, norm, law["sample_rate"], law["steps"], rate)
 
 
 def canary(task, model, spec, name, *, seed, crafting_steps=None):

@@ -105,11 +105,10 @@ def by_count(largest, repeats, delta, rng):
     places = {"equation 18": formulas.best_threshold(1.0, delta), "z = 3": 3.0, "z = 2": 2.0, "z = 0.5": 0.5}
     means = {}
     for name, z in {"μ-GDP, z = 0.5": 0.5, **places}.items():
-        claim = "(ε, δ)-DP" if name in places else "μ-GDP"
-        drawn = (rng.binomial(n, [norm.sf(z), norm.cdf(z - 1)], (repeats, 2)) for n in numbers.astype(np.int64))
+        claim, rates = "(ε, δ)-DP" if name in places else "μ-GDP", [norm.sf(z), norm.cdf(z - 1)]
         means[name] = [
-            float(bounds(*counts.T, n, delta)[claim].mean())
-            for counts, n in zip(drawn, numbers.astype(np.int64), strict=True)
+            float(bounds(*rng.binomial(n, rates, (repeats, 2)).T, n, delta)[claim].mean())
+            for n in numbers.astype(np.int64)
         ]
     return pd.DataFrame(means, index=numbers)
 

@@ -23,14 +23,14 @@ def over_seeds(table, setting, column, *, part="all"):
     return rows.set_index("seed")[column].sort_index()
 
 
-def interval(values, confidence=0.95):
-    """The mean over seeds, and the two ends of its interval by Student's t. One seed has no interval."""
+def interval(values):
+    """The mean over seeds, and the two ends of its 95 % interval by Student's t. One seed has no interval."""
     mean = np.mean(values)
     if len(values) < 2:
         return mean, np.nan, np.nan
     if not np.ptp(values):
         return mean, mean, mean
-    found = ttest_1samp(values, 0).confidence_interval(confidence)
+    found = ttest_1samp(values, 0).confidence_interval()
     return mean, found.low, found.high
 
 
@@ -68,23 +68,21 @@ def dots(ax, at, found, *, across=False, **look):
     return ax.errorbar(places, means, yerr=error, **look)
 
 
-def rows_of_dots(ax, lines, *, accountant, rows=None, labels=True, span=None):
+def rows_of_dots(ax, lines, rows, *, accountant, labels, span):
     """A row for each setting, with the bounds of several estimators, and a line for the training's ε.
 
     `lines` has by the name of an estimator values over seeds by setting, `rows` the names of all rows, also of those
     that are empty here. Single values beyond the `span` of the axis are written at its edge.
     """
     names = list(next(iter(lines.values())))
-    rows = names if rows is None else rows
     at = np.array([rows.index(name) for name in names])
     ax.axvline(accountant, **figures.looks("add_remove"))
     for number, (label, found) in enumerate(lines.items()):
         places = at + 0.22 * (number - (len(lines) - 1) / 2)
         look = {"color": figures.COLORS[number], "marker": "os^Dv"[number], "label": label}
         dots(ax, places, [found[name] for name in names], across=True, **look)
-        for place, name in zip(places if span else (), names, strict=bool(span)):
-            beyond = ", ".join(f"{one:.1f}" for one in found[name] if one > span[1])
-            if beyond:
+        for place, name in zip(places, names, strict=True):
+            if beyond := ", ".join(f"{one:.1f}" for one in found[name] if span and one > span[1]):
                 where = {"xytext": (-1, -4), "textcoords": "offset points", "ha": "right", "va": "top"}
                 ax.annotate(f"{beyond} →", (span[1], place), fontsize=9, **where)
     for name in rows:
@@ -92,10 +90,7 @@ def rows_of_dots(ax, lines, *, accountant, rows=None, labels=True, span=None):
             ax.text(0.97, rows.index(name), "not tried", transform=ax.get_yaxis_transform(), ha="right", va="center")
     ax.set_yticks(range(len(rows)), [name.replace("dirac", "Dirac") for name in rows] if labels else [])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    if span:
-        ax.set_xlim(span)
-    else:
-        ax.set_xlim(left=0)
+    ax.set_xlim(span or (0, None))
     ax.set_xlabel("ε of the training run")
 
 
@@ -114,7 +109,7 @@ def panels(table, kept, *, accountant, height=3.0, span=None):
     size = (6.8 if len(kept) > 1 else 5.4, height)
     figure, axes = plt.subplots(1, len(kept), figsize=size, layout="constrained", sharex=True, squeeze=False)
     for ax, (task, lines) in zip(axes[0], found.items(), strict=True):
-        rows_of_dots(ax, lines, accountant=accountant, rows=rows, labels=ax is axes[0, 0], span=span)
+        rows_of_dots(ax, lines, rows, accountant=accountant, labels=ax is axes[0, 0], span=span)
         figures.tag(ax, task)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure

@@ -3,11 +3,10 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest, norm
+from scipy.stats import norm
 
 from dpsub import accounting, estimators, figures
 from studies.estimators.known_truths import Drifting, Gaussian, SortedByLuck, strongest_scores
-from studies.kept import read_json
 from studies.tight_auditing import step_tables
 
 # Claim and rule, by the name of a line.
@@ -71,15 +70,8 @@ def proved(audits, *, delta):
     return pd.DataFrame(rows).T.rename_axis("adjacency")
 
 
-def stored(path):
-    """The rows of a file by `studies.estimators.validity`."""
-    rows = pd.json_normalize(read_json(path)["rows"]).drop(columns="cell.audits")
-    rows.columns = rows.columns.str.removeprefix("cell.")
-    return rows
-
-
 def by_epsilon(rows):
-    """Bounds as shares of a whole ε, with an index of ε, claim, rule and number of observations."""
+    """From rows of `validity.stored`: bounds as shares of a whole ε, by ε, claim, rule and number of observations."""
     whole = rows["truth"].round()
     rows = rows[(rows["truth"] - whole).abs() < 1e-6].assign(ε=whole.astype(int))
     return rows.set_index(["ε", "method", "threshold", "runs"]).sort_index()[["mean", "spread", "wrong", "audits"]]
@@ -166,10 +158,8 @@ def luck(audits, paths):
 def promises(rows):
     """How often bounds by ranks and by bets refute a true claim, with Clopper and Pearson's interval."""
     past = rows[rows["runs"].eq(OF_PAST)]
-    spans = [binomtest(int(wrong), int(of)).proportion_ci() for wrong, of in zip(past.wrong, past.audits, strict=True)]
     names = {type(truth).__name__: name for name, truth in PAST.items()}
-    found = past.assign(low=[one.low for one in spans], high=[one.high for one in spans])
-    found = found.assign(observations=found["truth.kind"].map(names)).rename(columns={"threshold": "rule"})
+    found = past.assign(observations=past["truth.kind"].map(names)).rename(columns={"threshold": "rule"})
     return found.set_index(["observations", "rule"])[["wrong", "audits", "low", "high"]]
 
 

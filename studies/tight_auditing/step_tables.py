@@ -62,7 +62,7 @@ def of_training(step, law, *, delta):
     return step_to_training(replace(step, claim="gdp", mu=mu), delta=delta, **law).epsilon
 
 
-def step_bounds(result, *, delta, alpha=0.05):
+def step_bounds(result, *, delta):
     """The bounds of an audit of steps at canary rate 1 by the estimators of *Tight Auditing*, and ours: a row for each.
 
     `step` and `training` are the bounds on ε of one step and of the whole training, `valid` says whether they may be
@@ -75,7 +75,7 @@ def step_bounds(result, *, delta, alpha=0.05):
     for name, way in ESTIMATORS.items():
         if way[1] == "bets" and result.protocol != "coins":
             continue
-        step = step_bound(result, way, delta=delta, alpha=alpha)
+        step = step_bound(result, way, delta=delta)
         rows[name] = {"step": step.epsilon, "training": of_training(step, law, delta=delta), "valid": step.valid}
     return pd.DataFrame.from_dict(rows, orient="index")
 
