@@ -37,7 +37,7 @@ ROOMS = {
     "models": CORE | {"data"},
     "trainers": CORE | {"accounting", "data", "models"},
     "crafters": CORE | {"accounting", "data", "models", "trainers"},
-    "audits": CORE | {"accounting", "data", "models", "trainers", "crafters"},
+    "audits": CORE | {"accounting", "data", "models", "trainers", "crafters", "estimators"},  # whose bets stop audits
 }
 # Lines of code that a room may have, without docstrings, comments and blank lines. Lower them; never raise them.
 BUDGETS = {
