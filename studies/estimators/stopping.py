@@ -1,6 +1,6 @@
 """After how many models an audit can stop because the accountant's add/remove ε is refuted under substitution.
 
-``python -m studies.estimators.stopping studies/estimators/stopping.csv`` measures the table, in some 30 minutes on a core.
+``python -m studies.estimators.stopping studies/estimators/stopping.csv`` measures the table in half an hour on a core.
 """
 
 import sys
@@ -34,7 +34,7 @@ def observed(name, spec):
 
 
 def measured(cell):
-    """Models until bets, and until the rank test of so many models, refute the accountant's ε; and refute a true one."""
+    """After how many models bets, and of how many the rank test, refute the accountant's ε; and whether a true one."""
     spec = calibrated(EPSILON, "substitute", 2.0, cell["sample_rate"], STEPS, 1e-3)
     refuted = accounting.epsilon(**spec.mechanism, delta=DELTA, adjacency="add_remove")
     scores, in_z = observed(cell["data"], spec)
