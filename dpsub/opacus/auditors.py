@@ -568,7 +568,7 @@ class Report:
         if self.uncounted:
             paragraphs.append(
                 f"Not accounted for: {self.uncounted:,} of the {self.observations:,} steps observed are not in the "
-                "accountant's history, so its ε is too small. Load the accountant's state as well."
+                "accountant's history, so its ε is too small. Load both states from the same checkpoint."
             )
         if self.fault is not None:
             paragraphs.append(
