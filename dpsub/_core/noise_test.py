@@ -138,17 +138,18 @@ class NoiseTest:
 
     def _bet_on_repeats(self, residue: Array, records: Array) -> None:
         if len(self._remembered):
-            known = [records, self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)]
+            known = np.stack([records, self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)])
             ratios = _too_little_besides(residue, known, self._remembered)
             alike = abs(self._remembered @ residue) / (np.linalg.norm(self._remembered, axis=1) + sys.float_info.min)
             self._repeated = len(self._older) + int(alike.argmax()) + 1
             if len(self._older):
-                known = [one[:FINGERPRINT] for one in known]
-                older = _too_little_besides(residue[:FINGERPRINT], known, self._older)
+                # A part of a sum of ratios is less than the sum, so a bet on the most similar of them holds as well.
+                nearest = np.argsort(-abs(self._older @ residue[:FINGERPRINT].astype(np.float32)))[:REMEMBERED]
+                older = _too_little_besides(residue[:FINGERPRINT], known[:, :FINGERPRINT], self._older[nearest])
                 if older.max() > ratios.max():
-                    self._repeated = int(older.argmax()) + 1
+                    self._repeated = int(nearest[older.argmax()]) + 1
                 ratios = np.append(older, ratios)
-            self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(len(ratios))))
+            self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(self._steps - 1)))
         self._remembered = np.vstack([self._remembered, residue])
         if len(self._remembered) > REMEMBERED:
             self._older = np.vstack([self._older, self._remembered[0, :FINGERPRINT].astype(np.float32)])
@@ -212,7 +213,7 @@ def _too_little(squares: Array, numbers: Any) -> Array:
     return np.asarray(squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES))
 
 
-def _too_little_besides(residue: Array, known: Sequence[Array], earlier: NDArray[Any]) -> Array:
+def _too_little_besides(residue: Array, known: Any, earlier: NDArray[Any]) -> Array:
     """The log-ratios of too little noise in a residue, less `known` sums and each of the earlier ones (residues, n).
 
     They are fitted by least squares, and each takes one of the n numbers away: the last known ones are left out where
