@@ -9,7 +9,7 @@ import torch
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpsub.opacus import audit_optimizer
+from dpsub.opacus import SubstitutePRVAccountant, audit_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning", "ignore:Secure RNG:UserWarning")
 CLAIM = {"delta": 1e-5, "adjacency": "substitute", "sample_rate": 0.1}
@@ -169,6 +169,22 @@ def test_an_accountant_without_the_earlier_steps_is_said(private):
     assert "3 of the 4 steps observed are not in the accountant's history, so its ε is too small" in " ".join(
         str(report).split()
     )
+
+
+def test_a_phase_with_other_noise_is_claimed_as_the_accountant_does_and_its_noise_is_compared(private):
+    accountants, audits = [SubstitutePRVAccountant() for _ in range(2)], []
+    for phase, (rate, sigma) in enumerate([(0.1, 1.0), (0.2, 2.0)]):
+        one = private(noise_multiplier=sigma)  # whose noise has the same seed in both phases
+        one.optimizer.attach_step_hook(accountants[phase].get_optimizer_hook_fn(rate))
+        audits.append(audit_optimizer(one.optimizer, delta=1e-5, adjacency="substitute"))
+        if phase:
+            accountants[1].load_state_dict(accountants[0].state_dict())
+            audits[1].load_state_dict(audits[0].state_dict())
+        for size in (5, 9, 12):
+            one.step(size)
+    report = audits[1].report()
+    assert report.claimed == accountants[1].get_epsilon(1e-5)
+    assert report.fault == "the noise of step 4 repeats that of step 1"
 
 
 @pytest.mark.parametrize(
