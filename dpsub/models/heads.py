@@ -33,6 +33,7 @@ class Linear(Startable):
     """
 
     START: ClassVar[str] = "zero"
+    one_product: ClassVar[bool] = True
     CHECKS: ClassVar = {"features": partial(checks.whole, at_least=0), "classes": checks.whole}  # a span may have 0
     features: int
     classes: int
