@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpsub._core import checks
 from dpsub.data.tasks import Task, check_task
-from dpsub.models.bank_base import Startable
+from dpsub.models.bank_base import GATHER_BELOW, Startable
 from dpsub.models.interface import OPACUS_EPS, RECORDS_AT_ONCE, Span, flat_parameters
 
 
@@ -146,7 +146,8 @@ class Linear(Startable):
         # features and 100 to 5,000 records). Few outputs make narrow products, for which gathering costs more.
         outputs = 1 if self.classes == 2 else self.classes
         whole = 4.5e-5 * records * outputs * (features + 50)
-        return 14 + 4.5e-3 * features * outputs + 35 * self.sample_rate / outputs * whole < whole
+        gathered = 14 + 4.5e-3 * features * outputs + 35 * self.sample_rate / outputs * whole
+        return self.sample_rate < GATHER_BELOW and gathered < whole
 
     def _gathered_sum(
         self, weights: Tensor, inputs: Tensor, labels: Tensor, sampled: Tensor, max_grad_norm: float, total: Tensor

@@ -113,7 +113,9 @@ def test_gathering_changes_scores_by_rounding_only(scenario, monkeypatch):
     task = data.from_arrays(rng.random((300, 400)), rng.integers(0, 10, 300), num_classes=10)
     model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.05, 20, 0.5)
     assert model.prepared(torch.device("cpu"), spec.sample_rate)._gathers(300, 401)
-    assert not model.prepared(torch.device("cuda"), spec.sample_rate)._gathers(300, 401)
+    for of in (model, models.Linear(400, 100)):
+        assert not of.prepared(torch.device("cuda"), spec.sample_rate)._gathers(300, 401)
+        assert not of.prepared(torch.device("cpu"), 1.0)._gathers(300, 401)
     assert not model.prepared(torch.device("cpu"), 0.5)._gathers(300, 401)
     z = np.zeros(model.parameters, np.float32)
     z[7] = 1
