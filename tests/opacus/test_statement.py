@@ -46,6 +46,22 @@ def test_the_statement_holds_what_an_attack_finds_at_one_percent_of_false_alarms
     assert 0.01 < statement.found_members < statement.found_contents < 1
 
 
+def test_a_statement_for_cut_batches_says_what_holds_for_them():
+    steps, sampling = [(1.0, 0.01, 300)], "truncated_poisson:120:10000"
+    statement = privacy_statement(steps, delta=1e-5, sampling=sampling)
+    asked = {"history": steps, "delta": 1e-5, "sampling": sampling}
+    for adjacency in ("add_remove", "zero_out", "substitute"):
+        assert getattr(statement, adjacency) == accounting.epsilon(**asked, adjacency=adjacency)
+    assert statement.add_remove < statement.zero_out
+    assert statement.found_members == 1 - accounting.tradeoff(
+        0.01, history=steps, adjacency="add_remove", sampling=sampling
+    )
+    words = " ".join(statement._repr_markdown_().split())
+    assert "The numbers hold for Poisson sampling whose batches are cut to a largest size" in words
+    assert f"with ε = {math.ceil(100 * statement.add_remove) / 100:.2f} (add/remove adjacency)" in words
+    assert "From zero-out accounting alone, group privacy" in words
+
+
 def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(statement, steps):
     asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
     assert statement.risk == accounting.risk(**asked)
