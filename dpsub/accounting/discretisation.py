@@ -87,7 +87,13 @@ def spread(pair: StepPair) -> float:
     nodes = [(weight, part, *part.nodes(reach=12 * part.sigma + 1)) for weight, part in parts_of(pair)]
     p = np.concatenate([weight * np.exp(log_p) for weight, _, _, log_p in nodes])
     loss = np.concatenate([part.loss(x) for _, part, x, _ in nodes])
+    p, loss = np.append(p, _rest(pair)), np.append(loss, 0.0)
     return float(np.sqrt(p @ (loss - p @ loss) ** 2))
+
+
+def _rest(pair: StepPair) -> float:
+    """The probability of equal worlds, whose loss is 0."""
+    return max(1 - math.fsum(weight for weight, _ in parts_of(pair)), 0.0)
 
 
 def discretised(pair: StepPair, end: Callable[[SinglePair, float, float], Step], mesh: float, reach: float) -> Step:
@@ -97,6 +103,7 @@ def discretised(pair: StepPair, end: Callable[[SinglePair, float, float], Step],
     mass = np.zeros(max(step.low + len(step.mass) for _, step in steps) - low)
     for weight, step in steps:
         mass[step.low - low :][: len(step.mass)] += weight * step.mass
+    mass[-low] += _rest(pair)
     return Step(mesh, low, mass, sum(weight * step.infinite for weight, step in steps))
 
 

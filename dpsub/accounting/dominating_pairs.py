@@ -183,7 +183,8 @@ SinglePair = Pair | MirroredPair
 class MixedPair:
     """One of several pairs, drawn with these probabilities and shown: its loss has the mixture of their laws.
 
-    Divergences are jointly convex, so it dominates a step in which the draw stays hidden.
+    Divergences are jointly convex, so it dominates a step in which the draw stays hidden. If the probabilities do not
+    sum to 1, the rest is that of two equal worlds.
     """
 
     parts: tuple[tuple[float, SinglePair], ...]

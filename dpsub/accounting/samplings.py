@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
 from scipy.special import betainc
 
 from dpsub._core import checks
 from dpsub.accounting.dominating_pairs import MirroredPair, MixedPair, SinglePair, StepPair, distance, poisson_pairs
 from dpsub.accounting.worst_case_law import IndependentBatches, Law, SecretEpochs
 
+TAIL = 12.0  # standard deviations of a batch's size, and as many records more: less than 1e-20 lies beyond
+RATES = 33  # that stand for all sizes of a batch
 WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps
 
 Phase = tuple[float, float, int]  # noise multiplier, sample rate, steps
@@ -199,6 +202,60 @@ class TruncatedPoisson(Sampling):
     def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
         _, _, rate = self.attained(adjacency, sigma, q)
         return IndependentBatches(sigma, rate, steps, mirrored=adjacency == "substitute")
+
+
+class PoissonMean(Sampling):
+    r"""Poisson batches whose noisy sum is divided by the number of records in the batch, and not by the expected one.
+
+    Who sees by how much the noise was divided knows this number, k. If a record is replaced, k has the same law in both
+    worlds, and dividing by a number that is known is post-processing. Given k, a batch is a draw of k of the n records,
+    a step of `WithoutReplacement` with sample rate k/n: so the pair in which k is drawn, and shown, dominates the step.
+    The divergence of such steps is convex in their rate, and at most what lies between a few rates on a straight line.
+
+    If a record is removed, k has another law, and there is no ε. Banks divide by the expected number, and refuse this.
+
+    Args:
+        records: ≥ 2; n, the number of records.
+
+    Source: "Rethinking the Security of DP-SGD" (arXiv 2605.15648) for add/remove.
+
+    >>> Sampling.of("poisson_mean:60000")
+    PoissonMean(60000)
+    """
+
+    name = "poisson_mean"
+    words = "Poisson sampling with sums that are divided by the number of records in the batch"
+    without_epsilon: ClassVar[Mapping[str, str]] = {
+        "add_remove": "a removed record changes what the sum is divided by, and with many parameters no noise hides it",
+        "zero_out": "no tight ε is known for it; that of 'substitute' holds for it, too",
+    }
+
+    def __init__(self, records: int) -> None:
+        self.records = checks.whole("records", records, at_least=2)
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:
+        if records not in (None, self.records):
+            raise ValueError(f"spec.sampling must be of the task's {records} records, got '{self}'")
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        from scipy.stats import binom  # its import takes as long as the rest of this room
+
+        n, spread = self.records, TAIL * math.sqrt(q * (1 - q) * self.records) + TAIL
+        sizes = np.arange(max(math.floor(q * n - spread), 0), min(math.ceil(q * n + spread), n) + 1)
+        mass, beyond = binom.pmf(sizes, n, q), binom.cdf(sizes[0] - 1, n, q) + binom.sf(sizes[-1], n, q)
+        ends = np.linspace(sizes[0], sizes[-1], min(RATES, len(sizes)))
+        # Each size is split between the two rates around it. What lies beyond all sizes counts as whole batches.
+        place = np.clip(np.searchsorted(ends, sizes, side="right") - 1, 0, len(ends) - 2)
+        above = (sizes - ends[place]) / (ends[place + 1] - ends[place])
+        weights = np.bincount(place, mass * (1 - above), len(ends)) + np.bincount(place + 1, mass * above, len(ends))
+        rates = [*zip(weights.tolist(), (ends / n).tolist(), strict=True), (float(beyond), 1.0)]
+        return (MixedPair(tuple((weight, MirroredPair(sigma / 2, rate)) for weight, rate in rates if rate and weight)),)
+
+    def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
+        return "add_remove", sigma / 2, q  # as without replacement, with so many parameters that k is seen
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        return IndependentBatches(sigma / 2, q, steps)
 
 
 class WithoutReplacement(Sampling):

@@ -90,7 +90,7 @@ class PrivacyStatement:
             phases = [f"{steps:,} steps in {len(phases)} phases of different noise multiplier or sample rate"]
         if self.add_remove is None:
             presence, where = "zero-out", "used or left out of its batches"
-            holds = "Under add/remove adjacency there is no ε: a removed record would change the batches of the others."
+            holds = f"Under add/remove adjacency there is no ε: {self.sampling.without_epsilon['add_remove']}."
         else:
             presence, where = "add/remove", "in the training data"
             holds = (
@@ -147,8 +147,9 @@ class PrivacyStatement:
             return " A replaced record leaves the number of records as it was."
         share = "Most of this ε comes from" if self.poisson < self.substitute / 2 else "This ε depends on"
         return (
-            f" {share} how batches were drawn: with Poisson batches of the same noise, sample rate and steps it would "
-            f"be {_up(self.poisson)} (make_private(poisson_sampling=True))."
+            f" {share} how batches were drawn and averaged: with Poisson batches, divided by their expected size, and "
+            f"the same noise, sample rate and steps it would be {_up(self.poisson)} "
+            "(make_private(poisson_sampling=True))."
         )
 
     def _assumed_sampling(self) -> str:
@@ -224,9 +225,9 @@ def privacy_statement(
     presence = "substitute" if "zero_out" in drawn.without_epsilon else "zero_out"
     zero_out = epsilon(presence)
     # Where a record's coin is its own, it makes no difference to the others whether it is left out or removed.
-    removed = zero_out if drawn.own_coins else None
-    if removed is None and "add_remove" not in drawn.without_epsilon:
-        removed = epsilon("add_remove")
+    removed = None
+    if "add_remove" not in drawn.without_epsilon:
+        removed = zero_out if drawn.own_coins else epsilon("add_remove")
     return PrivacyStatement(
         add_remove=removed,
         zero_out=zero_out,

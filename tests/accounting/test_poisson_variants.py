@@ -9,7 +9,7 @@ from scipy import fft
 from scipy.stats import binom, norm
 
 from dpsub import DPSGD, accounting, audit_worst_case, bound
-from dpsub.accounting import Sampling, TruncatedPoisson
+from dpsub.accounting import PoissonMean, Sampling, TruncatedPoisson
 
 DELTA = 1e-5
 # Noise multiplier, sample rate, steps, records, largest batch: from cuts that hardly ever happen to ones at most steps.
@@ -115,35 +115,42 @@ def test_an_added_record_has_the_epsilon_of_dp_accountings_mixture(setting):
 
 
 def batches(gradients, q, largest):
-    """Each cut batch of some records, as the sum of its gradients, and its probability: by enumeration."""
+    """Each cut batch of some records, as the sum of its gradients, no more, and its probability: by enumeration."""
     for coins in product((0, 1), repeat=len(gradients)):
         sampled = [gradient for gradient, coin in zip(gradients, coins, strict=True) if coin]
         probability = np.prod([q if coin else 1 - q for coin in coins])
         kept = list(combinations(sampled, min(largest, len(sampled))))
-        yield from ((sum(batch), probability / len(kept)) for batch in kept)
+        yield from ((sum(batch), 0, probability / len(kept)) for batch in kept)
+
+
+def worst_deltas(slots, sigma, n, epsilons, batches_of):
+    """The largest δ of a step over many data sets on a line, in either direction: by the densities of its outcomes.
+
+    `batches_of` some gradients are a sum, what else is seen, and a probability each.
+    """
+    x, rng, worst = np.linspace(-12, 12, 1_601), np.random.default_rng(3), np.zeros(len(epsilons))
+    known = [*product((-1.0, 0.0, 1.0), repeat=n - 1), *rng.uniform(-1, 1, (10, n - 1)).tolist()]
+    for others in {tuple(sorted(others)) for others in known}:
+        densities = [np.zeros((n + 1, len(x))) for _ in slots]
+        for density, slot in zip(densities, slots, strict=True):
+            for total, seen, weight in batches_of([*others, *slot]):
+                density[seen] += weight * norm.pdf(x, total, sigma)
+        for one, two in (densities, densities[::-1]):
+            excess = np.maximum(one - np.exp(epsilons)[:, None, None] * two, 0)
+            worst = np.maximum(worst, excess.sum(axis=(1, 2)) * (x[1] - x[0]))
+    return worst
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
 @pytest.mark.parametrize(("sigma", "q", "largest"), [(0.7, 0.5, 2), (1.5, 0.3, 1), (0.5, 0.8, 3)])
 def test_no_data_set_exceeds_the_delta_of_a_step(adjacency, sigma, q, largest):
-    n, x = 5, np.linspace(-12, 12, 1_601)
     epsilons = np.linspace(0, 4, 17)
     allowed = accounting.delta(
         noise_multiplier=sigma, sample_rate=q, steps=1, epsilon=epsilons, adjacency=adjacency,
-        sampling=TruncatedPoisson(largest, n),
+        sampling=TruncatedPoisson(largest, 5),
     )  # fmt: skip
-    other = {"substitute": (-1.0,), "add_remove": (), "zero_out": (0.0,)}[adjacency]
-    worst = np.zeros(len(epsilons))
-    rng = np.random.default_rng(3)
-    known = [*product((-1.0, 0.0, 1.0), repeat=n - 1), *rng.uniform(-1, 1, (10, n - 1)).tolist()]
-    for others in {tuple(sorted(others)) for others in known}:
-        p, p_other = (
-            sum(weight * norm.pdf(x, at, sigma) for at, weight in batches([*others, *slot], q, largest))
-            for slot in ((1.0,), other)
-        )
-        for one, two in ((p, p_other), (p_other, p)):
-            excess = np.maximum(one - np.exp(epsilons)[:, None] * two, 0)
-            worst = np.maximum(worst, excess.sum(axis=1) * (x[1] - x[0]))
+    slots = {"substitute": ([1.0], [-1.0]), "add_remove": ([1.0], []), "zero_out": ([1.0], [0.0])}[adjacency]
+    worst = worst_deltas(slots, sigma, 5, epsilons, lambda gradients: batches(gradients, q, largest))
     assert (worst <= allowed + 1e-6).all()
     assert worst[0] > 0.5 * allowed[0]
 
@@ -202,3 +209,30 @@ def test_parameters_that_do_not_fit_are_refused():
         TruncatedPoisson(9.5, 50)
     with pytest.raises(ValueError, match="engine must be 'auto'"):
         accounting.epsilon(**asked(1.0, 0.1, 5, 50, 9, adjacency="substitute"), engine="prv")
+
+
+@pytest.mark.parametrize(("sigma", "q"), [(0.7, 0.5), (1.5, 0.2), (0.5, 0.9)])
+def test_no_data_set_exceeds_the_delta_of_a_step_that_shows_how_many_records_it_had(sigma, q):
+    def seen(gradients):
+        for coins in product((0, 1), repeat=len(gradients)):
+            size = sum(coins)
+            yield np.dot(gradients, coins), size, q**size * (1 - q) ** (len(coins) - size)
+
+    epsilons, setting = np.linspace(0, 4, 17), {"sample_rate": q, "steps": 1, "adjacency": "substitute"}
+    allowed = accounting.delta(noise_multiplier=sigma, epsilon=epsilons, sampling=PoissonMean(5), **setting)
+    worst = worst_deltas(([1.0], [-1.0]), sigma, 5, epsilons, seen)
+    assert worst == pytest.approx(allowed, abs=4e-5), "all others may have the gradient of z or z′"
+
+
+@pytest.mark.parametrize(("sigma", "q", "steps", "n"), [(1.0, 0.01, 1_000, 60_000), (2.0, 0.25, 40, 100)])
+def test_sums_divided_by_the_number_of_records_cost_slightly_more_than_a_fixed_size(sigma, q, steps, n):
+    setting = {"noise_multiplier": sigma, "sample_rate": q, "steps": steps, "delta": DELTA, "adjacency": "substitute"}
+    fixed = accounting.epsilon_interval(**setting, sampling="without_replacement")
+    found = accounting.epsilon_interval(**setting, sampling=f"poisson_mean:{n}")
+    assert fixed.upper < found.upper < 1.02 * fixed.upper
+    assert found.lower == fixed.lower
+    assert accounting.epsilon(**{**setting, "sample_rate": 1.0}, sampling=PoissonMean(n)) == accounting.epsilon(
+        **{**setting, "sample_rate": 1.0}
+    )
+    with pytest.raises(ValueError, match="adjacency must be 'substitute' .*: a removed record changes what the sum is"):
+        accounting.epsilon(**{**setting, "adjacency": "add_remove"}, sampling=PoissonMean(n))
