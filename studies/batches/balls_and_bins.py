@@ -23,7 +23,7 @@ def epsilon_interval(*, noise_multiplier, sample_rate, steps, delta, samples=20_
 
     The B batches of an epoch are :math:`N(e_i, \sigma^2 I_B)` in the world with z and :math:`N(-e_i, \sigma^2 I_B)` in
     the other, in units of the clipping bound, for a secret batch i that is drawn anew for each epoch: the opposite pair
-    of Chua et al. (2024b). Its δ(ε) is a mean over the first world. Draws are shifted to where the losses exceed ε, and
+    of Chua et al. (2025). Its δ(ε) is a mean over the first world. Draws are shifted to where the losses exceed ε, and
     weighted. Means of 2,000 draws choose the shift. Further ones, cut at the largest of those 2,000, bound δ from below
     by an empirical Bernstein bound (Maurer and Pontil, 2009).
 
