@@ -40,8 +40,8 @@ class PrivacyStatement:
 
     Attributes:
         add_remove: ε under add/remove adjacency, which protects membership, if the number of records is public or if
-            neither the sample rate nor the expected batch size follows from it. None unless sampling is Poisson's: with
-            other batches it does not exist, since a removed record would change those of the others.
+            neither the sample rate nor the expected batch size follows from it. None unless sampling is Poisson's, cut
+            or not: with other batches it does not exist, since a removed record would change those of the others.
         zero_out: ε under zero-out adjacency: a record is replaced by nothing, and the others stay in their batches. It
             equals `add_remove` for Poisson sampling, and is at most `substitute` for batches of fixed size, where no
             other is known.
@@ -90,7 +90,7 @@ class PrivacyStatement:
             phases = [f"{steps:,} steps in {len(phases)} phases of different noise multiplier or sample rate"]
         if self.add_remove is None:
             presence, where = "zero-out", "used or left out of its batches"
-            holds = "Under add/remove adjacency there is no ε: a removed record would change the batches of the others."
+            holds = f"Under add/remove adjacency there is no ε: {self.sampling.without_epsilon['add_remove']}."
         else:
             presence, where = "add/remove", "in the training data"
             holds = (
@@ -99,11 +99,13 @@ class PrivacyStatement:
             )
         by_groups = ""
         if self.group_privacy is not None and self.group_privacy < math.inf:
-            by_groups = f" From {presence} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
+            accounted = presence if self.sampling.own_coins else "zero-out"
+            by_groups = f" From {accounted} accounting alone, group privacy would give ε = {_up(self.group_privacy)}."
         return [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
             + self._assumed_sampling(),
-            f"Membership: whether a record was {where} is protected with ε = {_up(self.zero_out)} ({presence} "
+            f"Membership: whether a record was {where} is protected with ε = "
+            f"{_up(self.zero_out if self.add_remove is None else self.add_remove)} ({presence} "
             f"adjacency). {holds}{self._opacus_epsilon()} At a 1 % false-positive rate, an attack identifies at most "
             f"{_percent(self.found_members)} of the members.",
             "Labels and attributes: the contents of a record known to be in the training data are protected with "
@@ -145,8 +147,9 @@ class PrivacyStatement:
             return " A replaced record leaves the number of records as it was."
         share = "Most of this ε comes from" if self.poisson < self.substitute / 2 else "This ε depends on"
         return (
-            f" {share} how batches were drawn: with Poisson batches of the same noise, sample rate and steps it would "
-            f"be {_up(self.poisson)} (make_private(poisson_sampling=True))."
+            f" {share} how batches were drawn and averaged: with Poisson batches, divided by their expected size, and "
+            f"the same noise, sample rate and steps it would be {_up(self.poisson)} "
+            "(make_private(poisson_sampling=True))."
         )
 
     def _assumed_sampling(self) -> str:
@@ -221,14 +224,17 @@ def privacy_statement(
     # A record that is replaced by nothing is replaced.
     presence = "substitute" if "zero_out" in drawn.without_epsilon else "zero_out"
     zero_out = epsilon(presence)
+    # Where a record's coin is its own, it makes no difference to the others whether it is left out or removed.
+    removed = None
+    if "add_remove" not in drawn.without_epsilon:
+        removed = zero_out if drawn.own_coins else epsilon("add_remove")
     return PrivacyStatement(
-        # Where a record's coin is its own, it makes no difference to the others whether it is left out or removed.
-        add_remove=zero_out if drawn.own_coins else None,
+        add_remove=removed,
         zero_out=zero_out,
         substitute=epsilon("substitute"),
         poisson=epsilon("substitute", sampling=Poisson()),
         group_privacy=accounting.group_privacy_epsilon(delta=delta, **mechanism) if presence == "zero_out" else None,
-        found_members=identified(presence),
+        found_members=identified(presence if removed is None else "add_remove"),
         found_contents=identified("substitute"),
         risk=accounting.risk(prior=prior, fpr=FALSE_ALARMS, delta=delta, adjacency="substitute", **mechanism),
         delta=delta,

@@ -46,6 +46,34 @@ def test_the_statement_holds_what_an_attack_finds_at_one_percent_of_false_alarms
     assert 0.01 < statement.found_members < statement.found_contents < 1
 
 
+def test_a_statement_for_cut_batches_says_what_holds_for_them():
+    steps, sampling = [(1.0, 0.01, 300)], "truncated_poisson:120:10000"
+    statement = privacy_statement(steps, delta=1e-5, sampling=sampling)
+    asked = {"history": steps, "delta": 1e-5, "sampling": sampling}
+    for adjacency in ("add_remove", "zero_out", "substitute"):
+        assert getattr(statement, adjacency) == accounting.epsilon(**asked, adjacency=adjacency)
+    assert statement.add_remove < statement.zero_out
+    assert statement.found_members == 1 - accounting.tradeoff(
+        0.01, history=steps, adjacency="add_remove", sampling=sampling
+    )
+    words = " ".join(statement._repr_markdown_().split())
+    assert "The numbers hold for Poisson sampling whose batches are cut to a largest size" in words
+    assert f"with ε = {math.ceil(100 * statement.add_remove) / 100:.2f} (add/remove adjacency)" in words
+    assert "From zero-out accounting alone, group privacy" in words
+
+
+def test_a_statement_for_sums_divided_by_their_records_has_no_membership_but_a_bound():
+    steps, sampling = [(1.0, 0.01, 300)], "poisson_mean:10000"
+    statement = privacy_statement(steps, delta=1e-5, sampling=sampling)
+    asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
+    assert statement.add_remove is None
+    assert statement.substitute == statement.zero_out == accounting.epsilon(**asked, sampling=sampling)
+    assert statement.poisson == accounting.epsilon(**asked)
+    words = " ".join(statement._repr_markdown_().split())
+    assert "there is no ε: a removed record changes what the sum is divided by" in words
+    assert "Most of this ε comes from how batches were drawn and averaged" in words
+
+
 def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(statement, steps):
     asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
     assert statement.risk == accounting.risk(**asked)
@@ -108,7 +136,7 @@ def test_shuffled_batches_are_seen_in_the_loader(of_epochs):
 def test_the_text_for_epochs_states_zero_out_and_says_why(of_epochs):
     parts = paragraphs(str(of_epochs))
     assert "hold for batches that use each record once an epoch, shuffled or not, as its data loader" in parts["This"]
-    assert "a removed record would change the batches of the others" in parts["Membership"]
+    assert "a removed record would shift the others between batches" in parts["Membership"]
     assert of_epochs.zero_out <= epsilon_in(parts["Membership"]) <= of_epochs.zero_out * 1.01
     assert "add/remove" not in parts["State"]
 
