@@ -24,6 +24,7 @@ SURE = 1 - 1e-9  # from this probability on the text says that a belief has no l
 ADJACENCY_IN_WORDS = {"substitute": "substitute", "add_remove": "add/remove", "zero_out": "zero-out"}
 LEVELS = 100  # values of ε at which a bound for random trials is tried
 CONTENTS = "the contents of a record known to be in the training data"
+PHASE = ("noise_multiplier", "sample_rate", "steps")
 FALSE_ALARMS = 0.01  # the false-positive rate at which a statement says what an attack can find
 
 
@@ -94,9 +95,7 @@ class PrivacyStatement:
             "membership": {"protects": protects, "adjacency": adjacency, "epsilon": epsilon, "condition": condition},
             "contents": {"protects": CONTENTS, "adjacency": "substitute", "epsilon": self.substitute},
             "sampling": {"name": str(self.sampling), "in_words": sampling, "seen_in_data_loader": self.loader_seen},
-            "phases": [
-                dict(zip(("noise_multiplier", "sample_rate", "steps"), phase, strict=True)) for phase in self.history
-            ],
+            "phases": [dict(zip(PHASE, phase, strict=True)) for phase in self.history],
             "trainings_tried": self.trials,
             "risk": {
                 "prior": list(self.risk.prior),
@@ -146,9 +145,8 @@ class PrivacyStatement:
         presence = ADJACENCY_IN_WORDS[adjacency]
         by_groups = ""
         if self.group_privacy is not None and self.group_privacy < math.inf:
-            accounted = presence if self.sampling.own_coins else "zero-out"
-            bound = rounded(self.group_privacy)
-            by_groups = f" From {accounted} accounting alone, group privacy would give ε = {bound}."
+            by = presence if self.sampling.own_coins else "zero-out"
+            by_groups = f" From {by} accounting alone, group privacy would give ε = {rounded(self.group_privacy)}."
         paragraphs = [
             f"This model was trained with differentially private SGD ({'; '.join(phases)}; δ = {self.delta:g}). "
             + self._assumed_sampling(),
