@@ -314,6 +314,16 @@ def test_loaders_change_epsilon_and_one_record_refutes_poissons(tmp_path):
     assert found["usual"] < found["shown"] < found["attained"]
     assert found["rare_poisson"] < found["rare_fixed"] < found["rare_shuffled"]
     assert found["as_poisson"] > found["small_poisson"]
+    assert found["balls_lower"] < found["balls_estimate"] < found["balls_upper"] == found["shuffled"]
+    assert found["usual"] < found["cut_at_four"] < 1.05 * found["usual"] < 2 * found["usual"] < found["cut_at_expected"]
+    assert found["attained"] < found["by_number"]
+    for world, divisors in (
+        ("added", ["expected size"]),
+        ("replaced", ["expected size", "number of records", "pairs"]),
+    ):
+        assert max(found[f"{world} {divisor}"] for divisor in divisors) < found[f"{world} claimed"]
+    assert found["added claimed"] < min(found["added number of records"], found["added pairs"])
+    assert found["told_by_scale"] == 1
     assert found["loader_rate"] == 0.25
     for key, sample_rate, steps in (("of_loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
         training = {"noise_multiplier": 2, "sample_rate": sample_rate, "steps": steps}

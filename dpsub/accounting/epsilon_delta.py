@@ -59,6 +59,8 @@ def epsilon(
             - `TruncatedPoisson(maximum, records)`, or "truncated_poisson:maximum:records": the same, but batches with
               more than `maximum` records are cut to so many, drawn evenly. In a cut batch a record has taken the place
               of another one, as "without_replacement". This ε is larger than Poisson's, much so if many are cut.
+            - `PoissonMean(records)`, or "poisson_mean:records": Poisson batches whose sum is divided by the number of
+              records in the batch. It needs "substitute", and is slightly larger than "without_replacement".
             - "without_replacement": each batch is drawn anew, b of the n records, and `sample_rate` is b/n. It needs
               "substitute". Here ε is larger than Poisson's, often several times, because a record in the batch has
               taken the place of another one. If all other gradients are that of z′, the worlds are twice as far apart.

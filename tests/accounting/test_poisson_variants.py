@@ -153,6 +153,12 @@ def test_no_data_set_exceeds_the_delta_of_a_step(adjacency, sigma, q, largest):
     worst = worst_deltas(slots, sigma, 5, epsilons, lambda gradients: batches(gradients, q, largest))
     assert (worst <= allowed + 1e-6).all()
     assert worst[0] > 0.5 * allowed[0]
+    if adjacency == "substitute":
+        _, _, rate = TruncatedPoisson(largest, 5).attained(adjacency, sigma, q)
+        seldom = accounting.delta(
+            noise_multiplier=sigma, sample_rate=rate, steps=1, epsilon=epsilons, adjacency=adjacency
+        )
+        assert (worst > 1.02 * seldom).any(), "it is no Poisson step that has the record as often"
 
 
 def test_batches_that_are_never_cut_are_poissons():
