@@ -97,7 +97,7 @@ def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int 
     Args:
         task: the private records, which this adversary knows.
         model, spec, seed: as in `crafted_input`.
-        target: likewise, or "most_exposed", as in `attribute`. With many classes the distances differ little, and then say
+        target: likewise, or "most_exposed", as in `attribute`. With many classes the distances differ little, and say
             little about what an audit finds.
 
     Returns:
