@@ -417,6 +417,7 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
         assert 0 < glued[f"own_model_label{model}"] < gradient
     assert glued["own_model_rounding"] < 1e-4
     assert glued["own_model_head"] == pytest.approx(330 / 446)
+    assert glued["own_model_exposed"] > glued["own_model_exposed_default"]
 
 
 @SLOW
