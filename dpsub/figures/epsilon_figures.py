@@ -97,13 +97,12 @@ def epsilon_against_delta(
         substitute, add_remove, group: (k,) the accountants' ε at these δ; None leaves it out.
 
     Returns:
-        The artists by name.
+        The artists by name, to put into a legend or to change.
     """
     x = checks.array("delta", delta, shape=("k",), at_least=0, at_most=1)
     artists = accounted(ax, x, group=group, substitute=substitute, add_remove=add_remove)
     ax.set(xscale="log", xlabel=r"$\delta$", ylabel=r"$\varepsilon$")
     ax.set_ylim(bottom=0)
-    ax.legend(loc="best")
     return artists
 
 
