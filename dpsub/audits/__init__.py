@@ -4,6 +4,7 @@ from dpsub._core.random_streams import repeat_seeds
 from dpsub.audits.coin_datasets import one_run_dataset
 from dpsub.audits.distinguishers import distinguish
 from dpsub.audits.finished_models import proxy_labels
+from dpsub.audits.joined import join
 from dpsub.audits.many_runs import audit
 from dpsub.audits.mechanisms import audit_mechanism
 from dpsub.audits.observers import Observer, Watch
@@ -23,6 +24,7 @@ __all__ = [
     "audit_steps",
     "audit_training",
     "distinguish",
+    "join",
     "load",
     "load_all",
     "made_here",

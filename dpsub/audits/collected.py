@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from dpsub._core.datasets import numbered
-from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, origin
+from dpsub.audits.plans import Arrays, Cut, Made, Plan, Results, Shard, joined, origin
 
 ROUNDING = 1e-5  # of scores, as a part of what the worlds are apart
 
@@ -65,14 +65,47 @@ class Collected:
         self.shards[shard.number] = made
         self.failed[shard.number] = results.failed
 
+    def take(self, other: Collected) -> None:
+        """Take over the shards of the same audit with another number of runs. What it has of a block, it has whole."""
+        holder = np.full((other.cut.repeats, other.cut.runs), -1)  # the shard that each run is in
+        for shard in other.cut.shards:
+            if shard.number in other.shards:
+                holder[shard.repeat, shard.start : shard.stop] = shard.number
+        failed = other.messages
+        for shard in self.cut.shards:
+            held = holder[shard.repeat, shard.start : shard.stop]
+            if len(held) == shard.runs and held.min() >= 0:
+                for mine, its in zip(self.part(shard).values(), other.part(shard).values(), strict=True):
+                    mine[...] = its
+                self.shards[shard.number] = other.shards[int(held[-1])]
+                mine_failed = failed.keys() & set(range(shard.start, shard.stop))
+                self.failed[shard.number] = {run: failed[run] for run in sorted(mine_failed)}
+
+    @property
+    def wall_seconds(self) -> float:
+        """The total time of the sessions that wrote the shards into a file, each up to its last shard."""
+        sessions: dict[str, float] = {}
+        for made in self.shards.values():
+            sessions[made.session] = max(made.elapsed, sessions.get(made.session, 0.0))
+        return sum(sessions.values())
+
     @property
     def origin(self) -> dict[str, Any]:
-        """Where the shards come from, as attributes. The time of a session is that up to its last shard."""
-        return origin(self.shards.values())
+        """Where the shards come from, as attributes; of those in a file also the commit, and how long they took."""
+        shards = self.shards.values()
+        if not any(made.session for made in shards):
+            return origin(shards)
+        return origin(shards) | {
+            "commit": joined(made.commit for made in shards),
+            "wall_seconds": round(self.wall_seconds, 3),
+            "last_written": max(made.finished for made in shards),
+        }
 
     def dataset(self) -> xr.Dataset:
         """The dataset of the shards that are there, without the runs that failed."""
         dataset = numbered(self.numbers.assign_attrs(self.origin))
+        if "refute" in dataset.attrs:
+            dataset = dataset.assign_coords(watched=("run", np.ones(self.cut.runs, bool)))
         return without_failed(dataset, self.messages) if self.may_fail else dataset
 
 
@@ -80,18 +113,31 @@ class Place:
     """Where the shards of an audit are kept: in memory, or by a `Database` in a file, too.
 
     Attributes:
-        plan: the plan as it is kept there.
+        plan: the plan as it is kept there. It may have more runs than were asked for.
+        asked: the number of runs that were asked for.
         collected: the shards that are there.
+        history: attributes that say how the audit came to its number of runs.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.collected = Collected(plan.cut, plan.empty().assign_attrs(plan.attributes), may_fail=plan.calls_users)
+        self.plan, self.asked, self.history = plan, plan.cut.runs, dict[str, Any]()
+        self.collected = self.empty()
+
+    def empty(self) -> Collected:
+        about = self.plan.attributes | self.history
+        return Collected(self.plan.cut, self.plan.empty().assign_attrs(about), may_fail=self.plan.calls_users)
 
     def to_compute(self) -> list[Shard]:
         """The shards that are not there, and those with runs that failed if the plan retries them."""
         failed = self.collected.failed if self.plan.retry else {}
-        return [*self.collected.missing, *(shard for shard in self.plan.cut.shards if failed.get(shard.number))]
+        again = [shard for shard in self.plan.cut.shards if failed.get(shard.number)]
+        return [shard for shard in (*self.collected.missing, *again) if shard.start < self.asked]
+
+    def resize(self, runs: int, **history: Any) -> None:
+        """Go on with more or fewer runs, and say why. A file stays as it is until it is written."""
+        self.plan, self.history, before = self.plan.with_runs(runs), self.history | history, self.collected
+        self.collected = self.empty()
+        self.collected.take(before)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from dpsub._core import checks
 from dpsub.audits import executors
 from dpsub.audits.collected import Place, warn_of_failures
 from dpsub.audits.plans import Made, Plan
+from dpsub.audits.refutation import Refutation
 from dpsub.audits.store import Database, located
 from dpsub.trainers import devices
 
@@ -28,6 +29,8 @@ class Options(TypedDict, total=False):
     repair: bool
     allow_mix: bool
     progress: bool
+    refute: float | str | None
+    delta: float | None
 
 
 @checks.checked("progress", repair=checks.flag, allow_mix=checks.flag)
@@ -40,27 +43,36 @@ def execute(
     repair: bool = False,
     allow_mix: bool = False,
     progress: bool = True,
+    refute: float | str | None = None,
+    delta: float | None = None,
 ) -> xr.Dataset:
     """Compute what is missing of a plan, and return all of it. The options are those of `dpsub.audit`."""
+    test = None if refute is None and delta is None else Refutation.of(plan, refute, delta)
     if store is None:
         place = Place(plan)
     else:
         plan.check_told_apart()
         place = Database(located(store), plan, repair=repair)
-    if place.to_compute():
+    if not (test and test.stops(place)) and place.to_compute():
         try:
-            _compute(place, client, device, allow_mix=allow_mix, progress=progress)
+            _compute(place, client, device, test, allow_mix=allow_mix, progress=progress)
         except (KeyboardInterrupt, SystemExit) as interruption:  # dask-jobqueue turns Ctrl-C into SystemExit
             if store is None:
                 raise
             there = f"{place.collected.runs:,} of {plan.cut.total:,} models are in {store}"
             raise type(interruption)(f"{there}; the same call goes on from there") from None
+    if test:
+        test.settle(place)
+    if place.asked < place.plan.cut.runs:
+        place.resize(place.asked, first_of=place.plan.cut.runs)
     dataset = place.collected.dataset()
     warn_of_failures(dataset, depth=4)
     return dataset
 
 
-def _compute(place: Place, client: Any, device: str, *, allow_mix: bool, progress: bool) -> None:
+def _compute(
+    place: Place, client: Any, device: str, test: Refutation | None, *, allow_mix: bool, progress: bool
+) -> None:
     mixed, compute = allow_mix or place.plan.calls_users, partial(executors.by_workers, client, device)
     if client is None:
         on = devices.device(device)
@@ -87,6 +99,10 @@ def _compute(place: Place, client: Any, device: str, *, allow_mix: bool, progres
                 place.write(shard, results, made)
                 if failed := failed + len(results.failed):
                     bar.set_postfix_str(f"{failed:,} failed", refresh=False)
+                if test and test.stops(place):
+                    break
+        if test:
+            test.settle(place)
 
 
 def _check_kind(place: Place, made: Made) -> None:

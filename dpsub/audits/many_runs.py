@@ -61,7 +61,9 @@ def audit(
         canary: the two worlds. One pair serves all repeats. A sequence holds one pair for each repeat, crafted anew
             with its seed of `repeat_seeds`. The attribute `canary_crafted` says which was given.
         spec: the DP-SGD parameters.
-        runs: R ≥ 1: models of each repeat, both worlds together.
+        runs: R ≥ 1: models of each repeat, both worlds together. A store of fewer goes on to as many, and of a store of
+            more the first are read: from the second block on, models are the same however many follow, and so are those
+            of the first block if there are enough to fill it.
         observe_every: score after every `observe_every` steps, and always after the last one.
         repeats: independent audits. The first has `seed` itself, the others seeds spawned from it (`repeat_seeds`).
             `estimators.over_repeats` computes mean and error of their bounds.
@@ -105,6 +107,12 @@ def audit(
               another version of torch or dpsub, and record both. The distribution is unchanged, but no single machine
               reproduces the numbers.
             - `progress`: show a progress bar.
+            - `refute`, `delta`: stop when bets on the last observed step refute that the training has this ε at this δ,
+              at confidence 95 % and for claim "gdp", but train `runs` models at most. "add_remove" or "substitute" is
+              the accountant's ε for that adjacency. It holds although it looks after every few models, and the models
+              are bet on in the order of their numbers, so that the same models decide wherever they are trained. The
+              attribute `refuted_after` is the number of models trained, or 0 if they refute nothing. `bound` judges
+              such an audit by rule "bets"; other rules are not valid for it. Without repeats only.
 
     Returns:
         A dataset with `score` (run, step) float32, higher speaks for z; `bit` (run,) int8, 0 for z and 1 for z′; and
@@ -151,6 +159,7 @@ class ManyRuns(BankPlan):
     """
 
     call: ClassVar[str] = "audit"
+    grows: ClassVar[bool] = True
     purpose = "audit"
 
     observe_every: int
@@ -206,7 +215,9 @@ class ManyRuns(BankPlan):
         return max(1, sum(observer.copies for observer in self.observers))  # some keep theirs while others look
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
-        seed, runs = self.seeds[repeat], self.models_of(block)
+        # All blocks but the first are trained whole: so their numbers do not depend on how many runs follow.
+        seed, kept = self.seeds[repeat], self.models_of(block)
+        runs = self.block_size if block else kept
         bits = stream(seed, self.purpose, block).integers(0, 2, self.block_size, dtype=np.int8)[:runs]
         canary = self.canaries[repeat if len(self.canaries) > 1 else 0]
         bank = self.bank(block, device, bits=bits, canary=canary, seed=seed, coordinates=self.coordinates)
@@ -226,9 +237,9 @@ class ManyRuns(BankPlan):
             for observer in due:
                 shape = (counts[observer.name], *(() if "step" in observer.dims else (self.model.parameters,)))
                 observations[observer.name].append(observation(observer, watches[observer.name], shape))
-        tick(runs)
+        tick(kept)
         arrays = {name: torch.stack(values, dim=1).flatten(1) for name, values in observations.items()}
-        return {"bit": bits, **{name: values.cpu().numpy() for name, values in arrays.items()}}
+        return {"bit": bits[:kept], **{name: values[:kept].cpu().numpy() for name, values in arrays.items()}}
 
 
 def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:

@@ -126,6 +126,7 @@ class OwnTraining(Plan):
 
     call: ClassVar[str] = "audit_training"
     calls_users: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
 
     train: Train
     name: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -63,18 +65,23 @@ class Cut(NamedTuple):
         return self.runs * self.repeats
 
     @property
-    def shards(self) -> list[Shard]:
-        blocks = -(-self.runs // self.block_size)
-        size = -(-blocks // self.most) * self.block_size
-        bounds = [
-            (repeat, start, min(start + size, self.runs))
-            for repeat in range(self.repeats)
-            for start in range(0, self.runs, size)
-        ]
-        return [
-            Shard(number, repeat, range(start // self.block_size, -(-stop // self.block_size)), start, stop)
-            for number, (repeat, start, stop) in enumerate(bounds)
-        ]
+    def shards(self) -> tuple[Shard, ...]:
+        return _shards_of(self)
+
+
+@lru_cache(maxsize=16)
+def _shards_of(cut: Cut) -> tuple[Shard, ...]:
+    blocks = -(-cut.runs // cut.block_size)
+    size = -(-blocks // cut.most) * cut.block_size
+    bounds = [
+        (repeat, start, min(start + size, cut.runs))
+        for repeat in range(cut.repeats)
+        for start in range(0, cut.runs, size)
+    ]
+    return tuple(
+        Shard(number, repeat, range(start // cut.block_size, -(-stop // cut.block_size)), start, stop)
+        for number, (repeat, start, stop) in enumerate(bounds)
+    )
 
 
 class Results(NamedTuple):
@@ -125,6 +132,8 @@ class Plan(ABC):
         calls_users: whether runs are calls of a user's function. Then single runs may fail, and the dataset says how
             many did; they are made one after the other in the calling thread, whose settings stay as they are; and
             devices and versions may differ.
+        grows: whether its first runs are the same however many follow, up to whole blocks. Then a store of fewer runs
+            is gone on with, and one of more is read.
         retry: whether to compute failed runs again, and accept a store of another version of the user's function.
         matmul_precision: of products while it is computed, as in `audit`.
     """
@@ -132,6 +141,7 @@ class Plan(ABC):
     call: ClassVar[str]
     unit: ClassVar[str] = " models"
     calls_users: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
     retry: bool = False
     matmul_precision: str = "highest"
 
@@ -186,6 +196,10 @@ class Plan(ABC):
     def units(self, shard: Shard) -> int:
         """How far a shard moves the progress bar."""
         return shard.runs
+
+    def with_runs(self, runs: int) -> Self:
+        """The same plan with more or fewer runs: of plans that grow, which are dataclasses with the field `runs`."""
+        return self if runs == self.cut.runs else replace(self, runs=runs)  # type: ignore[type-var]
 
     @property
     def arrays(self) -> Arrays:

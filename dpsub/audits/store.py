@@ -32,7 +32,9 @@ from dpsub.audits.collected import Collected, Place, row_dimension, warn_of_fail
 from dpsub.audits.plans import Arrays, Cut, Made, OtherAudit, Plan, Results, Shard, joined, unfilled
 
 FORMAT = 2  # 1 were folders of zarr, by dpsub 0.1
+HISTORY = ("grown_from", "refute", "refute_delta", "refuted_after")  # attributes that no plan has
 SCHEMA = (
+    *(f"DROP TABLE IF EXISTS {table}" for table in ("about", "arrays", "shards")),
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE arrays (name TEXT PRIMARY KEY, dtype TEXT NOT NULL, shape TEXT NOT NULL, zipped INTEGER NOT NULL, "
     "data BLOB NOT NULL)",
@@ -218,24 +220,6 @@ class Stored(Collected):
             raise _damaged(self.path, f"its array {missing.pop()!r} is missing")
         return arrays
 
-    @property
-    def wall_seconds(self) -> float:
-        """The total time of the sessions that wrote the shards, each up to its last shard."""
-        sessions: dict[str, float] = {}
-        for made in self.shards.values():
-            sessions[made.session] = max(made.elapsed, sessions.get(made.session, 0.0))
-        return sum(sessions.values())
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        if not self.shards:
-            return {}
-        return super().origin | {
-            "commit": joined(made.commit for made in self.shards.values()),
-            "wall_seconds": round(self.wall_seconds, 3),
-            "last_written": max(made.finished for made in self.shards.values()),
-        }
-
     def refuse_damage(self) -> None:
         if self.damaged:
             raise ValueError(
@@ -285,13 +269,18 @@ class Database(Place):
             return None
         if there.about["call"] != self.plan.call:
             raise self._other(f"stored by dpsub.{there.about['call']}, asked for by dpsub.{self.plan.call}")
+        about = dict(there.about["attributes"])
+        self.history = {name: about.pop(name) for name in HISTORY if name in about}
+        runs = there.cut.runs
         try:
-            self.plan = self.plan.resumed(there.about["attributes"], there.arrays)
+            self.plan = (self.plan.with_runs(runs) if self.plan.grows else self.plan).resumed(about, there.arrays)
         except OtherAudit as error:
             raise self._other(*error.args) from None
         if not self._repair:
             there.refuse_damage()
         self.collected = there
+        if self.asked > runs:
+            self.resize(self.asked)
         return there
 
     def _other(self, *differences: str) -> ValueError:
@@ -307,29 +296,48 @@ class Database(Place):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _only_writer(self.path), _errors_of(self.path):
             there = self._read()
+            self._written: Collected | None = there
+            self._identity = there.identity if there else ""
             with closing(connected(self.path, "rwc")) as self._connection:
-                if there is None:
-                    _begin(self._connection, self.plan)
-                    there = self._read()  # as `Stored`, whose attributes have the commit and the times
-                assert there is not None
-                self._identity = there.identity
+                self._begin()
                 self._session, self._began = f"{_now()}, process {os.getpid()}", time.monotonic()
                 yield
+                self._begin()
+
+    def _begin(self) -> None:
+        """Write what is said of the audit, and all that is there of it, in one transaction, unless the file says it."""
+        if self._written is self.collected:
+            return
+        if self._written and self._written.cut.runs < self.plan.cut.runs:
+            self.history["grown_from"] = [*self.history.get("grown_from", []), self._written.cut.runs]
+            self.collected.numbers.attrs |= self.history
+        self._written, (about, shared) = self.collected, _about(self.plan, self.history)
+        texts = {name: json.dumps(value) for name, value in about.items()}
+        self._identity = identity_of(texts)
+        self._connection.execute("BEGIN IMMEDIATE")
+        for statement in (*SCHEMA, f"PRAGMA user_version = {FORMAT}"):
+            self._connection.execute(statement)
+        said = [*texts.items(), ("sha256", self._identity)]
+        self._connection.executemany("INSERT INTO about VALUES (?, ?)", said)
+        arrays = [(*row, *_zipped(content)) for *row, content in shared]
+        self._connection.executemany("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", arrays)
+        for shard in self.plan.cut.shards:
+            if (made := self.collected.shards.get(shard.number)) is not None:
+                self._insert(shard, made)
+        self._connection.execute("COMMIT")
 
     def write(self, shard: Shard, results: Results, made: Made) -> None:
         """Write one shard, in one transaction."""
-        made = made._replace(
-            session=self._session,
-            elapsed=round(time.monotonic() - self._began, 3),
-            finished=_now(),
-        )
-        # In the order and of the types of the dataset, in which `Stored` reads them.
-        parts = self.collected.part(shard).items()
-        content = b"".join(_bytes(results.arrays[name].astype(values.dtype)) for name, values in parts)
-        row = [shard.number, json.dumps(made._asdict()), json.dumps(results.failed), *_zipped(content)]
+        elapsed = round(time.monotonic() - self._began, 3)
+        super().write(shard, results, made._replace(session=self._session, elapsed=elapsed, finished=_now()))
+        self._insert(shard, self.collected.shards[shard.number])
+
+    def _insert(self, shard: Shard, made: Made) -> None:
+        content = b"".join(map(_bytes, self.collected.part(shard).values()))
+        failed = json.dumps(self.collected.failed[shard.number])
+        row = [shard.number, json.dumps(made._asdict()), failed, *_zipped(content)]
         row.append(digest_of(self._identity, *row))
         self._connection.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
-        super().write(shard, results, made)
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
@@ -357,15 +365,15 @@ def _damaged(path: Path, how: str) -> ValueError:
     )
 
 
-def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
-    """Write what does not change while shards are written, in one transaction."""
+def _about(plan: Plan, history: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """What does not change while shards are written: texts by name, and the rows of arrays."""
     empty = plan.empty()
     shared = {f"{COORDINATE}{name}": values.values for name, values in empty.coords.items()} | plan.arrays
     rows = [(name, values.dtype.name, json.dumps(values.shape), _bytes(values)) for name, values in shared.items()]
     about = {
         "call": plan.call,
         "title": plan.title,
-        "attributes": plan.attributes,
+        "attributes": plan.attributes | history,
         "layout": {
             "cut": list(plan.cut),
             "variables": {
@@ -384,15 +392,7 @@ def _begin(connection: sqlite3.Connection, plan: Plan) -> None:
         },
         "arrays": {name: digest_of(name, *row) for name, *row in rows},
     }
-    texts = {name: json.dumps(value) for name, value in about.items()}
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in (*SCHEMA, f"PRAGMA user_version = {FORMAT}"):
-        connection.execute(statement)
-    connection.executemany("INSERT INTO about VALUES (?, ?)", [*texts.items(), ("sha256", identity_of(texts))])
-    connection.executemany(
-        "INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", [(*row, *_zipped(content)) for *row, content in rows]
-    )
-    connection.execute("COMMIT")
+    return about, rows
 
 
 def identity_of(texts: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ from dpsub.estimators.numerics import Array
 from dpsub.estimators.one_run import Guesses, one_run_guesses
 
 CHANGED = "the claimed noise changed between the steps, and the bound takes all of them for equal"
+GROWN = "runs were added to the audit: if what the first ones showed decided that, only rule 'bets' is valid"
 NO_RATE = "of one step: the sample rate of the training is not known, which step_to_training takes"
 NO_TOLERANCE = (
     "nothing is known of how far the proxy is from the truth, and its mistakes look like leaks: give proxy_labels a "
@@ -104,7 +105,10 @@ def bound(
         return _of_pairs(result, **asked)
     if "observation" in names:
         return _of_steps(result, **asked)
-    return epsilon_lower_bound(result.score, result.bit, **asked, **known_sampling(result, claim))
+    bounds = epsilon_lower_bound(result.score, result.bit, **asked, **known_sampling(result, claim))
+    if "grown_from" not in result.attrs:
+        return bounds
+    return [_noted(one, GROWN) for one in bounds] if isinstance(bounds, list) else _noted(bounds, GROWN)
 
 
 def of_one_audit(result: Any) -> None:

@@ -27,7 +27,7 @@ Source: Waudby-Smith and Ramdas (2024); Cover (1991) and (1984) for the weights;
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -52,6 +52,7 @@ STAKE = 0.99  # of the largest λ: a loss leaves something
 SMALLEST, RATIO = 0.05, 1.1  # the claims with bets of their own: a geometric sequence
 LEAST, HALVINGS = 1e-3, 11  # the smallest claim that is tested, and how exactly a bound is found between two
 TOGETHER = 8  # claims that are followed at a time
+MOST_CLAIMS = 128  # of the sequence: more than any noise needs
 MOST_OBSERVATIONS = 10**6  # of a ceiling, which follows each of them
 UNFAIR = 1e-9  # a fair coin is taken for an unfair one with this probability
 
@@ -301,12 +302,26 @@ def _first_reached(learnt: list[Stretch], slopes: Array, deltas: Array, goal: fl
     return reached
 
 
-def _between(
-    learnt: list[Stretch], claim: Claim, ends: tuple[float, float], larger: list[Array], goal: float, latest: int
-) -> tuple[float, int | None]:
-    """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more.
+def reached_after(scores: Array, in_z: NDArray[np.bool_], claim: Claim, parameter: float, alpha: float) -> int | None:
+    """After how many steps `largest_refuted` is at least this parameter; None if it is not."""
+    learnt, goal, latest = list(stretches(scores, in_z)), -math.log(alpha), 0
+    for first in range(0, MOST_CLAIMS if learnt else 0, TOGETHER):
+        tested, slopes, deltas = _curves(claim, first)
+        reached = _first_reached(learnt, slopes, deltas, goal).tolist()
+        for own, after, *larger in zip(tested, reached, slopes, deltas, strict=True):
+            if own >= parameter:
+                after = _by_larger(learnt, claim, larger, goal)(parameter)
+                return max(latest, after) if after else None
+            if not after:
+                return None
+            latest = max(latest, after)
+    return None
 
-    `larger` holds the slopes of the larger end, and its δ there.
+
+def _by_larger(learnt: list[Stretch], claim: Claim, larger: list[Array], goal: float) -> Callable[[float], int]:
+    """After how many steps the bets against a larger claim refute one with a given parameter; 0 if they do not.
+
+    `larger` holds the slopes of the larger one, and its δ there.
     """
     slopes, own = larger
     bets = [bets_of(stretch, slopes[None], own[None]) for stretch in learnt]
@@ -322,7 +337,14 @@ def _between(
             wealth = logs[-1:]
         return 0
 
-    refuted, upper = ends
+    return reached
+
+
+def _between(
+    learnt: list[Stretch], claim: Claim, ends: tuple[float, float], larger: list[Array], goal: float, latest: int
+) -> tuple[float, int | None]:
+    """The largest parameter that the bets against the larger end refute; the smaller end if they refute no more."""
+    reached, (refuted, upper) = _by_larger(learnt, claim, larger, goal), ends
     low = max(refuted, LEAST)
     if not (after := reached(low)):
         return refuted, latest or None

@@ -205,7 +205,8 @@ def epsilon_lower_bound(
         rule: how the score that separates the worlds is chosen.
 
             - "auto": "bets" for the steps of a training, which are scores with the dimension `observation`, as
-              `audit_steps` gives them, unless their coordinate `same_world` says that worlds are not tossed anew;
+              `audit_steps` gives them, unless their coordinate `same_world` says that worlds are not tossed anew, and
+              for audits that a test could stop (`audit(refute=…)`, coordinate `watched`);
               "folds" for scores with the coordinate `fold`, as `distinguish` gives them, or if `folds` are given; else
               "ranks".
             - "ranks": the exact rank test on ranks fixed in advance; for "gdp", "dp" and "pld". Valid, but not for
@@ -297,7 +298,7 @@ def max_certifiable_epsilon(
 def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
     """The rule with this name; for "auto" the one for scores with these marks."""
     tossed = marks.of == "step" and not marks.same_world
-    usual = "folds" if marks.folds is not None else "bets" if tossed else "ranks"
+    usual = "folds" if marks.folds is not None else "bets" if tossed or marks.watched else "ranks"
     return rule_of(usual if isinstance(rule, str) and rule == "auto" else rule)
 
 

@@ -27,6 +27,7 @@ class Marks:
         of: what a row is an observation of: one step, or a whole training. None for arrays without names.
         in_sample: whether the judged models were learned from.
         seed_ignored: whether all runs of a world have one score, whatever their seed.
+        watched: whether a test of the scores decided how many runs there are.
         same_world: whether the world is the same at all steps of a training, and not tossed anew.
         folds: (runs,) each run's fold, if each fold has a scorer of its own.
         together: the number of observations of each step; None if nothing says it.
@@ -35,6 +36,7 @@ class Marks:
     of: Of | None
     in_sample: bool
     seed_ignored: bool
+    watched: bool
     same_world: bool
     folds: NDArray[np.int64] | None
     together: int | None
@@ -49,6 +51,7 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
         of=next((KINDS[name] for name in names if name in KINDS), None),
         in_sample=_any(along, "in_sample"),
         seed_ignored=_any(along, "seed_ignored"),
+        watched=_any(along, "watched"),
         same_world=_any(along, "same_world"),
         folds=None if given is None else checks.array("folds", given, shape=(runs,), kind=np.int64),
         together=_together(along["step"].values) if "observation" in names and "step" in along else None,

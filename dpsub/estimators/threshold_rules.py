@@ -22,6 +22,7 @@ DEPENDENT = "observations of one training depend on each other, which only rule 
 SAME_WORLD = "a training's steps share their world, so that no rule holds for them: audit with protocol 'coins'"
 SEED_IGNORED = "all runs of a world have the same score, whatever their seed, as copies of one run have"
 IN_SAMPLE = "the judged models were learned from, so this shows overfitting, too: judge others, protocol 'held_out'"
+WATCHED = "a test of the scores decided how many runs there are, which only rule 'bets' allows"
 OF_FOLDS = "each fold has a scorer of its own, so the scores are not alike: give rule 'folds'"
 
 
@@ -84,6 +85,7 @@ class ThresholdRule(ABC):
         """Why no bound by this rule is valid for scores with these marks."""
         reasons = [IN_SAMPLE] if marks.in_sample else []
         reasons += [SEED_IGNORED] if marks.seed_ignored else []
+        reasons += [WATCHED] if marks.watched and not self.for_past else []
         if marks.folds is not None and len(np.unique(marks.folds)) > 1 and not self.for_folds:
             reasons.append(OF_FOLDS)
         if marks.of == "step" and not self.for_past:
