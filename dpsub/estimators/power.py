@@ -59,7 +59,8 @@ def runs_needed(
     The curve is certified for any data set, and no attack is known that makes so few errors over many steps: with
     q = 0.1, 100 steps and a truth of 6, runs reach 5 here, and `audit_worst_case` shows 4.3 at most.
 
-    The runs must be independent: one run is one trained model, with its own coin and its own randomness.
+    The runs must be independent: one run is one trained model, with its own coin and its own randomness. For many
+    pairs in one run see `pairs_needed`.
 
     Args:
         epsilon: > 0; the bound to be reached.

@@ -26,14 +26,16 @@ def test_renyi_divergences_are_the_closed_forms(sigma, alpha):
         assert found == pytest.approx(logsumexp(terms) / (alpha - 1), rel=1e-9, abs=1e-13)
 
 
-def test_the_finest_grid_is_asked_once_and_certifies_what_it_can(monkeypatch):
+def test_the_finest_grid_is_asked_once_with_a_bar_and_certifies_what_it_can(monkeypatch, capsys):
     """Where it is too coarse for the error asked for, the same grid again would change nothing."""
     asked = []
     curves = prv_engine.curves
     monkeypatch.setattr(prv_engine, "MOST_POINTS", 2**14)
+    monkeypatch.setattr(prv_engine, "MANY_POINTS", 2**14)
     monkeypatch.setattr(prv_engine, "curves", lambda *args: asked.append(args) or curves(*args))
     training = training_of("add_remove", "poisson", 0.05, 1.0, 100, None)
     [(low, high)] = epsilons(training, "prv", 1e-5, 1e-3)
     assert len(asked) == 1
     assert low[0] <= gdp_epsilon(10 / 0.05, 1e-5) <= high[0]
     assert high[0] - low[0] > 2e-3 * low[0]
+    assert "prv-accountant (engine='auto' is faster):   0%" in capsys.readouterr().err
