@@ -138,6 +138,7 @@ def test_a_small_epsilon_takes_more_runs_and_a_natural_record_finds_less(tmp_pat
     assert glued["of_two"] > 5 * glued["of_ten"] > 0
     assert glued["harder"] > 2 * glued["of_ten"]
     assert glued["natural"] < 8 < glued["gradient"] < 10
+    assert glued["pairs"] > 5 * glued["instead"]  # half of an ε of 10
 
 
 @SLOW
