@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from naive_pairs import clipped
-from scipy.stats import kstest
+from scipy.stats import binom, chisquare, kstest
 
 from dpsub import CanaryPair, data, models
+from dpsub.accounting import TruncatedPoisson
 from dpsub.trainers import assemble, block_size
 from dpsub.trainers.batches import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
@@ -65,6 +66,18 @@ def test_batches_of_fixed_size_are_drawn_evenly_and_anew(canary_of, spec):
     assert together == pytest.approx(0.25 * 9 / 39, abs=4.5 * np.sqrt(0.06 * 0.94 / (60 * 64)))
     again = (chosen[1:, -1] & chosen[:-1, -1]).mean()
     assert again == pytest.approx(1 / 16, abs=4.5 * np.sqrt(0.06 * 0.94 / (59 * 64)))
+    assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
+
+
+def test_poisson_batches_are_cut_evenly_to_their_largest_size(canary_of, spec):
+    sampling = TruncatedPoisson(10, 40)
+    chosen, _ = drawn(canary_of, spec(sample_rate=0.25, sampling=sampling, steps=60), runs=64)
+    sizes = chosen.sum(axis=1)
+    law = np.append(binom.pmf(np.arange(5, 10), 40, 0.25), binom.sf(9, 40, 0.25))
+    assert chisquare(np.bincount(sizes[sizes > 4] - 5), law / law.sum() * (sizes > 4).sum()).pvalue > 1e-3
+    _, _, rate = sampling.attained("substitute", 1.0, 0.25)
+    tolerance = 4.5 * np.sqrt(rate * (1 - rate) / (60 * 64))
+    assert np.abs(chosen.mean(axis=(0, 2)) - rate).max() < tolerance, "each record, the slot among them, is as likely"
     assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
 
 
