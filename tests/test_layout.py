@@ -33,6 +33,7 @@ ROOMS = {
     "figures": CORE | {"accounting", "estimators"},
     "opacus": CORE | {"accounting", "estimators"},
     "worst_case": CORE | {"accounting"},
+    "__main__": CORE | {"accounting", "estimators"},
     "data": CORE,
     "models": CORE | {"data"},
     "trainers": CORE | {"accounting", "data", "models"},
@@ -57,9 +58,9 @@ BUDGETS = {
     "_version": 1,
     "worst_case": 48,
 }
-TOP = ("__init__", "_version", "worst_case")
+TOP = ("__init__", "__main__", "_version", "worst_case")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case")
+WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case", "__main__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -360,6 +360,7 @@ def test_sharp_edges_cut(tmp_path):
     assert glued["edges_poisson"] == pytest.approx(4.59, abs=0.01)
     assert glued["edges_shuffled"] == pytest.approx(15.46, abs=0.01)
     assert glued["edges_several"] > 5
+    assert glued["edges_random_trials"] < glued["edges_tuned"] == pytest.approx(15.88, abs=0.01)
     assert glued["edges_divisor"] == pytest.approx(1, abs=0.03)
     assert glued["edges_one_score"] <= binom.ppf(0.9999, 40, 0.05) / 40
     assert glued["edges_many_scores"] > 0.4

@@ -1,8 +1,10 @@
+import json
 import math
 import re
 import warnings
 from pathlib import Path
 
+import jsonschema
 import opacus.accountants
 import pytest
 import torch
@@ -20,8 +22,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpsub import accounting
 from dpsub.accounting.risks import Risk
-from dpsub.opacus import privacy_statement
-from dpsub.opacus.statement import PrivacyStatement, sampling_of
+from dpsub.accounting.statements import PrivacyStatement
+from dpsub.opacus import audit_optimizer, privacy_statement
+from dpsub.opacus.statement import sampling_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
 NOT_POISSON = "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
@@ -86,7 +89,7 @@ def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(
     rare = privacy_statement(steps, delta=1e-2, prior=0.02)
     assert rare.risk == accounting.risk(**{**asked, "delta": 1e-2}, prior=0.02)
     assert "a probability of 2 % before" in str(rare).replace("\n", " ")
-    assert "%. Without the model that probability is 98 %." in paragraphs(str(rare))["In"]
+    assert "(98 % without the model)" in paragraphs(str(rare))["In"]
     assert "In all but at most one of 100 training runs" in str(rare).replace("\n", " ")
 
 
@@ -208,7 +211,7 @@ def test_no_epsilon_is_rounded_down(epsilon):
 )
 def test_beliefs_close_to_certainty_are_told_from_it(posterior, told):
     assert told in paragraphs(str(made_up(posterior=posterior)))["In"]
-    assert "at most 70 %." in paragraphs(str(made_up()))["In"]
+    assert "at most 70 % (50 % without the model)." in paragraphs(str(made_up()))["In"]
 
 
 @pytest.fixture(scope="module")
@@ -367,3 +370,49 @@ def test_gradients_accumulated_within_epochs_are_covered_and_across_their_end_ar
 def test_several_loaders_of_epochs_are_refused():
     with pytest.raises(ValueError, match="data_loader must be a single one unless all sample by Poisson"):
         sampling_of([loader(), poisson()], TEN)
+
+
+def audited(trained, claim=None, epochs=6):
+    """A training at noise multiplier 1, and its auditor, who tests another claim if there is one."""
+    about = {"delta": 1e-5, "adjacency": "substitute", "canaries": 10, "noise_multiplier": claim}
+    return trained("prv", epochs, noise_multiplier=1.0, audit=lambda optimizer: audit_optimizer(optimizer, **about))
+
+
+def test_a_refuted_training_says_so_first(trained):
+    *_, auditor, _ = audited(trained, claim=3.0)
+    stated = privacy_statement([(3.0, 0.1, 60)], delta=1e-5, auditor=auditor)
+    first, second, *_ = " ".join(str(stated).split(" \n")).split("\n\n")
+    first, report = " ".join(first.split()), auditor.report()
+    assert first.startswith("This training run is refuted: the numbers below are those that correct steps would have.")
+    assert f"60 of the 60 steps: noise multiplier 3 is refuted at step {report.refuted_at} (95 % confidence" in first
+    assert report.fault in first
+    shown = float(re.search(r"steps is at least (\d+\.?\d*)\.", first)[1])
+    assert 0.99 * report.training.epsilon < shown <= report.training.epsilon
+    assert second.startswith("This model was trained")
+    written = stated.to_dict()["audit"]
+    assert (written["refuted"], written["epsilon_at_least"]) == (True, report.training.epsilon)
+    assert written["faults"] == [report.fault]
+
+
+def test_a_training_that_is_consistent_says_so_last(trained):
+    engine, _, _, auditor, loader = audited(trained)
+    stated = privacy_statement(engine, delta=1e-5, data_loader=loader, auditor=auditor)
+    last = " ".join(str(stated).split("\n\n")[-1].split())
+    assert last.startswith("An audit of 60 of the 60 steps: noise multiplier 1 is consistent so far (95 % confidence")
+    assert stated.substitute == privacy_statement(engine, delta=1e-5).substitute
+    schema = Path(accounting.__file__).with_name("privacy_statement.schema.json")
+    jsonschema.validate(stated.to_dict(), json.loads(schema.read_text()))
+    json.dumps(stated.to_dict(), allow_nan=False)
+
+
+def test_the_auditor_of_another_training_is_refused(trained):
+    *_, auditor, _ = audited(trained, epochs=1)
+    for history in ([(1.0, 0.1, 9)], [(0.8, 0.1, 10)]):
+        with pytest.raises(ValueError, match=r"auditor must be of the training that is stated, .* got one of 10 steps"):
+            privacy_statement(history, delta=1e-5, auditor=auditor)
+
+
+def test_opacus_epsilon_of_one_training_is_not_shown_for_several(trained):
+    engine, *_ = trained(accountant="rdp", epochs=1, noise_multiplier=1.3)
+    assert "Opacus's accountant" in " ".join(str(privacy_statement(engine, delta=1e-5)).split())
+    assert "Opacus's accountant" not in " ".join(str(privacy_statement(engine, delta=1e-5, trials=2)).split())
