@@ -138,6 +138,7 @@ def test_a_small_epsilon_takes_more_runs_and_a_natural_record_finds_less(tmp_pat
     assert glued["of_two"] > 5 * glued["of_ten"] > 0
     assert glued["harder"] > 2 * glued["of_ten"]
     assert glued["natural"] < 8 < glued["gradient"] < 10
+    assert glued["pairs"] > 5 * glued["instead"]  # half of an ε of 10
 
 
 @SLOW
@@ -417,6 +418,7 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
         assert 0 < glued[f"own_model_label{model}"] < gradient
     assert glued["own_model_rounding"] < 1e-4
     assert glued["own_model_head"] == pytest.approx(330 / 446)
+    assert glued["own_model_exposed"] > glued["own_model_exposed_default"]
 
 
 @SLOW

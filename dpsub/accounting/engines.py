@@ -88,7 +88,8 @@ def answers(
 
         target = 0.8 * eps_error
         for error in sorted({max(0.1, target), target}, reverse=True):  # a coarse grid may be enough
-            if ask_all(cast(list[Curve], prv_engine.curves(training, error, (delta or 1e-5) / 1000))) <= 1:
+            curves = prv_engine.curves(training, error, (delta or 1e-5) / 1000)
+            if ask_all(cast(list[Curve], curves)) <= 1 or curves[0].eps_error > 1.01 * error:  # the grid is the finest
                 break
         return intervals
 

@@ -70,7 +70,7 @@ def epsilon(
               epoch. It needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "prv" is prv-accountant, the paper's, for Poisson batches. It certifies no δ ≤ 1e-15 times
-            the number of steps.
+            the number of steps, and takes several seconds, for each number of steps, if σ is small.
         eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:

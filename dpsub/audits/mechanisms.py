@@ -3,14 +3,15 @@ r"""An audit of one private step, in any framework: per-record gradients go in, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+from torch.utils import _pytree as pytree
 from tqdm.auto import tqdm
 
 from dpsub._core import checks
@@ -48,16 +49,16 @@ Gradients = NDArray[np.float32]
     canary_norm=partial(checks.real, at_least=1),
 )
 def audit_mechanism(
-    step: Callable[[Gradients], Any],
+    step: Callable[[Any], Any],
     *,
     max_grad_norm: float,
     adjacency: str,
     steps: int = 2_000,
     batch_size: int = 8,
-    parameters: int | Sequence[int] = 20,
+    parameters: Any = 20,
     divided_by: float = 1.0,
     noise_multiplier: float | None = None,
-    gradients: Iterable[ArrayLike] | str = "random",
+    gradients: Iterable[Any] | str = "random",
     canary_norm: float = 10.0,
     alpha: float = 0.05,
     seed: int = 0,
@@ -88,7 +89,9 @@ def audit_mechanism(
         steps: ≥ 1; one observation each.
         batch_size: ≥ 2; records of a batch, the canary among them.
         parameters: their number, or the numbers of entries of several parameters, one after the other. With several,
-            noise that is missing in one of them, or is that of another, is named.
+            noise that is missing in one of them, or is that of another, is named. Or the parameters themselves, arrays
+            of any library in dictionaries, lists and tuples (a pytree of JAX or Flax): `step` then takes and returns
+            the same form, with a dimension of records in front of each array that it takes, and so do `gradients`.
         divided_by: > 0; what `step` divides the sum by, such as the batch size if it returns the mean.
         noise_multiplier: > 0; σ as it is claimed. None: the noise is measured, but not tested.
         gradients: of the other records.
@@ -137,14 +140,15 @@ def audit_mechanism(
     >>> audited.attrs["fault"], round(float((audited.noise**2).mean() ** 0.5), 2)
     ('it has about 70 % of the standard deviation that is claimed, in all parameters', 0.7)
     """
-    sizes: list[int] = np.atleast_1d(checks.array("parameters", parameters, kind=np.int64, at_least=1)).tolist()
-    rng, between = stream(seed, "audit"), stream(seed, "audit", 2)
+    asked = _Step(step, parameters, divided_by, max_grad_norm)
+    sizes, rng, between = asked.sizes, stream(seed, "audit"), stream(seed, "audit", 2)
+    others: Iterable[Gradients]
     if isinstance(gradients, str):
         kind = checks.choice("gradients", gradients, ("random", *ALONG))
         others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm)
     else:
-        kind, others = "own", _own(gradients, sizes)
-    asked = _Step(step, sum(sizes), divided_by, max_grad_norm)
+        kind = "own"
+        others = (asked.joined("gradients", rows, "records").astype(np.float32) for rows in gradients)
     test = None if noise_multiplier is None else NoiseTest(alpha, sizes, seed)
     observations: list[tuple[float, int, float]] = []
     sums: list[Array] = []
@@ -217,21 +221,38 @@ class _Step:
     """The step that is audited, with checks of what it returns.
 
     Attributes:
+        sizes: the numbers of entries of its parameters.
         grid: how far apart what it may return is, in units of the clipping bound, if it has returned whole numbers
             only; else 0.
     """
 
-    def __init__(self, step: Callable[[Gradients], Any], parameters: int, divided_by: float, bound: float) -> None:
-        self._step, self._parameters, self._scale = step, parameters, divided_by / bound
+    def __init__(self, step: Callable[[Any], Any], parameters: Any, divided_by: float, bound: float) -> None:
+        self._step, self._scale, self.sizes = step, divided_by / bound, list[int]()
+        if not any(map(np.shape, pytree.tree_leaves(parameters))):  # numbers of entries: all are in one array
+            self.sizes = np.atleast_1d(checks.array("parameters", parameters, kind=np.int64, at_least=1)).tolist()
+            parameters = np.empty(sum(self.sizes))
+        found, self._form = pytree.tree_flatten_with_path(parameters)
+        self._shapes = {path: np.shape(array) for path, array in found}
+        self.sizes = self.sizes or [math.prod(shape) for shape in self._shapes.values()]
         self.grid = self._scale
 
     def __call__(self, batch: Gradients) -> Array:
         """The private sum of a batch, in units of the clipping bound."""
-        returned = self._step(batch.copy())  # it may change what it is given
-        total: Array = checks.array("step's sum", _readable(returned), shape=(self._parameters,))
+        places = np.cumsum([math.prod(shape) for shape in self._shapes.values()])[:-1]
+        parts = zip(np.split(batch.copy(), places, axis=1), self._shapes.values(), strict=True)
+        taken = [part.reshape(-1, *shape) for part, shape in parts]  # step may change what it is given
+        total = self.joined("step's sum", self._step(pytree.tree_unflatten(taken, self._form)))
         if (total % 1).any():
             self.grid = 0.0
         return total * self._scale
+
+    def joined(self, name: str, given: Any, *rows: str) -> Array:
+        """(*rows, parameters), of an array or of a pytree's arrays, whose dictionaries may have any order."""
+        found: dict[Any, Any] = {(): given} if self._form.is_leaf() else dict(pytree.tree_flatten_with_path(given)[0])
+        if found.keys() != self._shapes.keys():
+            raise ValueError(f"{name} must be a pytree of the form of parameters, got another one: {repr(given)[:80]}")
+        arrays = [checks.array(name, _readable(found[key]), shape=(*rows, *self._shapes[key])) for key in self._shapes]
+        return np.concatenate([array.reshape(*array.shape[: len(rows)], -1) for array in arrays], axis=-1)
 
 
 def _readable(given: Any) -> Any:
@@ -247,11 +268,6 @@ def _random(rng: np.random.Generator, records: int, parameters: int, bound: floa
         rows = rng.normal(size=(records, parameters))
         norms = bound * 10 ** rng.uniform(-SPREAD, SPREAD, (records, 1))
         yield (rows * norms / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def _own(gradients: Iterable[ArrayLike], sizes: Sequence[int]) -> Iterator[Gradients]:
-    for rows in gradients:
-        yield checks.array("gradients", _readable(rows), shape=("records", sum(sizes)), kind=np.float32)
 
 
 def _clipped_sum(gradients: Gradients, bound: float) -> Array:

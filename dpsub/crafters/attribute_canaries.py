@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import CanaryPair, Pairs, Record, checks
 from dpsub.accounting import DPSGD
-from dpsub.crafters.reference_model import Geometry, Reference, compare_gradients, reference
+from dpsub.crafters.reference_model import Geometry, Reference, compare_gradients, crafted_pair, reference
 from dpsub.crafters.slots import pairs_of_records, shuffled_slots
 from dpsub.data import Task
+from dpsub.data.frames import Column
 from dpsub.models.interface import Model, check_fits
 
 
@@ -23,11 +24,11 @@ def attribute(
     model: Model,
     spec: DPSGD,
     *,
-    columns: int | Sequence[int],
+    columns: int | str | Sequence[int] | None = None,
     values: ArrayLike | None = None,
     only: float | tuple[float, float] | None = None,
     seed: int,
-    target: int | None = None,
+    target: int | str | None = None,
 ) -> CanaryPair:
     r"""S6, the attribute: z = (x, y), and z′ = (x′, y), where x′ is x with another value of one attribute.
 
@@ -37,21 +38,24 @@ def attribute(
     Args:
         task: the private records, which this adversary knows. Its features must be flat, (n, d).
         model, spec, seed: as in `crafted_input`. This adversary also uses `spec.max_grad_norm`, C.
-        columns: the attribute: the index of its column, or the indices of the two or more columns of a one-hot group.
+        columns: the attribute: the name of a column, if the task is from `data.from_frame`; by default its sensitive
+            one. Or the index of its feature, or the indices of the two or more features of a one-hot group.
         values: candidates for the value in z′. By default those that occur among the private records. For a one-hot
-            group, positions within the group, from 0; by default all.
+            group, positions within the group, from 0; by default all. Of a named column, values as in its frame.
         only: the values to tell apart, instead of candidates to choose from. One value: z keeps the record's own and z′
             has this one. A pair: z has the first and z′ the second, whatever the record's own is. For a one-hot group,
-            positions within the group.
+            positions within the group; of a named column, values as in its frame.
         target: the index of the private record. By default it is the record to whose label the reference gives the
-            least probability, as in `crafted_input`.
+            least probability, as in `crafted_input`. "most_exposed": the record whose z and z′ have clipped gradients
+            that are farthest apart, on average over a training without noise. It takes a while for many records.
 
     Returns:
         A substitute pair of records with the same label, which differ in `columns` alone. Details: `confidence` and
         `norm`, the record's confidence and z's gradient norm; `cosine` and `norm_ratio`, of the gradient of z′ relative
         to z's; `distance` between the clipped gradients in units of C, at most 2; `columns`; `value` and `other`, the
         attribute of z and of z′ (positions, for a one-hot group). In the trace: `value`, `cosine` and `distance`
-        (candidates,); `confidence` (n,) of all private records.
+        (candidates,); `confidence` (n,) of all private records; for the most exposed target `exposure` (n,), each
+        record's distance in units of C, and NaN for those that cannot be a target.
 
     Raises:
         ValueError: if an argument is out of range, if the columns do not vary or are no one-hot group, if no candidate
@@ -68,13 +72,9 @@ def attribute(
     """
     check_fits(model, task)
     sensitive = attribute_of(task, columns, values, only)
-    trained = reference(task, model, spec, seed=seed, target=target)
-    if not len(sensitive.others(trained.z.x)):
-        raise ValueError(
-            "columns, values or only must leave a value that differs from the record's own, got only the one that "
-            f"private record {trained.slot} has already: give another value, or choose another target"
-        )
-    return _with_farthest_value(trained, sensitive, spec.max_grad_norm)
+    able = [slot for slot, x in enumerate(task.x_train) if len(sensitive.others(x))]
+    craft = partial(_with_farthest_value, sensitive=sensitive, max_grad_norm=spec.max_grad_norm)
+    return crafted_pair(craft, able, target, task, model, spec, seed=seed)
 
 
 @checks.checked("spec", "seed")
@@ -83,7 +83,7 @@ def attribute_pairs(
     model: Model,
     spec: DPSGD,
     *,
-    columns: int | Sequence[int],
+    columns: int | str | Sequence[int] | None = None,
     values: ArrayLike | None = None,
     only: float | tuple[float, float] | None = None,
     pairs: int,
@@ -106,28 +106,29 @@ def attribute_pairs(
     """
     pairs, order = shuffled_slots(task, model, pairs, seed)
     sensitive = attribute_of(task, columns, values, only)
-    able = [slot for slot in order if len(sensitive.others(task.x_train[slot]))][:pairs]
-    if len(able) < pairs:
-        raise ValueError(
-            f"pairs must be at most the number of private records that may take another value, {len(able)}, got {pairs}"
-        )
-    trained = reference(task, model, spec, seed=seed)
-    crafted = [_with_farthest_value(trained.with_target(slot), sensitive, spec.max_grad_norm) for slot in able]
-    return pairs_of_records(crafted, {"columns": sensitive.name, "seed": seed}, "distance")
+    able = (slot for slot in order if len(sensitive.others(task.x_train[slot])))
+    targets = reference(task, model, spec, seed=seed).targets(able)
+    crafted = (_with_farthest_value(target, sensitive, spec.max_grad_norm) for target in targets)
+    return pairs_of_records(pairs, crafted, {"columns": sensitive.name, "seed": seed}, "distance")
 
 
 def _with_farthest_value(trained: Reference, sensitive: Attribute, max_grad_norm: float) -> CanaryPair:
     """The target z, and z′ with the candidate value whose clipped gradient is farthest from that of z."""
     x, y = trained.z
     value, others = sensitive.value_of(x), sensitive.others(x)
+    if not len(others):
+        raise ValueError(
+            "columns, values or only must leave a value that differs from the record's own, got only the one that "
+            f"private record {trained.slot} has already: give another value, or choose another target"
+        )
     trained = trained._replace(z=Record(sensitive.with_value(x, value), y))
     changed = np.stack([sensitive.with_value(x, other) for other in others])
     gradients = compare_gradients(trained, changed, np.full(len(others), y))
     distance = clipped_distance(gradients, max_grad_norm) / max_grad_norm
     chosen = int(distance.argmax())
     details = {**gradients.details(chosen), "distance": float(distance[chosen]), "columns": sensitive.name}
-    details |= {"value": value.item(), "other": others[chosen].item()}
-    trace = {"value": others, "cosine": gradients.cosine, "distance": distance}
+    details |= {"value": sensitive.told(value), "other": sensitive.told(others[chosen])}
+    trace = {"value": np.array([*map(sensitive.told, others)]), "cosine": gradients.cosine, "distance": distance}
     return trained.pair("S6", Record(changed[chosen], y), details, trace)
 
 
@@ -140,21 +141,25 @@ def clipped_distance(gradients: Geometry, max_grad_norm: float) -> NDArray[np.fl
 
 
 class Attribute(NamedTuple):
-    """One column, whose values are numbers; or a one-hot group, whose values are positions within it.
+    """One feature, whose values are numbers; or a one-hot group, whose values are positions within it.
 
     Attributes:
         columns: the index of the column, (); or of the columns of a one-hot group, (k,).
         candidates: values for z′, each once: float32 for a column, int64 for a group.
         value_in_z: the value for z. None: the record's own.
+        column: of the task's frame, if the attribute was asked for by its name.
     """
 
     columns: NDArray[np.int64]
     candidates: NDArray[Any]
     value_in_z: Any
+    column: Column | None = None
 
     @property
     def name(self) -> int | str:
         """The columns, as `CanaryPair.details` can hold them."""
+        if self.column:
+            return self.column.name
         return " ".join(map(str, self.columns)) if self.columns.ndim else int(self.columns)
 
     def value_of(self, x: NDArray[np.float32]) -> Any:
@@ -162,6 +167,10 @@ class Attribute(NamedTuple):
         if self.value_in_z is not None:
             return self.value_in_z
         return x[self.columns].argmax() if self.columns.ndim else x[self.columns]
+
+    def told(self, value: Any) -> Any:
+        """A value, as `CanaryPair.details` can hold it: of a column of a frame as it is there."""
+        return self.column.value(value) if self.column else value.item()
 
     def with_value(self, x: NDArray[np.float32], value: Any) -> NDArray[np.float32]:
         """The features x, (d,), with another value of the attribute: a copy."""
@@ -191,6 +200,13 @@ def attribute_of(task: Task, columns: Any, values: Any, only: Any) -> Attribute:
             f"task must have flat features (n, d) for columns to index, got records of shape {x.shape[1:]}: make a "
             "task of flattened features"
         )
+    column = None
+    if columns is None or isinstance(columns, str):
+        if not task.columns:
+            raise ValueError(f"columns must be indices where a task is not from data.from_frame, got {columns!r}")
+        column = task.columns[checks.choice("columns", columns or task.sensitive, list(task.columns))]
+        columns = column.places if column.categories is not None else column.places[0]
+        values, only = (None if given is None else column.coded(given) for given in (values, only))
     indices = checks.array("columns", columns, kind=np.int64, at_least=0, at_most=x.shape[1] - 1)
     check_values, unit = partial(checks.array, kind=np.float32), ""
     if indices.ndim:
@@ -203,15 +219,15 @@ def attribute_of(task: Task, columns: Any, values: Any, only: Any) -> Attribute:
         first, *second = np.atleast_1d(check_values(f"only{unit}", only))
         if len(second) > 1 or first in second:
             raise ValueError(f"only must be a value, or a pair of two different values for z and z′, got {only!r}")
-        return Attribute(indices, np.array(second or [first]), first if second else None)
+        return Attribute(indices, np.array(second or [first]), first if second else None, column)
     if values is not None:
-        return Attribute(indices, np.unique(check_values(f"values{unit}", values, shape=("values",))), None)
+        return Attribute(indices, np.unique(check_values(f"values{unit}", values, shape=("values",))), None, column)
     candidates = np.arange(len(indices)) if indices.ndim else np.unique(x[:, indices])
     if len(candidates) < 2 or not np.ptp(x[:, indices], axis=0).any():
         raise ValueError(
             f"columns must vary among the private records, got {columns!r} with one value throughout: give values"
         )
-    return Attribute(indices, candidates, None)
+    return Attribute(indices, candidates, None, column)
 
 
 def _check_one_hot(indices: NDArray[np.int64], part: NDArray[np.float32]) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 from dpsub._core import CanaryPair, Pairs, Record, checks
 from dpsub.accounting import DPSGD
 from dpsub.crafters.descent import descend, moments
-from dpsub.crafters.reference_model import Reference, compare_gradients, gradient_of, reference
+from dpsub.crafters.reference_model import Reference, compare_gradients, crafted_pair, gradient_of, reference
 from dpsub.crafters.slots import check_auxiliary, pairs_of_records, shuffled_slots
 from dpsub.data import Task
 from dpsub.models.interface import Model, losses_of
@@ -91,24 +91,26 @@ def crafted_input(
 
 
 @checks.checked("spec", "seed")
-def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | None = None) -> CanaryPair:
+def mislabeled(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | str | None = None) -> CanaryPair:
     r"""S4, the mislabeled sample: z = (x, y), and z′ = (x, y′) with the label whose gradient points farthest from z's.
 
     Args:
         task: the private records, which this adversary knows.
-        model, spec, seed, target: as in `crafted_input`.
+        model, spec, seed: as in `crafted_input`.
+        target: likewise, or "most_exposed", as in `attribute`. With many classes the distances differ little, and say
+            little about what an audit finds.
 
     Returns:
         A substitute pair of records. Details: `confidence` and `norm`, the target's confidence and gradient norm;
         `cosine` and `norm_ratio`, of the gradient of z′ relative to the target's. In the trace: `cosine` (classes,),
-        which is 1 at y; `confidence` (n,) of all private records.
+        which is 1 at y; `confidence` (n,) of all private records; `exposure` as in `attribute`.
 
     Raises:
         ValueError: if an argument is out of range, or the reference's training diverges.
 
     Source: *Beyond Membership*, section 3.2.2, Algorithm 4.
     """
-    return _with_farthest_label(reference(task, model, spec, seed=seed, target=target))
+    return crafted_pair(_with_farthest_label, range(len(task.y_train)), target, task, model, spec, seed=seed)
 
 
 @checks.checked("spec", "seed")
@@ -137,8 +139,7 @@ def mislabeled_pairs(task: Task, model: Model, spec: DPSGD, *, pairs: int, seed:
     """
     pairs, order = shuffled_slots(task, model, pairs, seed)
     trained = reference(task, model, spec, seed=seed)
-    crafted = [_with_farthest_label(trained.with_target(slot)) for slot in order[:pairs]]
-    return pairs_of_records(crafted, {"seed": seed}, "cosine")
+    return pairs_of_records(pairs, map(_with_farthest_label, trained.targets(order)), {"seed": seed}, "cosine")
 
 
 def _with_farthest_label(trained: Reference) -> CanaryPair:
@@ -146,7 +147,8 @@ def _with_farthest_label(trained: Reference) -> CanaryPair:
     x, y = trained.z
     labels = np.arange(trained.task.num_classes)
     gradients = compare_gradients(trained, np.repeat(x[None], len(labels), axis=0), labels)
-    chosen = int(np.where(labels == y, np.inf, gradients.cosine).argmin())
+    cosine = np.where(gradients.ratio > 0, gradients.cosine, 2)  # the loss may ignore a label: then it has no gradient
+    chosen = int(np.where(labels == y, np.inf, cosine).argmin())
     return trained.pair("S4", Record(x, chosen), gradients.details(chosen), {"cosine": gradients.cosine})
 
 
@@ -171,7 +173,7 @@ def natural(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int | N
     check_auxiliary(task)
     trained = reference(task, model, spec, seed=seed, target=target)
     gradients = compare_gradients(trained, task.x_aux, task.y_aux)
-    chosen = int(gradients.cosine.argmin())
+    chosen = int(np.where(gradients.ratio > 0, gradients.cosine, 2).argmin())
     z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
     details = {"auxiliary": chosen, **gradients.details(chosen)}
     return trained.pair("S5", z_prime, details, {"cosine": gradients.cosine})

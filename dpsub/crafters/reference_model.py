@@ -7,8 +7,10 @@ gradients of ordinary records short.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from dpsub.crafters.descent import moments
 from dpsub.crafters.slots import check_auxiliary
 from dpsub.data import Task
 from dpsub.models.differentiation import ATTENTION, Instead
-from dpsub.models.interface import Losses, Model, check_fits, losses_of
+from dpsub.models.interface import Losses, Model, check_fits, losses_of, theta_of
 from dpsub.trainers import Bank, assemble
 from dpsub.trainers.devices import matmul_precision, side_by_side
 from dpsub.trainers.slot import loss_products
@@ -62,7 +64,11 @@ class Reference(NamedTuple):
     def module(self) -> nn.Module:
         """The trained model, in the precision of theta."""
         with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
-            return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
+            module = self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
+        about, first = module.extra_repr(), next(module.parameters())
+        said = partial("{}parameters in {.dtype}".format, about and f"{about}, ", first)
+        module.extra_repr = said  # type: ignore[method-assign]
+        return module
 
     def inputs(self, x: ArrayLike) -> Tensor:
         """Records in the precision of theta, as the model takes them."""
@@ -104,6 +110,10 @@ class Reference(NamedTuple):
     def with_target(self, slot: int) -> Reference:
         """The same model, with another private record as its target."""
         return self._replace(z=Record(self.task.x_train[slot], int(self.task.y_train[slot])), slot=int(slot))
+
+    def targets(self, slots: Iterable[int]) -> Iterator[Reference]:
+        """The same model, with each of these private records as its target, but those without a gradient."""
+        return (candidate for candidate in map(self.with_target, slots) if candidate.has_gradient)
 
 
 def noiseless_training(task: Task, model: Model, spec: DPSGD, seed: int, *, clip: bool = True) -> Iterator[Bank]:
@@ -169,8 +179,7 @@ def reference(task: Task, model: Model, spec: DPSGD, *, seed: int, target: int |
     for theta in (bank.theta.double(), bank.theta):  # float32, in which it has trained, if float64 fails
         trained = Reference(task, model, theta, first, slots[0], confidence.numpy() / (len(seen) - 1), seed)
         with suppress(Exception):
-            targets = map(trained.with_target, slots)
-            return next((candidate for candidate in targets if candidate.has_gradient), trained)
+            return next(trained.targets(slots), trained)
     return trained
 
 
@@ -215,6 +224,36 @@ def compare_gradients(trained: Reference, x: NDArray[np.float32], y: NDArray[np.
     product, lengths = (torch.cat(parts)[:, 0].double().numpy() for parts in (products, norms))
     cosine = product / np.maximum(lengths * norm, np.finfo(float).tiny)
     return Geometry(cosine=cosine, ratio=lengths / norm, norm=norm)
+
+
+def crafted_pair(
+    craft: Callable[[Reference], CanaryPair], slots: Iterable[int], target: Any, task: Task, *setting: Any, seed: int
+) -> CanaryPair:
+    """The pair of records that is crafted for a target, or for the most exposed one.
+
+    A target's exposure is the distance of the clipped gradients of its z and z′ in units of C, averaged over ten
+    moments of a training with clipping and without noise.
+
+    Args:
+        craft: a pair from a reference with its target.
+        slots: the private records that may be the most exposed target.
+        target: as in `reference`, or "most_exposed".
+        task, setting, seed: the task, and the model and spec; as in `reference`.
+    """
+    if target != "most_exposed":
+        return craft(reference(task, *setting, seed=seed, target=target))
+    model, spec = setting
+    pairs = [craft(candidate) for candidate in reference(task, model, spec, seed=seed).targets(slots)]
+    training, seen = noiseless_training(task, model, spec, seed), moments(spec.steps, 10)[:-1]
+    path = torch.stack([model.flat(bank.theta)[0].clone() for step, bank in enumerate(training) if step in seen])
+    theta, signs = theta_of(model, path), torch.tensor([[1.0], [-1.0]]).expand(-1, len(path))
+    exposure = np.full(len(task.y_train), np.nan)
+    for pair in pairs:
+        x, y = map(torch.tensor, pair.records or ())
+        apart = model.flat(model.clipped_sum(theta, model.inputs(x), y, signs, spec.max_grad_norm))
+        exposure[pair.slot] = apart.norm(dim=1).mean() / spec.max_grad_norm
+    found = max(pairs, key=lambda pair: float(exposure[pair.slot]))
+    return replace(found, trace={**found.trace, "exposure": exposure})
 
 
 @checks.checked("seed", "learning_rate", epochs=checks.whole, batch_size=checks.whole)

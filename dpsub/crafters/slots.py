@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +34,13 @@ def shuffled_slots(task: Task, model: Model, pairs: int, seed: int) -> tuple[int
     return checks.whole("pairs", pairs, at_most=n - 1), order
 
 
-def pairs_of_records(crafted: Sequence[CanaryPair], details: Mapping[str, int | str], *measured: str) -> Pairs:
-    """Join pairs of records. The details named by `measured` become arrays (pairs,) in the trace."""
-    trace = {name: np.array([pair.details[name] for pair in crafted]) for name in measured}
-    return replace(Pairs.of(crafted), details=details, trace=trace)
+def pairs_of_records(pairs: int, crafted: Iterable[CanaryPair], details: Mapping[str, Any], *measured: str) -> Pairs:
+    """Join the first pairs of records. The details named by `measured` become arrays (pairs,) in the trace."""
+    found = list(islice(crafted, pairs))
+    if len(found) < pairs:
+        raise ValueError(f"pairs must be <= {len(found)}, the private records that can be targets, got {pairs}")
+    trace = {name: np.array([pair.details[name] for pair in found]) for name in measured}
+    return replace(Pairs.of(found), details=details, trace=trace)
 
 
 def check_auxiliary(task: Task, purpose: str = "to choose from") -> None:

@@ -6,7 +6,6 @@ downloaded to it. Files placed by hand must be named `mnist/*.gz`, `cifar-10-bat
 """
 
 from dpsub.data.catalogue import (
-    BREAST_CANCER_COLUMNS,
     breast_cancer,
     cifar10,
     digits,
@@ -18,16 +17,17 @@ from dpsub.data.catalogue import (
     sst2,
 )
 from dpsub.data.embeddings import VIT
+from dpsub.data.frames import from_frame
 from dpsub.data.tasks import Task, from_arrays
 
 __all__ = [
-    "BREAST_CANCER_COLUMNS",
     "VIT",
     "Task",
     "breast_cancer",
     "cifar10",
     "digits",
     "from_arrays",
+    "from_frame",
     "load_features",
     "mnist",
     "purchase100",

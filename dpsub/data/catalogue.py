@@ -22,18 +22,11 @@ from dpsub._core.random_streams import stream
 from dpsub.data import embeddings
 from dpsub.data.downloads import Array, Source, cache, downloaded, folder, load_arrays, local, save_arrays, unpacked
 from dpsub.data.embeddings import MINILM
+from dpsub.data.frames import from_frame
 from dpsub.data.tasks import Task, drawn, from_arrays
 
 PURCHASE_TEST = 10_000
 COUNT = partial(checks.whole, at_least=0)
-_MEASURES = (
-    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
-    "fractal dimension",
-)  # fmt: skip
-BREAST_CANCER_COLUMNS = tuple(
-    name.format(measure) for name in ("mean {}", "{} error", "worst {}") for measure in _MEASURES
-)
-"""The names of the 30 columns of `breast_cancer`, in order."""
 
 
 @checks.checked("n_train", "seed")
@@ -67,7 +60,7 @@ def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
 
     The label is 0 for a malignant tumour and 1 for a benign one. 150 records are auxiliary and the rest are for
     testing. Each feature is standardised by its mean and standard deviation over the auxiliary records, so the scale
-    says nothing about the private ones. `data.BREAST_CANCER_COLUMNS` names the columns.
+    says nothing about the private ones. The task's `columns` have names.
 
     Args:
         n_train: number of private records, 2 … 418 of the 569.
@@ -80,10 +73,9 @@ def breast_cancer(n_train: int = 300, seed: int = 0) -> Task:
     """
     from sklearn.datasets import load_breast_cancer
 
-    x, y = load_breast_cancer(return_X_y=True)
-    train, aux, test = _parts(len(y), "records", n_train, 150, seed)
-    x = (x - x[aux].mean(axis=0)) / x[aux].std(axis=0)
-    return Task(x[train], y[train], x[aux], y[aux], x[test], y[test], 2, "breast cancer")
+    whole = load_breast_cancer(as_frame=True).frame
+    train, aux, test = (whole.iloc[rows] for rows in _parts(len(whole), "records", n_train, 150, seed))
+    return from_frame(train, label="target", aux=aux, test=test, name="breast cancer")
 
 
 # Mirror and hashes: TensorFlow Datasets. The second hash is of the decompressed file: a recompressed copy has it too.

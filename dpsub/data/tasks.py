@@ -32,6 +32,8 @@ class Task(Frozen):
         num_classes: how many classes there are.
         name: the task's name in figures and stored results.
         pixels: (height, width) bool, for flat features that are pixels: where they lie in the image. Used by figures.
+        columns, sensitive, rows: of a task from `from_frame`: how features hold each column, by name; the name of the
+            column that `crafters.attribute` asks about by default; the index of each private record's row.
     """
 
     CHECKS: ClassVar[Mapping[str, checks.Check]] = {
@@ -48,6 +50,9 @@ class Task(Frozen):
     num_classes: int
     name: str
     pixels: NDArray[np.bool_] | None = None
+    columns: Mapping[str, Any] | None = None
+    sensitive: str | None = None
+    rows: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -23,6 +24,18 @@ from dpsub.models.interface import RECORDS_AT_ONCE, Losses, flat_parameters
 # round differently. The one of CUDA was not measured.
 ROOM = {"cpu": 2**22, "cuda": 2**28}
 _GLOBAL_GENERATOR = threading.Lock()  # fresh starts draw from it, as torch's layers do
+
+
+class FromRecords(nn.Module):
+    """A module that takes what a function makes of records, as arguments by name."""
+
+    def __init__(self, module: nn.Module, inputs: Callable[[Tensor], Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.module, self.inputs = module, inputs
+
+    def forward(self, x: Tensor) -> Any:
+        found = self.module(**self.inputs(x))
+        return found["logits"] if isinstance(found, Mapping) else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +122,8 @@ class ModuleBank(Rows):
 
     def _fresh(self) -> nn.Module:
         if callable(self.start):
-            return self.start()
+            made = self.start()
+            return FromRecords(made, self.template.inputs) if isinstance(self.template, FromRecords) else made
         module = copy.deepcopy(self.template)
         for layer in module.modules():
             if any(value.requires_grad for value in layer.parameters(recurse=False)):

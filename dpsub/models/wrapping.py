@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from traceback import format_exc
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +19,17 @@ from dpsub.data.tasks import Task, check_task
 from dpsub.models.differentiation import Masked, draw, masked, switch
 from dpsub.models.interface import Losses, cross_entropy
 from dpsub.models.mkl_kernels import begin_computing
-from dpsub.models.modules import ModuleBank
+from dpsub.models.modules import FromRecords, ModuleBank
 
 CHECKED_RECORDS = 8  # that a module is checked with
 SAME = 1e-3  # relative: what is computed in two ways
 SAME_CALL = 1e-5  # relative: what is computed twice in the same way
-OF_DATA = "data-dependent control flow"  # torch's words for it
 NO_BRANCHES = (
     "an `if`, `in` or `.item()` on numbers that differ from record to record: use torch.where; models of transformers "
-    "do without if they are given an attention_mask and attn_implementation='eager'; pad sequences instead of packing "
-    "them"
+    "do without if they are given an attention_mask and attn_implementation='eager'"
 )
+PACKED = "packed sequences, whose lengths are read from the batch: pad sequences instead of packing them"
+OF_DICTS = "; if it takes or returns a dict, give inputs, such as inputs=lambda x: {'input_ids': x.long()}"
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 UNDER_VMAP = (
     "module must be one that torch.func.vmap computes as torch does without it (write what mixes models or records in "
@@ -40,6 +42,7 @@ def from_module(
     module: nn.Module,
     task: Task,
     *,
+    inputs: Callable[[Tensor], Mapping[str, Any]] | None = None,
     start: str | Callable[[], nn.Module] = "own",
     loss: Losses | None = None,
     name: str | None = None,
@@ -63,6 +66,9 @@ def from_module(
         task: the task; its shape and number of classes are checked.
         start: "own": all models start from the module's parameters. "fresh": each model draws its own, by its layers'
             `reset_parameters`. Or a function without arguments that makes a new module, whose parameters are taken.
+        inputs: for a module that takes other arguments than records: from records (n, …) float32 to its arguments by
+            name, as `lambda x: {"input_ids": x.long()}`. If the module then returns a dict, its "logits" are the
+            outputs.
         loss: from outputs (n, num_classes) and labels (n,) to losses (n,). By default cross-entropy.
         name: what the bank is called in results; by default the module's class. Stores tell banks apart by it and by
             a checksum of what module, loss and start hold and of their code: numbers, texts, tensors, objects of these,
@@ -92,7 +98,7 @@ def from_module(
         raise ValueError(f"{STARTS}, got {start!r}")
     begin_computing()
     with _refused("module must be one that copy.deepcopy can copy (torch.nn.utils.parametrizations has a weight_norm)"):
-        template = switch(copy.deepcopy(module), True)
+        template = switch(copy.deepcopy(module if inputs is None else FromRecords(module, inputs)), True)
     _check_parameters(template)
     _check_layers(template)
     known_as = type(module).__name__ if name is None else checks.text("name", name)
@@ -111,7 +117,10 @@ def from_module(
         bank.initial_parameters(2, torch.Generator().manual_seed(0))
     with torch.random.fork_rng(devices=[]):  # a module that draws randomness does so until it is refused
         _check_outputs(bank, x, y)
-        bank = replace(bank, activations=sum(value.numel() for value in _kept(bank.module(), x[:1])))
+        kept = _kept(bank.module(), x[:1])
+        if narrow := {value.dtype for value in kept} & {torch.bfloat16, torch.float16}:
+            raise ValueError(f"module must compute in float32, got rounding to {narrow.pop()}: leave autocast out")
+        bank = replace(bank, activations=sum(value.numel() for value in kept))
         _check_records_apart(bank, x, y)
     return bank
 
@@ -132,9 +141,10 @@ def _check_parameters(module: nn.Module) -> None:
         raise ValueError("module must have a parameter that requires a gradient, got none: nothing would be trained")
     for value in trained:
         if value.dtype != torch.float32 or value.device.type != "cpu":
+            of_complex = "torch.view_as_real(weight) as a parameter, and torch.view_as_complex of it in forward"
             raise ValueError(
                 f"module must have float32 parameters on the CPU, got {value.dtype} on {value.device}: use "
-                "module.float().cpu(), and for complex numbers parameters of their own for both parts"
+                f"{of_complex if value.is_complex() else 'module.float().cpu()'}"
             )
 
 
@@ -156,7 +166,7 @@ def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
     for training in (True, False):
         module = _module(bank, None, training)[0]
         for records in (x[:2], x[:1], x):
-            with torch.no_grad(), _refused(f"module must take records {tuple(records.shape)}"):
+            with torch.no_grad(), _refused(f"module must take records {tuple(records.shape)}", OF_DICTS):
                 outputs = module(records)
             mode = "training" if training else "eval"
             _check_shape(f"module must return outputs in {mode} mode", outputs, (len(records), bank.classes))
@@ -166,7 +176,7 @@ def _check_outputs(bank: ModuleBank, x: Tensor, y: Tensor) -> None:
 
 
 def _check_shape(expected: str, value: object, shape: tuple[int, ...]) -> None:
-    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__ + OF_DICTS * isinstance(value, dict)
     if got != shape:
         raise ValueError(f"{expected}, {shape}, got {got}")
 
@@ -254,13 +264,15 @@ def _check_side_by_side(bank: ModuleBank, theta: Tensor, x: Tensor, y: Tensor, t
 
 
 @contextmanager
-def _refused(expected: str) -> Iterator[None]:
+def _refused(expected: str, hint: str = "") -> Iterator[None]:
     """Whatever goes wrong in the user's code, in a sentence."""
     try:
         yield
     except Exception as error:
         reason = (str(error) or repr(error)).partition("\n")[0]
-        raise ValueError(f"{expected}, got from it: {NO_BRANCHES if OF_DATA in reason else reason}") from error
+        if "data-dependent control flow" in reason:  # torch's words
+            reason = PACKED if "dp_rnn.py" in format_exc() else NO_BRANCHES
+        raise ValueError(f"{expected}, got from it: {reason}{hint}") from error
 
 
 def _module(bank: ModuleBank, theta: Tensor | None, training: bool) -> tuple[nn.Module, list[Masked]]:

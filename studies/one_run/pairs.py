@@ -33,7 +33,7 @@ def natural_pairs(task, model, spec, *, pairs, seed):
         free[chosen] = False
         z_prime = Record(task.x_aux[chosen], int(task.y_aux[chosen]))
         crafted.append(target.pair("S5", z_prime, {"auxiliary": chosen, "cosine": float(cosine[chosen])}, {}))
-    return pairs_of_records(crafted, {"seed": seed}, "cosine", "auxiliary")
+    return pairs_of_records(pairs, crafted, {"seed": seed}, "cosine", "auxiliary")
 
 
 @checks.checked("spec", "seed")

@@ -18,7 +18,7 @@ def tumours(n_train, seed):
     left to the pair.
     """
     task = data.breast_cancer(n_train=n_train, seed=seed)
-    x = task.x_train[:, [data.BREAST_CANCER_COLUMNS.index(name) for name in COLUMNS]].astype(float) / 10
+    x = task.x_train[:, [task.columns[name].places[0] for name in COLUMNS]].astype(float) / 10
     x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     return x[:-1], 2 * task.y_train[:-1] - 1
 

@@ -276,6 +276,69 @@ def test_any_array_is_taken(kind):
         assert "fault" not in audited(lambda rows: kind(made(rows)), **asked).attrs
 
 
+def mapped(function, tree):
+    """JAX's tree_map: dictionaries come back in the order of their keys."""
+    if isinstance(tree, dict):
+        return {key: mapped(function, tree[key]) for key in sorted(tree)}
+    return [mapped(function, one) for one in tree] if isinstance(tree, list) else function(tree)
+
+
+def numbers(tree):
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else None
+    return tree if parts is None else np.concatenate([numbers(one).reshape(len(numbers(one)), -1) for one in parts], 1)
+
+
+PARAMETERS = {"kernel": np.zeros((3, 4)), "bias": np.zeros(3), "more": [np.zeros(4), torch.zeros(1)]}
+
+
+def of_tree(sigma=1.0, without=None):
+    """A right step on a pytree, without noise in one of its arrays if that is named."""
+    rng = np.random.default_rng(0)
+
+    def step(tree):
+        shares = np.minimum(1, BOUND / np.linalg.norm(numbers(tree).astype(float), axis=1))
+        total = mapped(lambda part: np.tensordot(shares, part, 1), tree)
+        noisy = mapped(lambda part: part + sigma * BOUND * rng.normal(size=part.shape), total)
+        return noisy if without is None else noisy | {without: total[without]}
+
+    return step
+
+
+def test_a_pytree_is_audited_as_the_array_that_it_makes():
+    """Without noise scores are the same, whatever the order of dictionaries; with noise its faults are named."""
+    flat_step = of_sum(lambda rows: clipped(rows).sum(axis=0), 0.0)
+    with_tree = audited(of_tree(0.0), parameters=PARAMETERS, steps=20)
+    np.testing.assert_allclose(with_tree.score, audited(flat_step, parameters=[12, 3, 4, 1], steps=20).score, rtol=1e-6)
+    assert with_tree.attrs["parameters"] == [12, 3, 4, 1]
+    asked = {"parameters": PARAMETERS, "noise_multiplier": 1.0}
+    assert {"fault", "clipping"}.isdisjoint(audited(of_tree(), **asked).attrs)
+    assert "parameter 1" in audited(of_tree(without="bias"), **asked).attrs["fault"]
+
+
+def test_one_s_own_gradients_may_be_a_pytree():
+    def batch(rng):
+        return mapped(lambda part: rng.normal(size=(5, *part.shape)), PARAMETERS)
+
+    rng, used = np.random.default_rng(0), []
+    step = of_tree()
+    seen = audited(
+        lambda tree: used.append(tree) or step(tree),
+        parameters=PARAMETERS, gradients=(batch(rng) for _ in range(6)), noise_multiplier=1.0,
+    )  # fmt: skip
+    assert seen.sizes["observation"] == 6
+    last, held = batch(np.random.default_rng(0)), len(used[0]["bias"])
+    for key in ("kernel", "bias"):
+        rows = {row.tobytes() for row in used[0][key]}
+        assert len(rows & {row.tobytes() for row in last[key].astype(np.float32)}) == 5
+    assert (held, used[0]["more"][1].shape) == (6, (6, 1))
+
+
+@pytest.mark.parametrize("returned", [np.zeros(20), {"kernel": np.zeros((3, 4)), "bias": np.zeros(3)}])
+def test_a_sum_of_another_form_is_refused(returned):
+    with pytest.raises(ValueError, match="step's sum must be a pytree of the form of parameters, got another one"):
+        audited(lambda tree: returned, parameters=PARAMETERS)
+
+
 def test_the_same_seed_gives_the_same_audit():
     one, same, other = (audited(right(seed=1), seed=seed, steps=10) for seed in (3, 3, 4))
     assert one.identical(same)

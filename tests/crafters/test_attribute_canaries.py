@@ -1,10 +1,15 @@
+import itertools
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from dpsub import audit, crafters, data, models
+from dpsub._core.random_streams import torch_seed
 from dpsub.crafters.reference_model import reference
+from dpsub.trainers import assemble
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +25,15 @@ def grouped():
     y = np.arange(60) % 2
     x = np.column_stack([rng.normal(size=60), np.eye(3)[rng.integers(3, size=60)], y + rng.normal(size=60)])
     return data.from_arrays(x, y)
+
+
+def by_module(task):
+    return models.from_module(models.mlp(task, (4,)).module(), task)
+
+
+def seeded(seed):
+    """The generator that a crafter's training draws from."""
+    return torch.Generator().manual_seed(torch_seed(seed, "crafter"))
 
 
 def clipped(gradient, bound):
@@ -159,3 +173,87 @@ def test_images_have_no_columns(attacked, spec):
     task, model = attacked["convnet"]
     with pytest.raises(ValueError, match="task must have flat features .n, d. for columns to index, got .*1, 16, 16"):
         crafters.attribute(task, model, spec(), columns=0, seed=0)
+
+
+@pytest.fixture(scope="module")
+def named():
+    """A task from a frame: 40 private people."""
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(20, 90, 80),
+            "hiv": rng.choice(["negative", "positive", "unknown"], 80, p=[0.6, 0.2, 0.2]),
+            "smoker": rng.random(80) < 0.3,
+            "ill": rng.random(80) < 0.5,
+        },
+        index=[f"patient {i}" for i in range(80)],
+    )
+    return data.from_frame(frame, label="ill", sensitive="hiv"), frame
+
+
+def test_a_column_is_asked_for_by_its_name_and_with_its_own_values(named, spec):
+    task, frame = named
+    model, about = models.linear(task), {"seed": 0, "target": 5}
+    by_place = crafters.attribute(task, model, spec(), columns=[1, 2, 3], **about)
+    by_name = crafters.attribute(task, model, spec(), columns="hiv", **about)
+    assert by_name.fingerprint == by_place.fingerprint == crafters.attribute(task, model, spec(), **about).fingerprint
+    values = ["negative", "positive", "unknown"]
+    assert by_name.details["columns"] == "hiv"
+    assert by_name.details["value"] == frame.hiv[task.rows[5]] == values[by_place.details["value"]]
+    assert by_name.details["other"] == values[by_place.details["other"]]
+    asked = crafters.attribute(task, model, spec(), columns="hiv", only=("positive", "unknown"), **about)
+    assert (asked.z.x[1:4].tolist(), asked.z_prime.x[1:4].tolist()) == ([0, 1, 0], [0, 0, 1])
+    older = crafters.attribute(task, model, spec(), columns="age", only=93, **about)
+    assert (older.details["value"], older.details["other"]) == (frame.age[task.rows[5]], 93)
+    of_age = task.columns["age"]
+    assert older.z_prime.x[0] == np.float32((93 - of_age.centre) / of_age.scale)
+    pairs = crafters.attribute_pairs(task, model, spec(), values=["positive"], pairs=9, seed=0)
+    assert pairs.details["columns"] == "hiv"
+    assert (pairs.z_prime[:, 1:4] == [0, 1, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"columns": "hvi"}, "columns must be one of 'age', 'hiv', 'smoker', got 'hvi': did you mean 'hiv'"),
+        ({"columns": "hiv", "only": "maybe"}, "column 'hiv' must hold .* got 'maybe'"),
+    ],
+)
+def test_a_name_or_value_that_is_not_in_the_frame_is_named(named, spec, about, message):
+    with pytest.raises(ValueError, match=message):
+        crafters.attribute(named[0], models.linear(named[0]), spec(), seed=0, **about)
+
+
+def test_other_tasks_have_no_names(grouped, spec):
+    for columns in (None, "age"):
+        with pytest.raises(ValueError, match="columns must be indices where a task is not from data.from_frame, got"):
+            crafters.attribute(grouped, models.linear(grouped), spec(), columns=columns, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp", "module"])
+def test_the_most_exposed_target_has_gradients_farthest_apart_in_training(named, kind, spec, gradient_by_hand):
+    task, setting = named[0], spec(max_grad_norm=0.7, steps=12, learning_rate=0.5)
+    model = {"linear": models.linear, "mlp": models.mlp, "module": by_module}[kind](task)
+    pair = crafters.attribute(task, model, setting, target="most_exposed", seed=1)
+    bank = assemble(model, task, setting, bits=np.zeros(1, np.int8), generator=seeded(1))
+    moments, modules = np.linspace(0, 12, 11).round()[:-1], []
+    for step, _ in enumerate(itertools.chain([None], bank.train(noise=False))):
+        if step in moments:
+            modules.append(model.module(model.flat(bank.theta)[0].clone()).double())
+    exposure = pair.trace["exposure"]
+    for slot in (0, 17, pair.slot):
+        own = crafters.attribute(task, model, setting, target=slot, seed=1)
+        apart = [
+            clipped(gradient_by_hand(module, *own.z), 0.7) - clipped(gradient_by_hand(module, *own.z_prime), 0.7)
+            for module in modules
+        ]
+        assert exposure[slot] == pytest.approx(np.mean([float(one.norm()) for one in apart]) / 0.7, rel=1e-3)
+    assert pair.slot == exposure.argmax()
+    assert pair.fingerprint == own.fingerprint
+
+
+def test_who_has_no_other_value_is_not_exposed(named, spec):
+    task = named[0]
+    pair = crafters.attribute(task, models.linear(task), spec(), only="positive", target="most_exposed", seed=0)
+    positive = task.x_train[:, task.columns["hiv"].places[1]] == 1
+    np.testing.assert_array_equal(np.isnan(pair.trace["exposure"]), positive)

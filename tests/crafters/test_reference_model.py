@@ -1,5 +1,8 @@
 """The models that adversaries train for themselves: the reference, its gradients, and pretrained starts."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +67,34 @@ def test_the_target_has_a_gradient_where_the_loss_ignores_a_label(task, craft, w
     assert pair.slot == found.slot
     with pytest.raises(ValueError, match="or choose another target, of a label that the loss does not ignore"):
         craft(task, without_five, spec(), seed=0, target=int(found.confidence.argmin()))
+
+
+def test_no_record_without_a_gradient_is_chosen_for_z_prime_or_a_pair(task, without_five, spec):
+    """Even if all other gradients point in the same direction, so that a cosine of 0 is the least."""
+    setting = spec(learning_rate=1.0)
+    private = task.y_train[crafters.mislabeled_pairs(task, without_five, setting, pairs=30, seed=0).slots]
+    assert (len(private), (private == 5).sum()) == (30, 0)
+    slots = crafters.attribute_pairs(task, without_five, setting, columns=20, pairs=20, seed=0).slots
+    assert (task.y_train[slots] != 5).all()
+    few = replace(task, x_train=task.x_train[:30], y_train=task.y_train[:30])
+    exposure = crafters.mislabeled(few, without_five, setting, seed=0, target="most_exposed").trace["exposure"]
+    np.testing.assert_array_equal(np.isnan(exposure), few.y_train == 5)
+    target = crafters.reference(task, without_five, setting, seed=0).slot
+    alike = np.flatnonzero(task.y_train == task.y_train[target])
+    ignored = np.flatnonzero(task.y_aux == 5)[:1]
+    x_aux = np.concatenate([task.x_aux[ignored], 1.01 * task.x_train[alike]])
+    y_aux = np.concatenate([task.y_aux[ignored], task.y_train[alike]])
+    found = crafters.natural(replace(task, x_aux=x_aux, y_aux=y_aux), without_five, setting, seed=0)
+    assert found.trace["cosine"].argmin() == 0
+    assert found.z_prime.y == task.y_train[target]
+
+
+@pytest.mark.parametrize("start", [models.linear, models.mlp])
+def test_the_reference_says_its_precision(task, spec, start):
+    module = crafters.reference(task, start(task), spec(), seed=0).module
+    assert "parameters in torch.float64" in repr(module)
+    assert "parameters in torch.float32" in repr(copy.deepcopy(module).float())
+    assert models.from_module(module.float(), task).untold == ()
 
 
 def test_the_reference_is_the_model_that_crafters_look_at(task, spec):

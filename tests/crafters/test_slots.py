@@ -53,7 +53,9 @@ def test_attribute_pairs_take_only_records_that_have_another_value(task):
     pairs = attribute_pairs(task, models.linear(task), SPEC, columns=column, only=low, pairs=able, seed=0)
     assert (pairs.z[:, column] != low).all()
     assert (pairs.z_prime[:, column] == low).all()
-    with pytest.raises(ValueError, match=f"may take another value, {able}, got {able + 1}"):
+    with pytest.raises(
+        ValueError, match=f"pairs must be <= {able}, the private records that can be targets, got {able + 1}"
+    ):
         attribute_pairs(task, models.linear(task), SPEC, columns=column, only=low, pairs=able + 1, seed=0)
 
 

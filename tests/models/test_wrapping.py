@@ -102,11 +102,11 @@ REFUSED = [
     (None, "module must be a torch.nn.Module, got a NoneType"),
     (flat(nn.Linear(64, 10)).requires_grad_(False), "module must have a parameter that requires a gradient, got none"),
     (flat(nn.Linear(64, 10)).double(), "module must have float32 parameters on the CPU, got torch.float64"),
-    (Complex(), "on the CPU, got torch.complex64 .* parameters of their own for both parts"),
-    (Autocast(), ROUNDS),
+    (Complex(), r"on the CPU, got torch.complex64 .* torch.view_as_real\(weight\) as a parameter"),
+    (Autocast(), "module must compute in float32, got rounding to torch.bfloat16: " + ROUNDS),
     (Autocast(frozen=True), ROUNDS),
     (Stored(), "expected m1 and m2 to have the same dtype"),
-    (Packed(), BY_VMAP + ".*pad sequences instead of packing them"),
+    (Packed(), BY_VMAP + "packed sequences, .*: pad sequences instead"),
     (flat(nn.LazyLinear(10)), "module must have no lazy layer: call it once, with records"),
     (of_old_weight_norm(), r"module must be one that copy.deepcopy can copy \(torch.nn.utils.parametrizations has a"),
     (flat(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), "Opacus can .* it says:\n  .*BatchNorm"),
@@ -243,6 +243,62 @@ def test_the_module_is_copied(task):
         module[1].weight.zero_()
     assert repr(bank) == before
     assert repr(models.from_module(module, task)) != before
+
+
+class ByName(nn.Module):
+    """A head as people write them: several arguments, some with a default, and a dictionary of outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = flat(nn.Linear(64, 10))
+
+    def forward(self, images, mask=None):
+        return {"loss": None, "logits": self.head(images if mask is None else images * mask)}
+
+
+def arguments(x):
+    return {"images": x, "mask": torch.ones_like(x)}
+
+
+def test_a_module_that_takes_a_dict_trains_as_one_that_takes_records(task):
+    module = ByName()
+    plain = models.from_module(module.head, task)
+    own = models.from_module(module, task, inputs=arguments)
+    assert own.parameters == plain.parameters
+    assert repr(own).startswith("ByName(8×8 to 10")
+    canary = crafters.mislabeled(task, own, SPEC, seed=0)
+    found, expected = (audit(task, bank, canary, SPEC, **QUICK) for bank in (own, plain))
+    np.testing.assert_array_equal(found.score, expected.score)
+    for start in ("fresh", ByName):
+        bank = models.from_module(module, task, inputs=arguments, start=start)
+        one, other = bank.initial_parameters(2, torch.Generator().manual_seed(0))
+        assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("module", [ByName(), Of(lambda out: out["images"]), nn.Bilinear(8, 8, 10)])
+def test_who_needs_inputs_is_told(task, module):
+    with pytest.raises(ValueError, match=r"if it takes or returns a dict, give inputs, such as inputs=lambda x: \{"):
+        models.from_module(module, task)
+
+
+def test_what_inputs_make_is_part_of_the_name(task):
+    one, other = (models.from_module(ByName(), task, inputs=make) for make in (arguments, lambda x: {"images": x}))
+    assert (one.untold, len(other.untold)) == ((), 1)
+    assert repr(one) != repr(other)
+
+
+def test_complex_weights_train_as_two_real_numbers(task):
+    """As the refusal says."""
+
+    class Real(Complex):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.view_as_real(self.weight.detach()))
+
+        def forward(self, x):
+            return (x.flatten(1) @ torch.view_as_complex(self.weight).real).abs()
+
+    assert models.from_module(Real(), task).parameters == 1280
 
 
 def test_fresh_starts_differ_and_are_the_same_for_the_same_stream(task):
