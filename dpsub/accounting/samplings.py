@@ -90,6 +90,7 @@ class Sampling(ABC):
 
         The sample rate of a phase is the probability with which each of its steps uses the record, independently of
         other steps. Given that a step uses the record, it is a Gaussian mechanism, whose means are `distance` apart.
+        The phases of phases are themselves: several trainings in a row are the phases of each.
         """
         return list(history)
 
