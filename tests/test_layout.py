@@ -90,7 +90,7 @@ def is_module(name):
 def test_every_room_has_its_place_and_is_packaged():
     assert len(FILES) > 60
     there = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert there == {*ROOMS, "__init__", "_version"}
+    assert there == {*ROOMS, "__init__", "__main__", "_version"}
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert set(packaged) == {module_of(path) for path in PACKAGE.rglob("__init__.py")}
     assert set(BUDGETS) == there
