@@ -153,11 +153,14 @@ class TruncatedPoisson(Sampling):
     """
 
     name = "truncated_poisson"
-    words = "Poisson sampling whose batches are cut to a largest size"
 
     def __init__(self, maximum: int, records: int) -> None:
         self.maximum = checks.whole("maximum", maximum)
         self.records = checks.whole("records", records, at_least=2)
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Poisson sampling with batches that are cut to {self.maximum:,} of {self.records:,} records at most"
 
     def _cut(self, q: float) -> tuple[float, float]:
         """The probability that so many others are sampled that a record takes another one's place, and the probability

@@ -59,11 +59,11 @@ class Column(NamedTuple):
             )
         return (found - self.centre) / self.scale
 
-    def value(self, code: Any) -> Any:
-        """What is coded like this; numbers to 6 digits."""
+    def value(self, code: Any) -> float | str:
+        """What is coded like this: numbers to 6 digits, and categories as texts."""
         if self.categories is None:
             return float(f"{code * self.scale + self.centre:.6g}")
-        return self.categories[int(code)]
+        return str(self.categories[int(code)])
 
 
 @checks.checked("seed")

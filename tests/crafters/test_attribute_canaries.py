@@ -207,6 +207,9 @@ def test_a_column_is_asked_for_by_its_name_and_with_its_own_values(named, spec):
     assert (older.details["value"], older.details["other"]) == (frame.age[task.rows[5]], 93)
     of_age = task.columns["age"]
     assert older.z_prime.x[0] == np.float32((93 - of_age.centre) / of_age.scale)
+    bands = data.from_frame(frame.assign(age=pd.cut(frame.age, [0, 50, 100])), label="ill")
+    pair = crafters.attribute(bands, models.linear(bands), spec(), columns="age", **about)
+    assert {pair.details["value"], pair.details["other"]} == {"(0, 50]", "(50, 100]"}
     pairs = crafters.attribute_pairs(task, model, spec(), values=["positive"], pairs=9, seed=0)
     assert pairs.details["columns"] == "hiv"
     assert (pairs.z_prime[:, 1:4] == [0, 1, 0]).all()
