@@ -46,12 +46,12 @@ def test_the_entry_point_is_the_module():
     }
 
 
-@pytest.mark.parametrize(
-    "command", [["epsilon", "--noise-multiplier", "2"], ["noise", "--epsilon", "1", "--adjacency"]]
-)
-def test_the_accountant_starts_without_torch(command):
-    asked = [*command, *(["substitute"] if "noise" in command else []), *SIZES, "--delta", "1e-5"]
-    code = f"import sys; from dpsub.__main__ import main; main({asked}); assert 'torch' not in sys.modules"
+def test_the_accountant_starts_without_torch():
+    asked = [*SIZES, "--delta", "1e-5", "--trials", "2"]
+    code = f"""import sys; from dpsub.__main__ import main
+main(["epsilon", "--noise-multiplier", "2", *{asked}])
+main(["noise", "--epsilon", "3", "--adjacency", "substitute", *{asked}])
+assert "torch" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
 
 
