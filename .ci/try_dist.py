@@ -53,6 +53,8 @@ def run(file: Path, versions: str, fixed: list[str]) -> None:
             check=True,
         )
         subprocess.run([folder / "bin/python", "-c", SHOWN.format(folder=str(folder))], check=True, cwd=folder)
+        training = ["--noise-multiplier", ".8", "--batch-size", "256", "--records", "25000", "--epochs", "8"]
+        subprocess.run([folder / "bin/dpsub", "epsilon", *training, "--delta", "1e-5"], check=True, cwd=folder)
         tests = folder / "tree"
         tests.mkdir()
         kept = ("tests", "book", "notebooks", "results", "README.md", "pyproject.toml", "CHANGELOG.md")

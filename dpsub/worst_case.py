@@ -28,7 +28,7 @@ def audit_worst_case(
 ) -> xr.Dataset:
     r"""Scenario S1: the canary's gradient is +C at every step in the world with z, on the worst data set for it.
 
-    With Poisson batches all other gradients are 0. In the world with z′ the canary's gradient is −C under
+    With Poisson batches, cut or not, all other gradients are 0. In the world with z′ the canary's gradient is −C under
     "substitute", and the slot is empty under "add_remove" and "zero_out". By default the adversary sees the sum of the
     noisy gradients over all steps, in units of C:
 
@@ -47,9 +47,10 @@ def audit_worst_case(
         steps: T, from 1 to 1e7.
         runs: the number of runs in both worlds together, up to 1e9; a fair coin draws the world of each run.
         adjacency: "substitute", "add_remove" or "zero_out", as far as `accounting.epsilon` takes them with `sampling`.
-        sampling: "poisson"; "without_replacement", q = b/n, anew at each step; or "epochs": shuffled anew, each record
-            in one of the 1/q batches of each epoch. For "epochs" `steps` must be whole epochs. No attack is known that
-            shows the whole ε of "epochs" but at q = 1: what these scores show is a lower bound on the truth.
+        sampling: "poisson"; "truncated_poisson:maximum:records"; "without_replacement", q = b/n, anew at each step; or
+            "epochs": shuffled anew, each record in one of the 1/q batches of each epoch. For "epochs" `steps` must be
+            whole epochs. No attack is known that shows the whole ε of "epochs" but at q = 1: what these scores show is
+            a lower bound on the truth.
         every_step: the adversary sees every batch's noisy sum, and knows the worlds' law of each. With "poisson" and
             "without_replacement" the ratio is the sum of those of the steps; with "epochs" that of an epoch is the mean
             of the ratios for each batch that may hold the record. It takes runs times steps normals.
@@ -78,7 +79,8 @@ def audit_worst_case(
     optional: dict[str, Any] = {"every_step": True} if every_step else {}
     if resolved != Poisson():
         optional["sampling"] = str(resolved)
-    if attained := resolved.attained(adjacency):
+    attained = resolved.attained(adjacency, noise_multiplier, sample_rate)
+    if attained and attained[0] != adjacency:
         optional["tested_as"] = attained[0]
     return datasets.build(
         (scores if every_step else law.ratios_of_sums(scores))[:, None],

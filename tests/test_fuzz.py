@@ -119,8 +119,9 @@ def of_estimators():
 
 
 def of_opacus():
-    said = {"engine_or_history": [[(1.0, 1.0, 2)], [(2.0, 1.0, 1)]], "delta": DELTAS, "prior": [OMIT, 1e-9]}
-    yield opacus.privacy_statement, of("zero_out substitute"), said, {"sampling": [OMIT, "poisson", "epochs"]}
+    said = {"engine_or_history": [[(1.0, 1.0, 2)], [(2.0, 1.0, 1)]], "delta": DELTAS, "prior": [OMIT, 1e-9, [0.2, 0.8]]}
+    more = {"sampling": [OMIT, "poisson", "epochs"], "trials": [OMIT, 2, np.int64(3)]}
+    yield opacus.privacy_statement, of("zero_out substitute"), said, more
 
 
 @pytest.mark.parametrize("room", [of_accounting, of_estimators, of_opacus])

@@ -33,6 +33,7 @@ ROOMS = {
     "figures": CORE | {"accounting", "estimators"},
     "opacus": CORE | {"accounting", "estimators"},
     "worst_case": CORE | {"accounting"},
+    "__main__": CORE | {"accounting", "estimators"},
     "data": CORE,
     "models": CORE | {"data"},
     "trainers": CORE | {"accounting", "data", "models"},
@@ -43,23 +44,23 @@ ROOMS = {
 # one takes, another has to give.
 ALL_LINES = 12_080
 BUDGETS = {
-    "_core": 620,
-    "accounting": 1_477,
-    "estimators": 1_969,
-    "figures": 458,
-    "opacus": 1_038,
-    "data": 540,
-    "models": 1_182,
-    "trainers": 623,
-    "crafters": 996,
-    "audits": 2_348,
+    "_core": 630,
+    "accounting": 1_820,
+    "estimators": 2_008,
+    "figures": 519,
+    "opacus": 1_011,
+    "data": 612,
+    "models": 1_237,
+    "trainers": 654,
+    "crafters": 1_035,
+    "audits": 2_459,
     "__init__": 78,
     "_version": 1,
-    "worst_case": 48,
+    "worst_case": 49,
 }
-TOP = ("__init__", "_version", "worst_case")
+TOP = ("__init__", "__main__", "_version", "worst_case")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case")
+WITHOUT_TORCH = ("_core", "accounting", "estimators", "figures", "worst_case", "__main__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -138,6 +138,7 @@ def test_a_small_epsilon_takes_more_runs_and_a_natural_record_finds_less(tmp_pat
     assert glued["of_two"] > 5 * glued["of_ten"] > 0
     assert glued["harder"] > 2 * glued["of_ten"]
     assert glued["natural"] < 8 < glued["gradient"] < 10
+    assert glued["pairs"] > 5 * glued["instead"]  # half of an ε of 10
 
 
 @SLOW
@@ -314,6 +315,16 @@ def test_loaders_change_epsilon_and_one_record_refutes_poissons(tmp_path):
     assert found["usual"] < found["shown"] < found["attained"]
     assert found["rare_poisson"] < found["rare_fixed"] < found["rare_shuffled"]
     assert found["as_poisson"] > found["small_poisson"]
+    assert found["balls_lower"] < found["balls_estimate"] < found["balls_upper"] == found["shuffled"]
+    assert found["usual"] < found["cut_at_four"] < 1.05 * found["usual"] < 2 * found["usual"] < found["cut_at_expected"]
+    assert found["attained"] < found["by_number"]
+    for world, divisors in (
+        ("added", ["expected size"]),
+        ("replaced", ["expected size", "number of records", "pairs"]),
+    ):
+        assert max(found[f"{world} {divisor}"] for divisor in divisors) < found[f"{world} claimed"]
+    assert found["added claimed"] < min(found["added number of records"], found["added pairs"])
+    assert found["told_by_scale"] == 1
     assert found["loader_rate"] == 0.25
     for key, sample_rate, steps in (("of_loader", 1 / 4, 40), ("by_size", 0.3, 40), ("drop_last", 1 / 3, 30)):
         training = {"noise_multiplier": 2, "sample_rate": sample_rate, "steps": steps}
@@ -350,6 +361,7 @@ def test_sharp_edges_cut(tmp_path):
     assert glued["edges_poisson"] == pytest.approx(4.59, abs=0.01)
     assert glued["edges_shuffled"] == pytest.approx(15.46, abs=0.01)
     assert glued["edges_several"] > 5
+    assert glued["edges_random_trials"] < glued["edges_tuned"] == pytest.approx(15.88, abs=0.01)
     assert glued["edges_divisor"] == pytest.approx(1, abs=0.03)
     assert glued["edges_one_score"] <= binom.ppf(0.9999, 40, 0.05) / 40
     assert glued["edges_many_scores"] > 0.4

@@ -17,7 +17,8 @@ SHIFTS = np.array([-1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0])  # of the sum,
 LARGER = 1.1  # by this factor, the noise may be larger than it was so far
 ENOUGH = 100  # the size of the noise so far is taken from at least this many numbers
 SAMPLE = 256  # coordinates that are compared with those of earlier steps, or of another parameter
-REMEMBERED = 1_000  # the latest steps that a step is compared with
+REMEMBERED = 1_000  # the latest steps, which a step is compared with in the whole sample
+FINGERPRINT = 32  # coordinates of the sample that are kept of all steps before them
 RECENT = 8  # in this many steps, other clipping leaves about the same of the records
 ROUNDED = 1e-9  # the share of an earlier residue's energy that rounding may leave when it is fitted
 SELDOM = 0.02  # the share of the wealth that is bet on noise that comes again, at each step
@@ -60,7 +61,8 @@ class NoiseTest:
 
     - *too little*: N(0, s²) against N(0, 1), for a few s below 1, in each parameter, and in all less their share of S.
     - *comes again*: the same of what remains in a sample of coordinates when S, the means of the earlier and of the
-      latest residues, and the residue of one earlier step are fitted to the residue and taken out.
+      latest residues, and the residue of one earlier step are fitted to the residue and taken out. All earlier steps
+      are tried: the latest ones with the whole sample, older ones with a few coordinates of it.
     - *shared*: the same of a parameter's first coordinates, less S and the residue of an earlier parameter.
     - *clipping*: N(βS, c²) against N(0, c²), where S is the records' clipped sum, for a few β; c is 1, or a tenth more
       than the past's residues where these are larger.
@@ -92,15 +94,16 @@ class NoiseTest:
         rng, total = stream(seed, "audit", 1), sum(sizes)
         ends = np.cumsum(sizes)
         firsts = [end - size + np.arange(min(size, SAMPLE)) for end, size in zip(ends, sizes, strict=True)]
-        compared = [np.sort(rng.choice(total, min(SAMPLE, total), replace=False)), *firsts]
+        compared = [rng.choice(total, min(SAMPLE, total), replace=False), *firsts]
         self.places: NDArray[np.int64] = np.concatenate(compared)
         self._ends = np.cumsum([len(one) for one in compared])[:-1]
         self._remembered = np.zeros((0, len(compared[0])))
+        self._older = self._remembered[:, :FINGERPRINT].astype(np.float32)
         self._again = self._shared = -math.inf
         self._shifts = np.full(len(SHIFTS), -np.inf)
         self._products = self._squares = 0.0
         self._energy = np.zeros(1 + len(sizes))
-        self._place, self._shares = 0, (0, 0)
+        self._place, self._shares, self._repeated = 0, (0, 0), 0
 
     @property
     def fault(self) -> str | None:
@@ -135,10 +138,22 @@ class NoiseTest:
 
     def _bet_on_repeats(self, residue: Array, records: Array) -> None:
         if len(self._remembered):
-            means = self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)
-            ratios = _too_little_besides(residue, [records, *means], self._remembered)
-            self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(len(ratios))))
-        self._remembered = np.vstack([self._remembered, residue])[-REMEMBERED:]
+            known = np.stack([records, self._remembered.mean(axis=0), self._remembered[-RECENT:].mean(axis=0)])
+            ratios = _too_little_besides(residue, known, self._remembered)
+            alike = abs(self._remembered @ residue) / (np.linalg.norm(self._remembered, axis=1) + sys.float_info.min)
+            self._repeated = len(self._older) + int(alike.argmax()) + 1
+            if len(self._older):
+                # A part of a sum of ratios is less than the sum, so a bet on the most similar of them holds as well.
+                nearest = np.argsort(-abs(self._older @ residue[:FINGERPRINT].astype(np.float32)))[:REMEMBERED]
+                older = _too_little_besides(residue[:FINGERPRINT], known[:, :FINGERPRINT], self._older[nearest])
+                if older.max() > ratios.max():
+                    self._repeated = int(nearest[older.argmax()]) + 1
+                ratios = np.append(older, ratios)
+            self._again = self._grown(self._again, _seldom(np.logaddexp.reduce(ratios) - math.log(self._steps - 1)))
+        self._remembered = np.vstack([self._remembered, residue])
+        if len(self._remembered) > REMEMBERED:
+            self._older = np.vstack([self._older, self._remembered[0, :FINGERPRINT].astype(np.float32)])
+            self._remembered = self._remembered[1:]
 
     def _bet_on_sharing(self, starts: Sequence[Array]) -> None:
         # Given the parameters before it, the noise of one is new, so these ratios may be multiplied.
@@ -187,10 +202,7 @@ class NoiseTest:
         if kind == 2:
             self.repeats = "parameter {} has the noise of parameter {}".format(*self._shares)
             return
-        *earlier, now = self._remembered
-        alike = [abs(one @ now) / np.linalg.norm(one) for one in earlier]
-        repeated = self._steps - len(earlier) + int(np.argmax(alike))
-        self.repeats = f"the noise of step {self._steps:,} repeats that of step {repeated:,}"
+        self.repeats = f"the noise of step {self._steps:,} repeats that of step {self._repeated:,}"
 
 
 def _too_little(squares: Array, numbers: Any) -> Array:
@@ -201,7 +213,7 @@ def _too_little(squares: Array, numbers: Any) -> Array:
     return np.asarray(squares[..., None] * (1 - SCALES**-2) / 2 - np.expand_dims(numbers, -1) * np.log(SCALES))
 
 
-def _too_little_besides(residue: Array, known: Sequence[Array], earlier: Array) -> Array:
+def _too_little_besides(residue: Array, known: Any, earlier: NDArray[Any]) -> Array:
     """The log-ratios of too little noise in a residue, less `known` sums and each of the earlier ones (residues, n).
 
     They are fitted by least squares, and each takes one of the n numbers away: the last known ones are left out where

@@ -20,14 +20,16 @@ from dpsub.accounting.epsilon_delta import delta, epsilon, epsilon_interval, tra
 from dpsub.accounting.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpsub.accounting.group_privacy import group_privacy_epsilon
 from dpsub.accounting.risks import risk
-from dpsub.accounting.samplings import Epochs, Poisson, Sampling, WithoutReplacement
+from dpsub.accounting.samplings import Epochs, Poisson, PoissonMean, Sampling, TruncatedPoisson, WithoutReplacement
 from dpsub.accounting.worst_case_law import worst_case_epsilon
 
 __all__ = [
     "DPSGD",
     "Epochs",
     "Poisson",
+    "PoissonMean",
     "Sampling",
+    "TruncatedPoisson",
     "WithoutReplacement",
     "delta",
     "epsilon",

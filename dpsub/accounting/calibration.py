@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 from dpsub._core import checks
 from dpsub.accounting import risks
-from dpsub.accounting.dominating_pairs import LEAST_NOISE, MOST_NOISE, distance
+from dpsub.accounting.dominating_pairs import LEAST_NOISE, MOST_NOISE
 from dpsub.accounting.engines import TOLERANCE, epsilons, rough_epsilon
 from dpsub.accounting.gaussian import gdp_mu
 from dpsub.accounting.phases import STEPS, Training
@@ -84,13 +84,13 @@ def noise_multiplier(
             return float(getattr(risk, measure))
 
         # Where the training is about 1-GDP, by the central limit theorem (Dong, Roth and Su, 2022, section 5).
-        start, stride = -math.log(math.log1p(1 / (distance(adjacency) * q * math.sqrt(count)) ** 2)) / 2, 0.5
+        start, stride = -math.log(math.log1p(1 / (sampling.distance(adjacency) * q * math.sqrt(count)) ** 2)) / 2, 0.5
     else:
         assert target_epsilon is not None
         if delta is None:
             raise ValueError("delta must be given with target_epsilon: ε is stated at a δ")
         name, target = "target_epsilon", target_epsilon
-        full_batch = distance(adjacency) * math.sqrt(count) / gdp_mu(target, delta)
+        full_batch = sampling.distance(adjacency) * math.sqrt(count) / gdp_mu(target, delta)
         if q == 1:
             return _computable(full_batch, target, name)
         if -math.expm1(count * math.log1p(-q)) <= delta:

@@ -8,6 +8,7 @@ decrease. Both keep the masses under P and Q, so their errors decrease with the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from scipy.linalg.blas import dtbsv
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from dpsub.accounting.dominating_pairs import Array, Pair, StepPair
+from dpsub.accounting.dominating_pairs import Array, Pair, SinglePair, StepPair, parts_of
 
 LARGEST_LOSS = 600.0  # of one step: its exponential must be a floating-point number
 REACH = 14.0  # standard deviations: less than 1e-44 lies beyond
@@ -75,19 +76,38 @@ def deviations(steps: int, delta: float) -> float:
 
 
 def loss_range(pair: StepPair, reach: float) -> Array:
-    """The losses at `reach` standard deviations of the noise on either side."""
-    x = reach * pair.sigma + 1
-    return np.clip(pair.loss(np.array([-x, x])), -LARGEST_LOSS, LARGEST_LOSS)
+    """The losses at `reach` standard deviations of the noise on either side: the outermost of all parts."""
+    far = np.array([-1.0, 1.0])
+    ends = np.array([part.loss(far * (reach * part.sigma + 1)) for _, part in parts_of(pair)])
+    return np.asarray(np.clip([ends.min(), ends.max()], -LARGEST_LOSS, LARGEST_LOSS))
 
 
 def spread(pair: StepPair) -> float:
     """The standard deviation of the loss under P."""
-    x, log_p = pair.nodes(reach=12 * pair.sigma + 1)
-    p, loss = np.exp(log_p), pair.loss(x)
+    nodes = [(weight, part, *part.nodes(reach=12 * part.sigma + 1)) for weight, part in parts_of(pair)]
+    p = np.concatenate([weight * np.exp(log_p) for weight, _, _, log_p in nodes])
+    loss = np.concatenate([part.loss(x) for _, part, x, _ in nodes])
+    p, loss = np.append(p, _rest(pair)), np.append(loss, 0.0)
     return float(np.sqrt(p @ (loss - p @ loss) ** 2))
 
 
-def split_outcomes(pair: StepPair, mesh: float, reach: float = REACH) -> Step:
+def _rest(pair: StepPair) -> float:
+    """The probability of equal worlds, whose loss is 0."""
+    return max(1 - math.fsum(weight for weight, _ in parts_of(pair)), 0.0)
+
+
+def discretised(pair: StepPair, end: Callable[[SinglePair, float, float], Step], mesh: float, reach: float) -> Step:
+    """The step of a pair by `split_outcomes` or `merge_outcomes`: of a mixture, the mixture of its parts' steps."""
+    steps = [(weight, end(part, mesh, reach)) for weight, part in parts_of(pair)]
+    low = min(step.low for _, step in steps)
+    mass = np.zeros(max(step.low + len(step.mass) for _, step in steps) - low)
+    for weight, step in steps:
+        mass[step.low - low :][: len(step.mass)] += weight * step.mass
+    mass[-low] += _rest(pair)
+    return Step(mesh, low, mass, sum(weight * step.infinite for weight, step in steps))
+
+
+def split_outcomes(pair: SinglePair, mesh: float, reach: float = REACH) -> Step:
     """Split each outcome between the two multiples of the mesh around its loss, keeping its mass under P and Q."""
     lowest, highest = loss_range(pair, reach) / mesh
     low, high = math.floor(lowest), math.ceil(highest)
@@ -102,7 +122,7 @@ def split_outcomes(pair: StepPair, mesh: float, reach: float = REACH) -> Step:
     return Step(mesh, low, mass, float(beyond[0]))
 
 
-def merge_outcomes(pair: StepPair, mesh: float, reach: float = REACH) -> Step:
+def merge_outcomes(pair: SinglePair, mesh: float, reach: float = REACH) -> Step:
     """Merge the outcomes of each cell with the part of a neighbour that brings the merged loss onto the grid.
 
     Merging outcomes is post-processing of both P and Q, so every δ(ε) can only decrease.

@@ -176,7 +176,26 @@ class MirroredPair:
 
 # What the grid asks of a pair: `sigma`, an increasing `loss`, `inverse_loss`, `masses` and `nodes`. `merge_outcomes`
 # treats the bounded ends of a `Pair`'s loss, and "prv" takes a `Pair` only.
-StepPair = Pair | MirroredPair
+SinglePair = Pair | MirroredPair
+
+
+@dataclass(frozen=True)
+class MixedPair:
+    """One of several pairs, drawn with these probabilities and shown: its loss has the mixture of their laws.
+
+    Divergences are jointly convex, so it dominates a step in which the draw stays hidden. If the probabilities do not
+    sum to 1, the rest is that of two equal worlds.
+    """
+
+    parts: tuple[tuple[float, SinglePair], ...]
+
+
+StepPair = SinglePair | MixedPair
+
+
+def parts_of(pair: StepPair) -> tuple[tuple[float, SinglePair], ...]:
+    """The pairs that a pair is a mixture of, each with its probability."""
+    return pair.parts if isinstance(pair, MixedPair) else ((1.0, pair),)
 
 
 def poisson_pairs(adjacency: str, sigma: float, q: float) -> tuple[Pair, ...]:

@@ -22,8 +22,9 @@ class DPSGD(Frozen):
         max_grad_norm: C > 0; each record's gradient is scaled down to at most this norm.
         sample_rate: 0 < q ≤ 1; each record enters each batch with this probability. The noisy sum is divided by q·n.
         sampling: how batches are drawn, an `accounting.Sampling` or its name: "poisson", each record independently
-            with probability q; "without_replacement", q·n of the n records anew at each step; or "epochs", shuffled
-            anew, each record in one of the 1/q batches of each epoch.
+            with probability q; `accounting.TruncatedPoisson`, the same up to a largest size; "without_replacement",
+            q·n of the n records anew at each step; or "epochs", shuffled anew, each record in one of the 1/q batches of
+            each epoch.
         steps: T ≥ 1; an empty batch is a step too.
         learning_rate: η > 0.
         optimizer: "sgd", or "adam" with betas (0.9, 0.999) and eps 1e-8 on the noisy average.

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsub.accounting import grid_engine
 from dpsub.accounting.discretisation import REACH, deviations
-from dpsub.accounting.dominating_pairs import Array, Pair, distance
+from dpsub.accounting.dominating_pairs import Array, Pair
 from dpsub.accounting.gaussian import GaussianCurve
 from dpsub.accounting.grid_engine import RevealedCurve
 from dpsub.accounting.phases import Training
@@ -74,7 +74,7 @@ def answers(
             math.sqrt(sum(t / sigma**2 for (sigma, _), t in zip(training.mechanisms, row, strict=True)))
             for row in training.counts
         )
-        return [ask(GaussianCurve(distance(training.adjacency) * mu)) for mu in mus]
+        return [ask(GaussianCurve(training.distance * mu)) for mu in mus]
 
     intervals: list[Interval] = [(np.zeros(1), np.full(1, np.inf))] * len(training.counts)
 
@@ -88,7 +88,8 @@ def answers(
 
         target = 0.8 * eps_error
         for error in sorted({max(0.1, target), target}, reverse=True):  # a coarse grid may be enough
-            if ask_all(cast(list[Curve], prv_engine.curves(training, error, (delta or 1e-5) / 1000))) <= 1:
+            curves = prv_engine.curves(training, error, (delta or 1e-5) / 1000)
+            if ask_all(cast(list[Curve], curves)) <= 1 or curves[0].eps_error > 1.01 * error:  # the grid is the finest
                 break
         return intervals
 
@@ -108,7 +109,7 @@ def answers(
             break
         # Errors decrease with the square of the mesh.
         mesh = max(mesh / min(max(1.2 * math.sqrt(largest_width), 2.0), 8.0), finest)
-    ask_all(RevealedCurve(distance(training.adjacency), *training.harshest, sum(row)) for row in training.counts)
+    ask_all(RevealedCurve(training.distance, *training.harshest, sum(row)) for row in training.counts)
     return intervals
 
 
@@ -130,7 +131,7 @@ def rough_epsilon(training: Training, delta: float) -> float:
     scale, widest, span = grid_engine.extent(training, reach)
     mesh = max(min(scale / 10, widest / 1024), widest / 8192, span / ROUGH_POINTS)
     [curve] = grid_engine.curves(training, mesh, reach)
-    revealed = RevealedCurve(distance(training.adjacency), *training.harshest, sum(training.longest))
+    revealed = RevealedCurve(training.distance, *training.harshest, sum(training.longest))
     return min(curve.epsilon(delta)[1], revealed.epsilon(delta)[1])
 
 

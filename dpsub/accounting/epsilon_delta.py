@@ -56,6 +56,11 @@ def epsilon(
         sampling: how batches are drawn.
 
             - "poisson": each record enters each batch with probability q, independently of all others.
+            - `TruncatedPoisson(maximum, records)`, or "truncated_poisson:maximum:records": the same, but batches with
+              more than `maximum` records are cut to so many, drawn evenly. In a cut batch a record has taken the place
+              of another one, as "without_replacement". This ε is larger than Poisson's, much so if many are cut.
+            - `PoissonMean(records)`, or "poisson_mean:records": Poisson batches whose sum is divided by the number of
+              records in the batch. It needs "substitute", and is slightly larger than "without_replacement".
             - "without_replacement": each batch is drawn anew, b of the n records, and `sample_rate` is b/n. It needs
               "substitute". Here ε is larger than Poisson's, often several times, because a record in the batch has
               taken the place of another one. If all other gradients are that of z′, the worlds are twice as far apart.
@@ -65,7 +70,7 @@ def epsilon(
               epoch. It needs "substitute" or "zero_out": a removed record would shift the others between batches.
         engine: "auto" is the closed form at q = 1 and dpsub's own grid elsewhere: the cheapest that certifies the
             error, at any δ. "prv" is prv-accountant, the paper's, for Poisson batches. It certifies no δ ≤ 1e-15 times
-            the number of steps.
+            the number of steps, and takes several seconds, for each number of steps, if σ is small.
         eps_error: > 0; upper end − estimate is at most this, or this times ε if that is larger, where possible.
 
     Returns:
@@ -106,6 +111,7 @@ def epsilon_interval(
     With `sampling="without_replacement"` the ends answer two questions, each to this error. The lower end is what is
     attained if all other records' gradients are that of z′: Poisson's ε under add/remove at half the noise. The upper
     end holds whatever the others are. The truth for the worst data set lies between, and `estimate` is only the middle.
+    The same holds for `TruncatedPoisson`, whose lower end is attained if all other gradients are 0.
 
     >>> low, estimate, high = epsilon_interval(
     ...     noise_multiplier=12.115, sample_rate=0.25, steps=500, delta=1e-5, adjacency="substitute")

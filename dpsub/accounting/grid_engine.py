@@ -15,7 +15,15 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpsub.accounting.composition import Composition, TooWide
-from dpsub.accounting.discretisation import LOSS_ROUNDING, Step, loss_range, merge_outcomes, split_outcomes, spread
+from dpsub.accounting.discretisation import (
+    LOSS_ROUNDING,
+    Step,
+    discretised,
+    loss_range,
+    merge_outcomes,
+    split_outcomes,
+    spread,
+)
 from dpsub.accounting.dominating_pairs import Array
 from dpsub.accounting.gaussian import gdp_epsilon
 from dpsub.accounting.phases import Training
@@ -114,7 +122,7 @@ def extent(training: Training, reach: float) -> tuple[float, float, float]:
 def curves(training: Training, mesh: float, reach: float) -> list[GridCurve]:
     """One curve for each row of the training's counts; all share their discretisations."""
     directions = list(zip(*training.pairs, strict=True))
-    low, high = ([[end(pair, mesh, reach) for pair in phases] for phases in directions] for end in ENDS)
+    low, high = ([[discretised(pair, end, mesh, reach) for pair in phases] for phases in directions] for end in ENDS)
 
     def composed(directions: list[list[Step]], row: Sequence[int]) -> tuple[Composition, ...]:
         return tuple(Composition(*zip(steps, row, strict=True)) for steps in directions)

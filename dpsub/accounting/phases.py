@@ -41,6 +41,11 @@ class Training:
         return [self.sampling.pairs(self.adjacency, sigma, q) for sigma, q in self.mechanisms]
 
     @property
+    def distance(self) -> float:
+        """The distance of the two worlds' means at a step that uses the record, in units of the clipping bound."""
+        return self.sampling.distance(self.adjacency)
+
+    @property
     def harshest(self) -> tuple[float, float]:
         """The noise multiplier and sample rate of a mechanism that dominates those of all phases."""
         return min(sigma for sigma, _ in self.mechanisms), max(q for _, q in self.mechanisms)
@@ -48,12 +53,11 @@ class Training:
     @property
     def attained(self) -> Self | None:
         """The training with Poisson batches whose ε is what `Sampling.attained` describes; None if there is none."""
-        attained = self.sampling.attained(self.adjacency)
-        if attained is None:
+        attained = [self.sampling.attained(self.adjacency, *mechanism) for mechanism in self.mechanisms]
+        if None in attained:
             return None
-        adjacency, factor = attained
-        mechanisms = tuple((factor * sigma, q) for sigma, q in self.mechanisms)
-        return type(self)(mechanisms, self.counts, Poisson(), adjacency)
+        adjacencies, *mechanisms = zip(*attained, strict=True)
+        return type(self)(tuple(zip(*mechanisms, strict=True)), self.counts, Poisson(), adjacencies[0])
 
     @property
     def longest(self) -> tuple[int, ...]:

@@ -11,10 +11,15 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
+from scipy.special import betainc
+
 from dpsub._core import checks
-from dpsub.accounting.dominating_pairs import MirroredPair, StepPair, distance, poisson_pairs
+from dpsub.accounting.dominating_pairs import MirroredPair, MixedPair, SinglePair, StepPair, distance, poisson_pairs
 from dpsub.accounting.worst_case_law import IndependentBatches, Law, SecretEpochs
 
+TAIL = 12.0  # standard deviations of a batch's size, and as many records more: less than 1e-20 lies beyond
+RATES = 33  # that stand for all sizes of a batch
 WHOLE = 1e-3  # how far 1 / sample_rate may be from a whole number of steps
 
 Phase = tuple[float, float, int]  # noise multiplier, sample rate, steps
@@ -27,7 +32,7 @@ class Sampling(ABC):
 
     Derive from this class, not from another sampling, whose pairs and drawing a subclass would inherit. A sample rate
     of 1 means that each batch holds all records. What `__init__` takes are whole numbers or floats, and all attributes
-    of an object: the text of `TruncatedPoisson(9)` would be "truncated_poisson:9".
+    of an object: the text of `TruncatedPoisson(9, 50)` is "truncated_poisson:9:50".
 
     Attributes:
         name: what stands for the class in a text.
@@ -92,10 +97,14 @@ class Sampling(ABC):
     def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
         """The pairs of distributions, one for each direction, whose largest δ bounds that of a step of `phases`."""
 
-    def attained(self, adjacency: str) -> tuple[str, float] | None:
+    def distance(self, adjacency: str) -> float:
+        """The largest distance of the two worlds' means at a step that uses the record, in units of C."""
+        return distance(adjacency)
+
+    def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float] | None:
         """What the worst known data set attains, if that may be less than the pairs promise; otherwise None.
 
-        An adjacency and a factor: ε is that of Poisson batches under this adjacency, with the noise times this factor.
+        The adjacency, noise multiplier and sample rate of steps with Poisson batches that have this ε.
         """
         return None
 
@@ -116,6 +125,137 @@ class Poisson(Sampling):
 
     def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
         return IndependentBatches(sigma, q, steps, mirrored=adjacency == "substitute")
+
+
+class TruncatedPoisson(Sampling):
+    r"""Poisson batches, of which one with more than `maximum` records is cut to so many, drawn evenly from it.
+
+    The sum is divided by an expected batch size that does not depend on the batch. Let m be the number of other records
+    that a step samples. If m < `maximum`, no batch is cut, and the step is Poisson's. Otherwise a batch has `maximum`
+    records with and without the record, which has taken the place of another one: a step as `WithoutReplacement`, in
+    which the record is with probability :math:`q\cdot\text{maximum}/(m+1)`. Given m ≥ `maximum`, which others are in
+    the batch does not depend on m, so that only the mean of these probabilities matters. Under add/remove the two
+    worlds of such a step differ by up to 2C, too.
+
+    Divergences are jointly convex, so the pair in which it is shown whether m ≥ `maximum` dominates the step. For
+    "zero_out" that pair is not tight, since there a cut batch is counted as under "substitute".
+
+    Args:
+        maximum: ≥ 1; the most records of a batch.
+        records: ≥ 2; n, the number of records. It counts the record that is replaced, added or removed: under
+            "add_remove" the other data set has n − 1.
+
+    Source: "Tighter Privacy Analysis for Truncated Poisson Sampling" (arXiv 2508.15089) for add/remove.
+
+    >>> Sampling.of("truncated_poisson:600:60000")
+    TruncatedPoisson(600, 60000)
+    """
+
+    name = "truncated_poisson"
+    words = "Poisson sampling whose batches are cut to a largest size"
+
+    def __init__(self, maximum: int, records: int) -> None:
+        self.maximum = checks.whole("maximum", maximum)
+        self.records = checks.whole("records", records, at_least=2)
+
+    def _cut(self, q: float) -> tuple[float, float]:
+        """The probability that so many others are sampled that a record takes another one's place, and the probability
+        with which it is in the batch in this case.
+        """
+        left = self.records - self.maximum
+        if left <= 0 or not (cut := float(betainc(self.maximum, left, q))):  # Pr(Bin(n - 1, q) ≥ maximum)
+            return 0.0, q
+        return cut, min(self.maximum / self.records * float(betainc(self.maximum + 1, left, q)) / cut, q)
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:
+        if records not in (None, self.records):
+            raise ValueError(f"spec.sampling must be of the task's {records} records, got '{self}'")
+        if sample_rate == 1 and self.maximum < self.records:
+            raise ValueError(
+                f"sample_rate must be < 1 with sampling='{self}', got 1: batches are then of fixed size, which is "
+                f"sampling='without_replacement' with sample_rate={self.maximum} / {self.records}"
+            )
+
+    def phases(self, history: Sequence[Phase]) -> list[Phase]:
+        for _, q, _ in history:
+            self.check_rate(q)
+        return list(history)
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        cut, rate = self._cut(q)
+        whole = poisson_pairs(adjacency, sigma, q)
+        if not cut:
+            return whole
+        displaced: tuple[SinglePair, ...] = len(whole) * (MirroredPair(sigma / 2, rate),)
+        if adjacency == "add_remove":
+            displaced = poisson_pairs(adjacency, sigma / 2, rate)
+        return tuple(MixedPair(((1 - cut, one), (cut, other))) for one, other in zip(whole, displaced, strict=True))
+
+    def distance(self, adjacency: str) -> float:
+        return 2.0
+
+    def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
+        # If all other gradients are 0, all that the cut does is to leave the record out more often.
+        cut, rate = self._cut(q)
+        return adjacency, sigma, (1 - cut) * q + cut * rate
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        _, _, rate = self.attained(adjacency, sigma, q)
+        return IndependentBatches(sigma, rate, steps, mirrored=adjacency == "substitute")
+
+
+class PoissonMean(Sampling):
+    r"""Poisson batches whose noisy sum is divided by the number of records in the batch, and not by the expected one.
+
+    Who sees by how much the noise was divided knows this number, k. If a record is replaced, k has the same law in both
+    worlds, and dividing by a number that is known is post-processing. Given k, a batch is a draw of k of the n records,
+    a step of `WithoutReplacement` with sample rate k/n: so the pair in which k is drawn, and shown, dominates the step.
+    The divergence of such steps is convex in their rate, and at most what lies between a few rates on a straight line.
+
+    If a record is removed, k has another law, and there is no ε. Banks divide by the expected number, and refuse this.
+
+    Args:
+        records: ≥ 2; n, the number of records.
+
+    Source: "Rethinking the Security of DP-SGD" (arXiv 2605.15648) for add/remove.
+
+    >>> Sampling.of("poisson_mean:60000")
+    PoissonMean(60000)
+    """
+
+    name = "poisson_mean"
+    words = "Poisson sampling with sums that are divided by the number of records in the batch"
+    without_epsilon: ClassVar[Mapping[str, str]] = {
+        "add_remove": "a removed record changes what the sum is divided by, and with many parameters no noise hides it",
+        "zero_out": "no tight ε is known for it; that of 'substitute' holds for it, too",
+    }
+
+    def __init__(self, records: int) -> None:
+        self.records = checks.whole("records", records, at_least=2)
+
+    def check_rate(self, sample_rate: float, records: int | None = None) -> None:
+        if records not in (None, self.records):
+            raise ValueError(f"spec.sampling must be of the task's {records} records, got '{self}'")
+
+    def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
+        from scipy.stats import binom  # its import takes as long as the rest of this room
+
+        n, spread = self.records, TAIL * math.sqrt(q * (1 - q) * self.records) + TAIL
+        sizes = np.arange(max(math.floor(q * n - spread), 0), min(math.ceil(q * n + spread), n) + 1)
+        mass, beyond = binom.pmf(sizes, n, q), binom.cdf(sizes[0] - 1, n, q) + binom.sf(sizes[-1], n, q)
+        ends = np.linspace(sizes[0], sizes[-1], min(RATES, len(sizes)))
+        # Each size is split between the two rates around it. What lies beyond all sizes counts as whole batches.
+        place = np.clip(np.searchsorted(ends, sizes, side="right") - 1, 0, len(ends) - 2)
+        above = (sizes - ends[place]) / (ends[place + 1] - ends[place])
+        weights = np.bincount(place, mass * (1 - above), len(ends)) + np.bincount(place + 1, mass * above, len(ends))
+        rates = [*zip(weights.tolist(), (ends / n).tolist(), strict=True), (float(beyond), 1.0)]
+        return (MixedPair(tuple((weight, MirroredPair(sigma / 2, rate)) for weight, rate in rates if rate and weight)),)
+
+    def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
+        return "add_remove", sigma / 2, q  # as without replacement, with so many parameters that k is seen
+
+    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
+        return IndependentBatches(sigma / 2, q, steps)
 
 
 class WithoutReplacement(Sampling):
@@ -142,9 +282,9 @@ class WithoutReplacement(Sampling):
     def pairs(self, adjacency: str, sigma: float, q: float) -> tuple[StepPair, ...]:
         return (MirroredPair(sigma / 2, q),)
 
-    def attained(self, adjacency: str) -> tuple[str, float] | None:
+    def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
         # If all other gradients are that of z′, a batch with z differs by 2C from all others.
-        return "add_remove", 0.5
+        return "add_remove", sigma / 2, q
 
     def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
         return IndependentBatches(sigma / distance(adjacency), q, steps)

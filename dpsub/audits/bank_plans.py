@@ -100,6 +100,10 @@ class BankPlan(Plan):
     def run(self, shard: Shard, device: torch.device, tick: Tick) -> Results:
         blocks = [self.block(shard.repeat, block, device, tick) for block in shard.blocks]
         arrays = {name: np.concatenate([block[name] for block in blocks if name in block]) for name in blocks[0]}
+        return self.results(shard, arrays)
+
+    def results(self, shard: Shard, arrays: Arrays) -> Results:
+        """The numbers of a shard, which are finite."""
         for name, values in arrays.items():
             if not np.isfinite(values).all():
                 wrong = f"{int((~np.isfinite(values)).sum())} numbers of {name!r} in {shard} are not finite"
@@ -114,10 +118,11 @@ class BankPlan(Plan):
         """How many models a block has: the last one may have fewer."""
         return min(self.block_size, self.runs - block * self.block_size)
 
-    def bank(self, block: int, device: torch.device, *, seed: int, **options: Any) -> Bank:
-        """The models of a block, before their first step. The options are those of `assemble`."""
-        generator = torch.Generator(device).manual_seed(torch_seed(seed, self.purpose, block))
-        return assemble(self.model, self.task, self.spec, generator=generator, **options)
+    def bank(self, *blocks: int, device: torch.device, seed: int, **options: Any) -> Bank:
+        """The models of a block or several, before their first step. The options are those of `assemble`."""
+        seeds = (torch_seed(seed, self.purpose, block) for block in blocks)
+        generators = [torch.Generator(device).manual_seed(one) for one in seeds]
+        return assemble(self.model, self.task, self.spec, generator=generators, **options)
 
     @property
     def copies(self) -> int:
@@ -125,15 +130,19 @@ class BankPlan(Plan):
         return 0
 
     def bytes_at_once(self, device: torch.device) -> int:
-        """About the most memory, in bytes, that a block takes."""
-        return block_bytes(self.model, self.task, self.spec, device, self.models_of(0), spare=self.copies)
+        """About the most memory, in bytes, that blocks take which train as one bank."""
+        return block_bytes(self.model, self.task, self.spec, device, self.models_at_once(device), spare=self.copies)
+
+    def models_at_once(self, device: torch.device) -> int:
+        """How many models train as one bank."""
+        return self.models_of(0)
 
     def at_once(self, device: torch.device) -> int:
         """One on CUDA; on a CPU, as many as the memory holds."""
         needed, free = self.bytes_at_once(device), devices.free_bytes(device)
         if needed > free:
             raise ValueError(
-                f"model and task must fit the memory: a block of {self.models_of(0)} models of "
+                f"model and task must fit the memory: a block of {self.models_at_once(device)} models of "
                 f"{self.model.parameters} parameters on {len(self.task.y_train)} records takes about "
                 f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on {device}: free some, or use a "
                 f"smaller model, fewer {self.spare}, or a larger device"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
+from itertools import groupby
 from threading import Event, Lock
 from typing import Any
 
@@ -17,6 +18,7 @@ from dpsub.models.mkl_kernels import begin_computing
 from dpsub.trainers import devices
 
 PATIENCE = 30  # seconds for a scheduler to answer
+Group = Sequence[Shard]
 Computed = Generator[tuple[Shard, Results, Made], None, None]
 _gpu_turn = Lock()
 
@@ -25,23 +27,51 @@ def here(device: torch.device, plan: Plan, shards: list[Shard], tick: Tick) -> C
     """Compute in this process, in its threads or one shard after the other in the calling one: each as it is done."""
     if plan.calls_users:
         for shard in shards:
-            yield shard, *timed(plan, shard, device, tick)
+            [results], made = timed(plan, [shard], device, tick)
+            yield shard, results, made
         return
 
-    def compute(shard: Shard, stop: Event) -> tuple[Results, Made]:
+    def compute(group: Group, stop: Event) -> tuple[list[Results], Made]:
         def tick_unless_stopped(units: int) -> None:
             if stop.is_set():
                 raise Stopped
             tick(units)
 
-        return timed(plan, shard, device, tick_unless_stopped)
+        if len(group) == 1:
+            return timed(plan, group, device, tick_unless_stopped)
+        return timed(plan, group, device, lambda units: tick_unless_stopped(0))
 
     with (
         devices.matmul_precision(plan.matmul_precision),
-        closing(devices.side_by_side(compute, shards, plan.at_once(device))) as done,
+        closing(devices.side_by_side(compute, grouped(plan, shards, device), plan.at_once(device))) as done,
     ):
-        for shard, (results, made) in done:
-            yield shard, results, made
+        for group, computed in done:
+            for shard, results, made in _asked(shards, group, *computed):
+                tick(plan.units(shard) if len(group) > 1 else 0)
+                yield shard, results, made
+
+
+def grouped(plan: Plan, shards: Sequence[Shard], device: torch.device) -> list[Group]:
+    """The groups of shards that are computed together in which these shards are.
+
+    They are whole even if some of their shards are there already: in another group, shards would round differently.
+    """
+    if (size := plan.together(device)) == 1:
+        return [[shard] for shard in shards]
+    of_repeat = len(plan.cut.shards) // plan.cut.repeats
+
+    def place(shard: Shard) -> tuple[int, int]:
+        return shard.repeat, shard.number % of_repeat // size
+
+    wanted = set(map(place, shards))
+    return [list(group) for where, group in groupby(plan.cut.shards, place) if where in wanted]
+
+
+def _asked(shards: Sequence[Shard], group: Group, results: Sequence[Results], made: Made) -> Computed:
+    made = made._replace(seconds=made.seconds / len(group))
+    for shard, result in zip(group, results, strict=True):
+        if shard in shards:
+            yield shard, result, made
 
 
 def by_workers(client: Any, device: str, plan: Plan, shards: list[Shard], tick: Tick) -> Computed:
@@ -54,24 +84,28 @@ def by_workers(client: Any, device: str, plan: Plan, shards: list[Shard], tick: 
             warnings.filterwarnings("ignore", "Sending large graph")
             # As a task's result it is sent once, and made again if the worker that holds it dies.
             shared = there.submit(_itself, plan, pure=False)
-        submitted = {there.submit(_on_worker, shared, shard, device, pure=False): shard for shard in shards}
+        # Of "auto" it is not known here whether workers have a GPU.
+        groups = grouped(plan, shards, torch.device("cuda" if device == "cuda" else "cpu"))
+        submitted = {there.submit(_on_worker, shared, group, device, pure=False): group for group in groups}
         try:
             for future in distributed.as_completed(list(submitted), loop=there.loop):  # type: ignore[no-untyped-call]
-                shard = submitted.pop(future)
-                results, made = future.result()
-                tick(plan.units(shard))
-                yield shard, results, made
+                group = submitted.pop(future)
+                for shard, result, made in _asked(shards, group, *future.result()):
+                    tick(plan.units(shard))
+                    yield shard, result, made
         finally:
             # Workers drop what nobody waits for. Not cancelled, which fails clients that are connecting.
             for future in (shared, *submitted):
                 future.release()
 
 
-def timed(plan: Plan, shard: Shard, device: torch.device, tick: Tick = lambda units: None) -> tuple[Results, Made]:
-    """What a shard is computed to be, and where and in which time."""
+def timed(
+    plan: Plan, group: Group, device: torch.device, tick: Tick = lambda units: None
+) -> tuple[list[Results], Made]:
+    """What shards are computed to be, and where and in which time."""
     begin_computing()
     begin = time.monotonic()
-    results = plan.run(shard, device, tick)
+    results = plan.run_together(group, device, tick)
     return results, plan.made(device, time.monotonic() - begin)
 
 
@@ -79,10 +113,10 @@ def _itself(plan: Any) -> Any:
     return plan
 
 
-def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
-    """Compute one shard, whose progress is counted when it is done."""
+def _on_worker(plan: Plan, group: Group, device: str) -> tuple[list[Results], Made]:
+    """Compute shards, whose progress is counted when they are done."""
     if plan.calls_users:
-        return timed(plan, shard, torch.device("cpu"))
+        return timed(plan, group, torch.device("cpu"))
     on = devices.device(device)
     torch.set_num_threads(1)  # a worker with several threads computes as many shards side by side
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
@@ -90,4 +124,4 @@ def _on_worker(plan: Plan, shard: Shard, device: str) -> tuple[Results, Made]:
     devices.keep_freed_memory(whatever_is_set=True)
     with _gpu_turn if on.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
         plan.at_once(on)  # refuses what the memory does not hold
-        return timed(plan, shard, on)
+        return timed(plan, group, on)

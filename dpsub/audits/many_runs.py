@@ -19,10 +19,11 @@ from dpsub.accounting import DPSGD
 from dpsub.audits.bank_plans import EACH_REPEAT, ONCE, PRECISION, BankPlan, canary_attributes, check_canary
 from dpsub.audits.execution import Options, execute
 from dpsub.audits.observers import Observer, Score, chosen, observation
-from dpsub.audits.plans import Arrays, Tick, unfilled
+from dpsub.audits.plans import Arrays, Results, Shard, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models.interface import Model, check_fits
 from dpsub.trainers.assembly import COORDINATES
+from dpsub.trainers.bank import blocks_together
 
 
 @checks.checked(
@@ -82,7 +83,9 @@ def audit(
             differ; the attributes say which was used.
         seed: of batches, noise, starts and coins. Runs come in blocks, each with its own stream of randomness. The
             block size depends on the model alone (attribute `block_size`). Arguments, versions and the kind of device
-            determine the numbers; threads, workers, interruptions and memory do not.
+            determine the numbers; threads, workers, interruptions and memory do not. On a GPU, up to 16 blocks
+            of linear heads train as one bank: there other `runs` may change last digits, and so may a client unless
+            `device` is "cuda".
         matmul_precision: "highest" is float32. "high" and "medium" allow TF32 or bfloat16 on devices that have them.
             That is faster, and rounds parameters and records to 11 or 8 bits: another mechanism than the one accounted
             for, though the scores may hardly change.
@@ -214,15 +217,42 @@ class ManyRuns(BankPlan):
     def copies(self) -> int:
         return max(1, sum(observer.copies for observer in self.observers))  # some keep theirs while others look
 
+    def together(self, device: torch.device) -> int:
+        blocks_of_shard = len(self.cut.shards[0].blocks)
+        return max(1, blocks_together(self.model, device) // blocks_of_shard)
+
+    def models_at_once(self, device: torch.device) -> int:
+        blocks = min(blocks_together(self.model, device), -(-self.runs // self.block_size))
+        return self.models_of(0) if blocks == 1 else blocks * self.block_size
+
+    def run_together(self, shards: Sequence[Shard], device: torch.device, tick: Tick) -> list[Results]:
+        if len(shards) == 1:
+            return super().run_together(shards, device, tick)
+        first, last = shards[0], shards[-1]
+        arrays = self.blocks(first.repeat, range(first.blocks.start, last.blocks.stop), device, tick)
+        results = []
+        for shard in shards:
+            rows = slice(shard.start - first.start, shard.stop - first.start)
+            # What observes only some runs observes those of the first block.
+            of_all = {"bit", *(one.name for one in (Score(), *self.observers) if one.most_runs is None)}
+            own = {name: values[rows] if name in of_all else values for name, values in arrays.items()}
+            results.append(self.results(shard, own))
+        return results
+
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
+        return self.blocks(repeat, range(block, block + 1), device, tick)
+
+    def blocks(self, repeat: int, blocks: range, device: torch.device, tick: Tick) -> Arrays:
+        """The numbers of blocks of models that train as one bank, by variable."""
         # All blocks but the first are trained whole: so their numbers do not depend on how many runs follow.
-        seed, kept = self.seeds[repeat], self.models_of(block)
-        runs = self.block_size if block else kept
-        bits = stream(seed, self.purpose, block).integers(0, 2, self.block_size, dtype=np.int8)[:runs]
+        seed, kept = self.seeds[repeat], sum(map(self.models_of, blocks))
+        runs = kept if blocks == range(1) else self.block_size * len(blocks)
+        sources = (stream(seed, self.purpose, block) for block in blocks)
+        bits = np.concatenate([source.integers(0, 2, self.block_size, dtype=np.int8) for source in sources])[:runs]
         canary = self.canaries[repeat if len(self.canaries) > 1 else 0]
-        bank = self.bank(block, device, bits=bits, canary=canary, seed=seed, coordinates=self.coordinates)
+        bank = self.bank(*blocks, device=device, bits=bits, canary=canary, seed=seed, coordinates=self.coordinates)
         # Observers of only some runs observe those of the first block.
-        observers = [observer for observer in (Score(), *self.observers) if observer.most_runs is None or block == 0]
+        observers = [observer for observer in (Score(), *self.observers) if observer.most_runs is None or 0 in blocks]
         counts = {observer.name: min(runs, self.rows(observer)) for observer in observers}
         watches = {observer.name: observer.watch(bank, self.task, counts[observer.name]) for observer in observers}
         observations: dict[str, list[Tensor]] = {observer.name: [] for observer in observers}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,13 @@ from dpsub._core.datasets import LONG_NAMES, numbered
 from dpsub._core.noise_test import NoiseTest, Summary
 from dpsub._core.provenance import commit, versions
 from dpsub._core.random_streams import stream
+from dpsub.accounting.dominating_pairs import distance
 from dpsub.audits.steps import OBSERVATION
 
 SPREAD = 1.0  # the records' norms lie so many powers of ten around max_grad_norm
 ERRORS = 5.0  # standard errors of the records' share that no noise explains
 LEAST_SHARE = 1e-3  # of it, which rounding may leave; and the least sum, in units of max_grad_norm
+ALONG = ("shifted", "opposite")  # batches of records along the canary
 CALLS = 20  # with the same gradients: discrete noise on one parameter may be equal in several by chance
 NOT_NEW = (
     "the same gradients gave the same sum at each call: step adds no noise, or draws it from the same seed or key each "
@@ -57,7 +58,7 @@ def audit_mechanism(
     parameters: Any = 20,
     divided_by: float = 1.0,
     noise_multiplier: float | None = None,
-    gradients: Iterable[Any] | None = None,
+    gradients: Iterable[Any] | str = "random",
     canary_norm: float = 10.0,
     alpha: float = 0.05,
     seed: int = 0,
@@ -93,9 +94,18 @@ def audit_mechanism(
             the same form, with a dimension of records in front of each array that it takes, and so do `gradients`.
         divided_by: > 0; what `step` divides the sum by, such as the batch size if it returns the mean.
         noise_multiplier: > 0; σ as it is claimed. None: the noise is measured, but not tested.
-        gradients: of the other records: an iterable of arrays (records, parameters), one for each step, in place of
-            random ones. A generator can compute them at the current parameters of a training, which `step` updates; the
-            training then has the canaries in it. `batch_size` is not used. The audit ends with it, or after `steps`.
+        gradients: of the other records.
+
+            - "random": as above. After the audit, `step` is called with `steps` // 4 batches of each of the next kinds,
+              to see whether a canary moves their sums by more.
+            - "shifted": along v, of norm C, −3C, 5C, −7C …, after the canary. If gradients are averaged in pairs, or
+              other microbatches of even size, before they are clipped, one more record shifts all of them: it then
+              changes the sum by several C, where add/remove allows 1.
+            - "opposite": all −v, after the canary. If the sum is divided by the number of records, one more changes it
+              by up to 2C.
+            - an iterable of arrays (records, parameters), one for each step. A generator can compute them at the
+              current parameters of a training, which `step` updates; the training then has the canaries in it.
+              `batch_size` is not used. The audit ends with it, or after `steps`.
         canary_norm: ≥ 1; the norm of the canary before clipping, in units of C.
         alpha: 1e-12 < alpha < 0.5; the probability with which noise that is right is called wrong.
         seed: ≥ 0; of gradients, canaries and coins. The noise is `step`'s own.
@@ -111,8 +121,8 @@ def audit_mechanism(
         - `records_left` and its standard error `records_left_error`: the share of the other records' clipped sum that
           is still in what is left. It is 0 if `step` clips the norm of each record to C, and sums. Missing if the noise
           comes again, since it then has a share of any sums.
-        - `clipping`, in words, if no noise explains that share. It is a message and no verdict: other clipping may be
-          private, too.
+        - `clipping`, in words, if no noise explains that share, or if a canary moves the sums of "shifted" or
+          "opposite" batches by more than it may. It is a message and no verdict: other clipping may be private, too.
 
     Raises:
         ValueError: if an argument is out of range; if `step` returns anything but finite numbers (parameters,); or if
@@ -132,16 +142,24 @@ def audit_mechanism(
     """
     asked = _Step(step, parameters, divided_by, max_grad_norm)
     sizes, rng, between = asked.sizes, stream(seed, "audit"), stream(seed, "audit", 2)
-    others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm)
-    if gradients is not None:
+    others: Iterable[Gradients]
+    if isinstance(gradients, str):
+        kind = checks.choice("gradients", gradients, ("random", *ALONG))
+        others = _random(rng, batch_size - 1, sum(sizes), max_grad_norm)
+    else:
+        kind = "own"
         others = (asked.joined("gradients", rows, "records").astype(np.float32) for rows in gradients)
     test = None if noise_multiplier is None else NoiseTest(alpha, sizes, seed)
     observations: list[tuple[float, int, float]] = []
     sums: list[Array] = []
-    for known in tqdm(islice(others, steps), total=steps, unit=" steps", desc="mechanism", disable=not progress):
+    order = [kind] * steps + [*ALONG] * (steps // 4 if kind == "random" else 0)
+    bar = tqdm(order, unit=" steps", desc="mechanism", disable=not progress)
+    for batches, known in zip(bar, others, strict=False):
         direction = rng.normal(size=sum(sizes))
         direction /= np.linalg.norm(direction)
         bit, place = int(rng.integers(2)), int(rng.integers(len(known) + 1))
+        if batches in ALONG:
+            known, place = _along(direction, len(known), batches) * np.float32(max_grad_norm), 0
         sign = (1.0, -1.0 if adjacency == "substitute" else 0.0)[bit]
         batch = known
         if sign or adjacency == "zero_out":
@@ -154,23 +172,27 @@ def audit_mechanism(
         left = asked(batch) - records
         score = float(left @ direction)
         left -= sign * direction
-        if test is not None and noise_multiplier is not None:
+        if test is not None and noise_multiplier is not None and len(observations) < steps:
             # Bets are on a density, which whole numbers have once they are spread between their neighbours.
             spread = asked.grid * between.uniform(-0.5, 0.5, len(left))
             over = (left + spread) / noise_multiplier, records / noise_multiplier
             test.observe(Summary.of(*over, sizes, test.places))
         observations.append((score, bit, math.sqrt(left @ left / len(left))))
         along = sign * direction
-        sums.append(np.array([left @ records, left @ along, records @ records, records @ along, sign**2]))
+        of_records = [left @ records, left @ along, records @ records, records @ along, sign**2]
+        sums.append(np.array([*of_records, left @ direction, (records + along) @ direction]))
     if not observations:
         raise ValueError("gradients must hold an array for each step, got none: an iterator can be used only once")
     scores, bits, noise = (np.array(column) for column in zip(*observations, strict=True))
+    kinds, bits = np.array(order[: len(bits)]), bits.astype(np.int8)
+    clipping = _records_left(np.array(sums), divided_by, kinds) | _moved(scores, bits, kinds, adjacency)
+    scores, bits, noise = scores[:steps], bits[:steps], noise[:steps]
     about: dict[str, Any] = {
         "audited": "mechanism",
         "name": getattr(step, "__qualname__", type(step).__name__),
         "adjacency": adjacency,
         "max_grad_norm": max_grad_norm,
-        "gradients": "random" if gradients is None else "own",
+        "gradients": kind,
         "batch_size": batch_size,
         "parameters": sizes,
         "divided_by": divided_by,
@@ -178,18 +200,18 @@ def audit_mechanism(
         "canary_norm": canary_norm,
         "alpha": alpha,
         "seed": seed,
-        "steps": len(observations),
-        **({} if fault or (test and test.repeats) else _records_left(np.array(sums), divided_by)),
+        "steps": len(scores),
+        **({} if fault or (test and test.repeats) else clipping),
         "fault": fault or (test and test.fault),
         "fault_at": 1 if fault else test and test.found_at,
         "commit": commit(),
         **{f"version_{name}": version for name, version in versions().items()},
     }
     long_names = {**LONG_NAMES, "noise": "root mean square of what is left, in units of max_grad_norm"}
-    values = {"score": scores.astype(np.float32), "bit": bits.astype(np.int8), "noise": noise.astype(np.float32)}
+    values = {"score": scores.astype(np.float32), "bit": bits, "noise": noise.astype(np.float32)}
     made = xr.Dataset(
         {name: (OBSERVATION, column, {"long_name": long_names[name]}) for name, column in values.items()},
-        coords={"step": (OBSERVATION, np.arange(1, len(observations) + 1))},
+        coords={"step": (OBSERVATION, np.arange(1, len(scores) + 1))},
         attrs={name: value for name, value in about.items() if value is not None},
     )
     return numbered(made)
@@ -255,13 +277,55 @@ def _clipped_sum(gradients: Gradients, bound: float) -> Array:
     return factors @ rows
 
 
-def _records_left(sums: Array, divided_by: float) -> dict[str, Any]:
+def _along(direction: Array, records: int, kind: str) -> Gradients:
+    """Rows along the canary, which is put before them, in units of the clipping bound.
+
+    "shifted": 1, -3, 5, -7 … Any even number of neighbours has a negative sum, and a positive one if one more row
+    comes before them. "opposite": all -1.
+    """
+    number = np.arange(records)
+    lengths = (-1.0) ** number * (1 + 2 * number) if kind == "shifted" else -np.ones(records)
+    return np.outer(lengths, direction).astype(np.float32)
+
+
+def _moved(scores: Array, bits: Array, kinds: NDArray[np.str_], adjacency: str) -> dict[str, Any]:
+    """What says that z in place of z′ moves sums along it by more than is allowed, and by more than random ones."""
+
+    def moved(kind: str) -> tuple[float, float]:
+        """By how much, in units of the clipping bound, and the squared standard error."""
+        with_z, without = (scores[(kinds == kind) & (bits == bit)] for bit in (0, 1))
+        if min(len(with_z), len(without)) < 2:
+            return 0.0, 0.0
+        error = with_z.var(ddof=1) / len(with_z) + without.var(ddof=1) / len(without)
+        return float(with_z.mean() - without.mean()), float(error)
+
+    usual, usual_error = moved("random")
+    found = {kind: moved(kind) for kind in ALONG}
+    least = max(usual, distance(adjacency))
+    more = {
+        kind: by for kind, (by, error) in found.items()
+        if by - least > max(LEAST_SHARE, ERRORS * math.sqrt(error + usual_error))
+    }  # fmt: skip
+    if not more:
+        return {}
+    worst = max(more, key=more.__getitem__)
+    by_number = adjacency == "add_remove" and "shifted" not in more
+    reason = "the sum is divided by the number of records" if by_number else "records are averaged before clipping"
+    return {
+        "clipping": f"z in place of z′ moves some sums by about {more[worst]:.2g} max_grad_norm, and not by "
+        f"{distance(adjacency):g} at most, as if {reason}: audit with gradients={worst!r} to bound its ε"
+    }
+
+
+def _records_left(sums: Array, divided_by: float, kinds: NDArray[np.str_]) -> dict[str, Any]:
     """The share of the records' sum S in what is left, r, by least squares on S and the canary's v, and what it says.
 
     Args:
-        sums: (steps, 5) r·S, r·v, S·S, S·v and v·v.
+        sums: (steps, 7) r·S, r·v, S·S, S·v, v·v, and r and S + v along the direction of the canary.
         divided_by: as it was asked.
+        kinds: (steps,) "random", "own", or one of `ALONG`.
     """
+    shifted, sums = sums[kinds == "shifted", 5:], sums[kinds == kinds[0]]
     products, squares = sums[:, :2], sums[:, [2, 3, 3, 4]].reshape(-1, 2, 2)
     if squares[:, 0, 0].mean() < LEAST_SHARE**2:
         return {}
@@ -276,7 +340,11 @@ def _records_left(sums: Array, divided_by: float) -> dict[str, Any]:
             f"the sums hold about {100 * abs(share):.0f} % {more} of the records than clipping to max_grad_norm leaves"
         )
         # Of what was divided, the canary is missing as much as the records are; other clipping treats it differently.
-        if abs(shares[0] - shares[1]) < 2 * np.linalg.norm(errors[:, 0] - errors[:, 1]) and share > -1:
+        alike = abs(shares[0] - shares[1]) < 2 * np.linalg.norm(errors[:, 0] - errors[:, 1])
+        # Whatever stands beside what: shifted pairs must be missing as much.
+        beyond = shifted @ [1.0, -share]
+        alike &= len(beyond) < 2 or abs(beyond.mean()) < ERRORS * max(beyond.std() / math.sqrt(len(beyond)), error)
+        if alike and share > -1:
             beside = "" if divided_by == 1 else f" and not {divided_by:g}"
             divisor = divided_by / (1 + share)
             about["clipping"] += f", as if they were divided by about {divisor:.2g}{beside}, which divided_by can say"

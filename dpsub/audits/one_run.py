@@ -201,7 +201,7 @@ class OneRun(BankPlan):
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
         coins = stream(self.seed, self.purpose, block).integers(0, 2, (self.block_size, len(self.pairs)), dtype=np.int8)
         bits = coins[: self.models_of(block)]
-        bank = self.bank(block, device, bits=bits, canary=self.pairs, seed=self.seed)
+        bank = self.bank(block, device=device, bits=bits, canary=self.pairs, seed=self.seed)
         steps = ScoredSteps(bank, expected=self.subtract_expected, whiten=self.whiten)
         for _ in range(self.spec.steps):
             steps.advance()

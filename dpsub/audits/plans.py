@@ -7,7 +7,7 @@ A new kind of audit is a subclass of `Plan`, in a file with the public function 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -181,8 +181,16 @@ class Plan(ABC):
                 nobody waits for the shard any more.
         """
 
+    def together(self, device: torch.device) -> int:
+        """How many shards of a repeat, from the first on, `run_together` takes. It depends on the kind of device."""
+        return 1
+
+    def run_together(self, shards: Sequence[Shard], device: torch.device, tick: Tick) -> list[Results]:
+        """Compute shards that follow each other, as `run` does one."""
+        return [self.run(shard, device, tick) for shard in shards]
+
     def at_once(self, device: torch.device) -> int:
-        """How many shards to compute at once in this process, each on one torch thread.
+        """How many shards, or groups of them, to compute at once in this process, each on one torch thread.
 
         Raises:
             ValueError: if the memory does not hold one.

@@ -181,7 +181,7 @@ class Steps(BankPlan):
         [canary] = self.canaries
         worlds, sampled = self.coins(block)
         bits = np.zeros(worlds.shape[1], dtype=np.int8)
-        bank = self.bank(block, device, bits=bits, canary=canary, seed=self.seed)
+        bank = self.bank(block, device=device, bits=bits, canary=canary, seed=self.seed)
         # Whatever is in the slot enters as its gradient at the current models, by a coin of the canary rate.
         pair = bank.slot
         bank.inputs, bank.labels = bank.inputs[: bank.shared], bank.labels[: bank.shared]

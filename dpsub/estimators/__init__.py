@@ -16,7 +16,7 @@ from dpsub.estimators.lower_bounds import (
     one_run_epsilon_lower_bound,
 )
 from dpsub.estimators.one_run import one_run_guesses
-from dpsub.estimators.power import runs_needed
+from dpsub.estimators.power import pairs_needed, runs_needed
 from dpsub.estimators.risk_bounds import risk_lower_bound
 from dpsub.estimators.wealth import wealth_of_bets
 
@@ -29,6 +29,7 @@ __all__ = [
     "one_run_epsilon_lower_bound",
     "one_run_guesses",
     "over_repeats",
+    "pairs_needed",
     "risk_lower_bound",
     "runs_needed",
     "step_to_training",

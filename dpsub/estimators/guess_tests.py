@@ -55,12 +55,12 @@ def of_tradeoff(claim: Tested, seen: Seen, alpha: float) -> float:
     """The largest parameter whose trade-off function the guesses refute; 0 if they refute none."""
 
     def excess(parameter: float) -> float:
-        return _room(claim, parameter, seen, alpha)
+        return room_left(claim, parameter, seen, alpha)
 
     return crossing(excess, 0.0, claim.most) if seen[0] and excess(0.0) < 0 else 0.0
 
 
-def _room(claim: Tested, parameter: float, seen: Seen, alpha: float) -> float:
+def room_left(claim: Tested, parameter: float, seen: Seen, alpha: float) -> float:
     """What R + H leave of r/m; negative if the claim is refuted."""
     correct, guesses, pairs, candidates = seen
     right = alpha * correct / pairs

@@ -326,8 +326,9 @@ def one_run_epsilon_lower_bound(
     The number of guesses must be fixed before looking at the scores, as `one_run_guesses` does it; which pairs are
     guessed may depend on the output. Claims "gdp", "pld" and "dp" hold however the pairs disturb each other.
 
-    What all guesses being right would show is the ceiling: give `guesses` for `correct`. Few guesses of many pairs show
-    more of a Gaussian mechanism than one guess for every pair, since the scores far from 0 are more often right.
+    What all guesses being right would show is the ceiling: give `guesses` for `correct`; `pairs_needed` plans how many
+    pairs an audit takes. Few guesses of many pairs show more of a Gaussian mechanism than one guess for every pair,
+    since the scores far from 0 are more often right.
 
     Args:
         correct: how many guesses are right.

@@ -7,11 +7,12 @@ Functions take an `ax`, draw on it and return the artists; `epsilon_panels` make
 from dpsub.figures.epsilon_figures import (
     beside_claims,
     draw_ceiling,
+    epsilon_against_delta,
     epsilon_against_step,
     epsilon_panels,
     note_ceiling,
-    tradeoffs,
 )
+from dpsub.figures.rate_figures import roc, tradeoffs
 from dpsub.figures.style import (
     COLORS,
     DOUBLE,
@@ -37,6 +38,7 @@ __all__ = [
     "STYLE",
     "beside_claims",
     "draw_ceiling",
+    "epsilon_against_delta",
     "epsilon_against_step",
     "epsilon_panels",
     "labels",
@@ -45,6 +47,7 @@ __all__ = [
     "name_source",
     "note_ceiling",
     "number",
+    "roc",
     "tag",
     "tradeoffs",
     "use_style",

@@ -1,9 +1,8 @@
-"""Audited lower bounds and the accountants' ε: against the step, beside claims; trade-off functions."""
+"""Audited lower bounds and the accountants' ε: against the step and δ, and beside claims."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -17,40 +16,43 @@ from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound, over_repeats
-from dpsub.figures.style import COLORS, LOOKS, labels, literal, looks, name_source, tag, what_it_rests_on
+from dpsub.estimators.numerics import Array
+from dpsub.figures.style import COLORS, labels, literal, looks, name_source, tag, what_it_rests_on
 
 
 def epsilon_against_step(
     ax: Axes,
     steps: ArrayLike,
     *,
-    substitute: ArrayLike,
-    add_remove: ArrayLike,
+    substitute: ArrayLike | None = None,
+    add_remove: ArrayLike | None = None,
     group: ArrayLike | None = None,
-    audited: Mapping[str, Sequence[Sequence[LowerBound]]],
+    audited: Mapping[str, Sequence[Sequence[LowerBound]]] | None = None,
     ceiling: ArrayLike | None = None,
+    steps_per_epoch: float | None = None,
     legend: bool = True,
 ) -> dict[str, Artist | Container]:
-    """ε against the training step: the accountants' values and the audits' lower bounds.
+    """ε against the training step or epoch: the accountants' values and, if there are any, audits' lower bounds.
 
     Args:
         ax: where to draw.
         steps: (k,) the observed steps.
-        substitute, add_remove: (k,) the accountants' ε at these steps.
+        substitute, add_remove: (k,) the accountants' ε at these steps; None leaves it out.
         group: (k,) the substitute ε by group privacy; None leaves it out.
         audited: for each scenario ("S2", …) its repeats, each a list of k bounds. Several repeats are drawn as their
-            mean with two standard errors; two to nine of them also one by one.
+            mean with two standard errors; two to nine of them also one by one. None draws the accountants' ε alone.
         ceiling: the bound that a perfect attack would reach with as many runs; (k,) if it depends on the step.
+        steps_per_epoch: > 0; the axis then counts epochs of so many steps.
         legend: whether to draw a legend; `epsilon_panels` draws one for all panels.
 
     Returns:
         The artists by name, to put into a legend or to change.
     """
+    audited = audited or {}
     x = checks.array("steps", steps, shape=("k",))
-    artists: dict[str, Artist | Container] = {}
-    for name, values in (("group", group), ("substitute", substitute), ("add_remove", add_remove)):
-        if name != "group" or values is not None:
-            (artists[name],) = ax.plot(x, checks.array(name, values, shape=x.shape, finite=False), **looks(name))
+    if steps_per_epoch is not None:
+        x = x / checks.real("steps_per_epoch", steps_per_epoch, above=0)
+    artists = accounted(ax, x, group=group, substitute=substitute, add_remove=add_remove)
     named = labels({scenario: repeats[0][0] for scenario, repeats in audited.items()})
     for scenario, repeats in audited.items():
         mean, error, several = over_repeats(repeats)
@@ -63,10 +65,44 @@ def epsilon_against_step(
     ax.set_ylim(bottom=0)
     if ceiling is not None:
         artists["ceiling"] = draw_ceiling(ax, x, ceiling)
-    ax.set_xlabel("training step")
+    ax.set_xlabel("training step" if steps_per_epoch is None else "epoch")
     ax.set_ylabel(r"$\varepsilon$")
     if legend:
         ax.legend(loc="best")
+    return artists
+
+
+def accounted(ax: Axes, x: Array, **epsilons: ArrayLike | None) -> dict[str, Artist | Container]:
+    """The accountants' ε at each x, by name, each in its look; None leaves one out."""
+    return {
+        name: ax.plot(x, checks.array(name, values, shape=x.shape, finite=False), **looks(name))[0]
+        for name, values in epsilons.items()
+        if values is not None
+    }
+
+
+def epsilon_against_delta(
+    ax: Axes,
+    delta: ArrayLike,
+    *,
+    substitute: ArrayLike | None = None,
+    add_remove: ArrayLike | None = None,
+    group: ArrayLike | None = None,
+) -> dict[str, Artist | Container]:
+    """The ε that a training has at each δ: its privacy curves, with δ on a logarithmic axis.
+
+    Args:
+        ax: where to draw.
+        delta: (k,) values of δ, > 0 and < 1.
+        substitute, add_remove, group: (k,) the accountants' ε at these δ; None leaves it out.
+
+    Returns:
+        The artists by name, to put into a legend or to change.
+    """
+    x = checks.array("delta", delta, shape=("k",), at_least=0, at_most=1)
+    artists = accounted(ax, x, group=group, substitute=substitute, add_remove=add_remove)
+    ax.set(xscale="log", xlabel=r"$\delta$", ylabel=r"$\varepsilon$")
+    ax.set_ylim(bottom=0)
     return artists
 
 
@@ -147,30 +183,6 @@ def beside_claims(
     ax.set_ylim(len(bounds) - 0.4, -0.6)
     ax.set_xlim(left=0)
     ax.set_xlabel(r"$\varepsilon$")
-    return artists
-
-
-def tradeoffs(ax: Axes, fpr: ArrayLike, fnr: Mapping[str, ArrayLike]) -> dict[str, Artist]:
-    """Trade-off functions by name, with the line of guessing: the lower a curve, the better the best attack.
-
-    Adjacencies have their looks. Each other name has a colour and a line style of its own.
-
-    Source: *Tight Auditing*, section 4; Dong, Roth and Su (2022), Definition 2.1.
-    """
-    artists: dict[str, Artist] = {}
-    (artists["guessing"],) = ax.plot([0, 1], [1, 0], color="0.8", linestyle=":", label="guessing")
-    own = zip(cycle(COLORS), cycle(("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))), strict=False)
-    for name, values in fnr.items():
-        look: dict[str, Any] = {}
-        if name not in LOOKS:
-            look["color"], look["linestyle"], look["marker"] = *next(own), ""
-        label = {"substitute": "substitute", "add_remove": "add/remove"}.get(name, literal(name))
-        rates = [checks.array(axis, x, at_least=0, at_most=1) for axis, x in (("fpr", fpr), (f"fnr[{name!r}]", values))]
-        (artists[name],) = ax.plot(*rates, **looks(name, label=label, **look))
-    ax.set_xlabel("false-positive rate")
-    ax.set_ylabel("false-negative rate")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(0, 1)
     return artists
 
 

@@ -44,7 +44,8 @@ class Model(Protocol):
     """An architecture. R models of it, a bank, train side by side on the same records.
 
     `theta` holds the parameters of all R models in one tensor, in a layout of the model's choice. `flat` views it as
-    (runs, parameters). The loss is cross-entropy, or the model's attribute `losses`. Stored audits identify a model by
+    (runs, parameters). The loss is cross-entropy, or the model's attribute `losses`. If it has the
+    attribute `one_product = True`, several blocks of models train at once on a GPU. Stored audits identify a model by
     its `repr`: two models that train differently need different ones.
     """
 

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from dpsub._core.random_streams import stream
 from dpsub.opacus.canary_gradients import Canaries, Piece, Pieces, Tensor
 
 MARK = "_dpsub_auditor"  # of an optimizer that is audited
+PATIENCE = timedelta(minutes=5)  # with processes that do not audit, or not yet
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class AuditedSteps:
     Attributes:
         parameters: that the optimizer trains.
         ghost: whether it clips without per-sample gradients.
+        bounds: with clipping by layer those of the parameters, in units of C; otherwise None.
+        taken: the number of steps so far. With `coins` and `canaries` it is all that the next ones depend on.
         batches: physical ones since the last observation.
         accumulated: how many `backward` gave gradients to the step.
     """
@@ -116,12 +120,12 @@ class AuditedSteps:
         self._optimizer, self._options, self._on_step = optimizer, options, on_step
         self.parameters: list[Tensor] = list(optimizer.params)
         self.ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        self._bounds: list[float] | None = None  # clipping by layer: of each parameter, in units of C
+        self.bounds: list[float] | None = None
         if isinstance(optimizer, DPPerLayerOptimizer):
             whole = math.hypot(*optimizer.max_grad_norms)
-            self._bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
-        self._canaries = Canaries(kind, options.canary_norm, self._bounds, options.seed, options.anew, options.canaries)
-        self._coins = stream(options.seed, "audit")
+            self.bounds = [float(bound) / whole for bound in optimizer.max_grad_norms]
+        self.canaries = Canaries(kind, options.canary_norm, self.bounds, options.seed, options.anew, options.canaries)
+        self.coins = stream(options.seed, "audit")
         self._entered: EnteredCanaries | None = None
         self._extended_rows: list[tuple[Tensor, Tensor, Tensor]] = []  # a parameter, with the canary's row, and without
         self._buffers: dict[int, Tensor] = {}
@@ -129,7 +133,9 @@ class AuditedSteps:
         self._records_sum: Tensor | None = None  # the same, and those of the batch that is about to be clipped
         self._observation: Observation | None = None
         self._removed = False
-        self.batches, self.accumulated = 0, 1
+        given = kind if isinstance(kind, str) else [float(one.double().sum()) for one in kind]
+        self._group = processes_of(optimizer, (options, given))
+        self.taken, self.batches, self.accumulated = 0, 0, 1
         self._step_before = vars(optimizer).get("step")
         self._step = self._audited(optimizer.step)
         optimizer.step = self._step
@@ -187,6 +193,7 @@ class AuditedSteps:
             self._earlier_sum = self._records_sum  # Only now: a batch whose step fails comes again, and counts once.
             return
         self._entered, self._earlier_sum, self.batches = None, None, 0
+        self.taken += 1
         self._on_step(entered, observation)
 
     def _enter_canaries(self) -> None:
@@ -197,19 +204,21 @@ class AuditedSteps:
             self.batches += 1
             bound = float(self._optimizer.max_grad_norm)
             if not self.ghost:
-                clipped = clipped_sum(gradients, bound, self._bounds)
+                clipped = clipped_sum(gradients, bound, self.bounds)
                 self._records_sum = clipped if self._earlier_sum is None else self._earlier_sum + clipped
             if self._entered is not None:
                 return
-            if self._canaries.needs_energies:
-                self._canaries.learn([_energy(gradient, self.ghost) for gradient in gradients])
+            if self.canaries.needs_energies:
+                self.canaries.learn([self._of_all(_energy(gradient, self.ghost)) for gradient in gradients])
             # For each canary one coin for its world, and one for whether it is in the batch, as a record's is.
-            tosses, draws = self._coins.random((self._options.canaries, 2)).T
+            tosses, draws = self.coins.random((self._options.canaries, 2)).T
             bits, present = (tosses < 0.5).astype(int), draws < self._options.canary_rate
             of_z_prime = -1 if self._options.adjacency == "substitute" else 0
             signs = np.where(present, np.where(bits == 1, of_z_prime, 1), 0)
-            canaries = self._canaries.draw(self.parameters)
+            canaries = self.canaries.draw(self.parameters)
             self._entered = EnteredCanaries(bits.tolist(), signs.tolist(), canaries, bound)
+            if self._group is not None and self.taken % self._group.size() != self._group.rank():
+                return  # It is another process's turn.
             if self.ghost:  # Gradients are clipped and summed already: so the clipped canary is added to the sum.
                 for index, piece, sign in self._entered.pieces:
                     if sign:
@@ -297,12 +306,13 @@ class AuditedSteps:
         bound, scale = self._entered.max_grad_norm, 1.0
         if self._optimizer.loss_reduction == "mean":
             scale = float(self._optimizer.expected_batch_size) * self.accumulated
+            scale *= getattr(self._optimizer, "world_size", 1)  # the expected size is that of one process
         with torch.no_grad():
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
             released = _in_a_row(gradients).mul_(scale)
             records = self._records_sum
             if records is not None:
-                released -= records
+                released -= self._of_all(records)
             released /= bound
             parts = torch.split(released, [parameter.numel() for parameter in self.parameters])
             read = torch.stack([piece.product(parts[index]).double() for index, piece, _ in self._entered.pieces])
@@ -319,6 +329,32 @@ class AuditedSteps:
         residue_and_records = (released, records / bound) if self._options.test_noise and records is not None else None
         # Schedulers change the noise multiplier between batches: what was added now is what counts.
         self._observation = Observation(products, residue_and_records, float(self._optimizer.noise_multiplier))
+
+    def _of_all(self, own: Tensor) -> Tensor:
+        """The sum over all processes of a distributed optimizer, which takes the place of a process's own."""
+        if self._group is not None:
+            torch.distributed.all_reduce(own, group=self._group)
+        return own
+
+
+def processes_of(optimizer: DPOptimizer, asked: Any) -> torch.distributed.ProcessGroup | None:
+    """The processes of a distributed optimizer, which must all ask the same of an audit; None if it has only one.
+
+    The group is the audit's own: a process that does not audit must not take the others' sums for its gradients.
+    """
+    if not hasattr(optimizer, "world_size"):
+        return None
+    all_asked: list[Any] = [None] * torch.distributed.get_world_size()
+    try:
+        group: torch.distributed.ProcessGroup = torch.distributed.new_group(timeout=PATIENCE)
+        torch.distributed.all_gather_object(all_asked, asked, group=group)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"audit_optimizer must be called in all {len(all_asked)} processes, got no answer of some in {PATIENCE}"
+        ) from error
+    if different := [other for other in all_asked if other != asked]:
+        raise ValueError(f"audit_optimizer must be given the same in all processes, got {asked} and {different[0]}")
+    return group
 
 
 def clipped_sum(gradients: list[Any], bound: float, bounds: list[float] | None) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
 
 from dpsub import accounting
@@ -105,9 +105,7 @@ class Auditor:
         for products, pieces, sign in zip(observation.products, entered.canaries, entered.signs, strict=True):
             norms = np.array([piece.clipped for piece in pieces.values()])
             scores.append(float(np.float32(self._weights.score(products, norms, np.array(list(pieces)), sign))))
-        self._bettor.observe(
-            scores, np.array(entered.bits) == 0, self._claim, distance(self._options.adjacency) / sigma
-        )
+        self._bet(scores, entered.bits, sigma)
         if self._noise is not None and observation.residue_and_records is not None:
             places = torch.as_tensor(self._noise.places)
             self._noise.observe(noise_statistics(*observation.residue_and_records, sigma, self._sizes, places))
@@ -119,6 +117,64 @@ class Auditor:
         self._rates.append(None if rate is None else rate * self._steps.accumulated)
         if self._callback is not None:
             self._callback(self)
+
+    def _bet(self, scores: ArrayLike, bits: ArrayLike, sigma: float) -> None:
+        self._bettor.observe(scores, np.asarray(bits) == 0, self._claim, distance(self._options.adjacency) / sigma)
+
+    @property
+    def _same(self) -> dict[str, Any]:
+        """What audits must have in common if one goes on from the state of the other."""
+        shapes = {f"shape of parameter {i}": tuple(one.shape) for i, one in enumerate(self._steps.parameters)}
+        clipping = "ghost" if self._steps.ghost else self._steps.bounds or "flat"
+        model = {"number of parameters": len(shapes), **shapes}
+        return {**model, "clipping": clipping, "canary": self._kind, **vars(self._options)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The audit so far, for the checkpoint of its training: what `torch.load` takes with `weights_only=True`.
+
+        A training that goes on from it reports what it would have reported without the interruption, and finds noise
+        that repeats, such as that of a generator that starts anew with the same seed. For this the state holds some
+        coordinates of the noise of all steps. It is for those alone who may see the noise: publish it with no model.
+        """
+        state = {
+            "audit": self._same,
+            "history": [self._scores, self._bits, self._sigmas, self._rates],
+            "streams": [self._steps.coins.bit_generator.state, self._steps.canaries.rng.bit_generator.state],
+            "quiet": self._steps.canaries.quiet,
+            "weights": vars(self._weights),
+            "noise": vars(self._noise) if self._noise else {},
+        }
+        return dict(_exchanged(state))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the audit of an interrupted training, before the first step.
+
+        Args:
+            state: what `state_dict` returned when the parameters, the optimizer and the accountant were saved that the
+                training goes on from.
+
+        Raises:
+            ValueError: if a step was observed already, or if the state is that of another audit: of another model, way
+                to clip, or argument of `audit_optimizer`.
+        """
+        if self.steps or self._steps.batches:
+            raise ValueError(f"load_state_dict() must come before the first step, got an audit of {self.steps} steps")
+        for name, mine in self._same.items():
+            if (theirs := state.get("audit", {}).get(name)) != mine:
+                raise ValueError(
+                    f"state must be of an audit with the same {name}, {mine!r}, got {theirs!r}: give audit_optimizer "
+                    "the same arguments (without noise_multiplier and sample_rate if they change), or load no state"
+                )
+        seen, canaries = _exchanged(state), self._steps.canaries
+        self._scores, self._bits, self._sigmas, self._rates = seen["history"]
+        self._steps.taken, canaries.quiet = self.steps, seen["quiet"]
+        self._steps.coins.bit_generator.state, canaries.rng.bit_generator.state = seen["streams"]
+        vars(self._weights).update(seen["weights"])
+        if self._noise:
+            vars(self._noise).update(seen["noise"])
+        by_step = (np.reshape(one, (self.steps, -1)) for one in (self._scores, self._bits))
+        for scores, bits, sigma in zip(*by_step, self._sigmas, strict=True):
+            self._bet(scores, bits, sigma)
 
     def observations(self) -> xr.Dataset:
         """The observations so far: `score` and `bit`, and the noise multiplier that was claimed of each step.
@@ -160,6 +216,7 @@ class Auditor:
                 "where it is not skipped"
             )
         accountant, _ = attached_accountant(self._optimizer)
+        counted = self.steps if accountant is None else sum(steps for *_, steps in accountant.history)
         rates = [rate for rate in self._rates if rate is not None]
         rate = min(rates) if len(rates) == self.steps else None
         claimed_step = distance(self._options.adjacency) / min(self._sigmas)
@@ -181,7 +238,8 @@ class Auditor:
             notes=tuple(note for kind, note in NOT_AUDITED.items() if isinstance(self._optimizer, kind)),
             fault=None if self._noise is None else self._noise.fault,
             clipping=None if self._noise is None else self._noise.clipping,
-            unseen=max(0, sum(steps for *_, steps in getattr(accountant, "history", ())) - self.steps),
+            unseen=max(0, counted - self.steps),
+            uncounted=max(0, self.steps - counted),
         )
 
     @property
@@ -274,7 +332,9 @@ def audit_optimizer(
         optimizer: Opacus's `DPOptimizer`, as `make_private` returns it, or a subclass of it: with flat, per-layer or
             adaptive clipping. With ghost clipping (`DPOptimizerFastGradientClipping`) there are no per-sample
             gradients: the canary enters after clipping, which is then not audited, the records stay in the sum, and the
-            noise is not tested. Distributed ones are refused.
+            noise is not tested. Distributed ones (`DistributedDPOptimizer` and its kin) must be audited in all their
+            processes alike: canaries enter in each process in turn, and all processes report the same. Those of FSDP
+            are refused.
         delta: 0 < δ < 1; the δ at which ε are stated.
         adjacency: "substitute", "add_remove" (the canary's row is there or not) or "zero_out" (z′ is a row of zeros).
         canary: "dirac" (one coordinate, among the hundredth that the first batch moves least; with clipping by layer
@@ -300,13 +360,15 @@ def audit_optimizer(
             out of `optimizer.step()` and so ends the training.
 
     Returns:
-        An `Auditor`: `report()`, `observations()`, `remove()`, and `refuted`, which a training loop may ask.
+        An `Auditor`: `report()`, `observations()`, `remove()`, and `refuted`, which a training loop may ask. Its
+        `state_dict()` belongs in the checkpoints of the training.
 
     Raises:
         ValueError: if an argument is out of range, if the optimizer is none of these or is being audited already, or
             if the claim is a noise multiplier of 0, whose ε is infinite. Later, from `optimizer.step()`: if there are
             no per-sample gradients, the parameters are others than before, or the gradients are not finite.
-        RuntimeError: from `optimizer.step()`, if it returns without a step of `original_optimizer`.
+        RuntimeError: if a process of a distributed optimizer is not audited. From `optimizer.step()`, if it returns
+            without a step of `original_optimizer`.
 
     Source: *Tight Auditing*, Algorithm 2 and section 6.3.
 
@@ -334,10 +396,10 @@ def audit_optimizer(
             "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
             f"{type(optimizer).__name__}: make it private first"
         )
-    if hasattr(optimizer, "world_size"):  # Opacus's distributed optimizers have no common base class
+    if hasattr(optimizer, "world_size") and not hasattr(optimizer, "reduce_gradients"):
         raise ValueError(
-            f"optimizer must be of one process, got the distributed {type(optimizer).__name__}: audit the same "
-            "training in one process"
+            "optimizer must be of one process or sum its processes' gradients when it steps, as DistributedDPOptimizer "
+            f"does, got {type(optimizer).__name__}: audit the same training in one process"
         )
     if hasattr(optimizer, MARK):
         raise ValueError("optimizer must not be under audit already, got one that is: call remove() of its auditor")
@@ -365,6 +427,17 @@ def audit_optimizer(
         seed=seed,
     )
     return Auditor(optimizer, kind, options, callback)
+
+
+def _exchanged(value: Any) -> Any:
+    """Tensors for arrays, and arrays for tensors, in lists and dictionaries; Python's numbers for NumPy's."""
+    if isinstance(value, dict):
+        return {name: _exchanged(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_exchanged, value)]
+    if isinstance(value, Tensor):
+        return value.cpu().numpy().copy()
+    return torch.tensor(value) if isinstance(value, np.ndarray) else getattr(value, "item", lambda: value)()
 
 
 def noise_statistics(residue: Tensor, records: Tensor, sigma: float, sizes: Sequence[int], places: Tensor) -> Summary:
@@ -438,6 +511,7 @@ class Report:
         clipping: how the released sums differ from those of clipped gradients, in words; None if they do not, or if the
             noise comes again, which has a share of any sums.
         unseen: the number of steps in the attached accountant's history that were not observed.
+        uncounted: the number of observed steps that are not in that history.
     """
 
     observations: int
@@ -458,6 +532,7 @@ class Report:
     fault: str | None = None
     clipping: str | None = None
     unseen: int = 0
+    uncounted: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -489,6 +564,11 @@ class Report:
             paragraphs.append(
                 f"Not observed: {self.unseen:,} of the {self.unseen + self.observations:,} steps in the accountant's "
                 "history. No number here is about them."
+            )
+        if self.uncounted:
+            paragraphs.append(
+                f"Not accounted for: {self.uncounted:,} of the {self.observations:,} steps observed are not in the "
+                "accountant's history, so its ε is too small. Load both states from the same checkpoint."
             )
         if self.fault is not None:
             paragraphs.append(

@@ -62,6 +62,8 @@ class Canaries:
         seed: of the draws.
         anew: whether to draw for each step.
         number: of the canaries of a step. More than one are Diracs, each of another coordinate, without `bounds`.
+        rng: of the draws. With `quiet` it is all that the next draw depends on.
+        quiet: the coordinates that a Dirac is drawn from, as the first batch has shown.
     """
 
     kind: str | Sequence[Tensor]
@@ -72,14 +74,14 @@ class Canaries:
     number: int = 1
 
     def __post_init__(self) -> None:
-        self._rng = stream(self.seed, "crafter")
-        self._quiet: list[NDArray[np.int64]] = []
+        self.rng = stream(self.seed, "crafter")
+        self.quiet: list[NDArray[np.int64]] = []
         self._drawn: list[Pieces] | None = None
 
     @property
     def needs_energies(self) -> bool:
         """Whether the next draw must know how large each coordinate's gradients are."""
-        return self.kind in ("dirac", "diracs") and not self._quiet
+        return self.kind in ("dirac", "diracs") and not self.quiet
 
     def learn(self, energies: Sequence[Tensor]) -> None:
         """Find the coordinates that the first batch moves least.
@@ -91,21 +93,24 @@ class Canaries:
         if self.kind == "dirac" and self.bounds is None:
             flat = [np.concatenate(flat)]
         for energy in flat:
-            order = np.lexsort((self._rng.random(len(energy)), energy))  # ties in a random order
-            self._quiet.append(order[: max(math.ceil(QUIET_SHARE * len(energy)), self.number)])
+            order = np.lexsort((self.rng.random(len(energy)), energy))  # ties in a random order
+            self.quiet.append(order[: max(math.ceil(QUIET_SHARE * len(energy)), self.number)])
 
     def draw(self, parameters: Sequence[Tensor]) -> list[Pieces]:
         """The canaries of the next step."""
         if self._drawn is None or self.anew:
+            before = self.rng.bit_generator.state
             if self.kind == "dirac" and self.bounds is None:
-                drawn = self._rng.choice(self._quiet[0], self.number, replace=self.number == 1)
+                drawn = self.rng.choice(self.quiet[0], self.number, replace=self.number == 1)
                 self._drawn = [self._dirac(coordinate, parameters) for coordinate in drawn]
             elif self.kind in ("dirac", "diracs"):
                 shares = self.bounds or [1 / math.sqrt(len(parameters))] * len(parameters)
-                coordinates = [int(self._rng.choice(quiet)) for quiet in self._quiet]
+                coordinates = [int(self.rng.choice(quiet)) for quiet in self.quiet]
                 self._drawn = [{i: self._piece(i, share, coordinates[i], None) for i, share in enumerate(shares)}]
             else:
                 self._drawn = [self._dense(parameters)]
+            if not self.anew:  # so that whoever goes on from here draws the same
+                self.rng.bit_generator.state = before
         return self._drawn
 
     def _dirac(self, coordinate: int, parameters: Sequence[Tensor]) -> Pieces:
@@ -120,7 +125,7 @@ class Canaries:
         elif self.kind == "constant":
             whole = [torch.ones_like(parameter) for parameter in parameters]
         else:
-            whole = [torch.as_tensor(self._rng.standard_normal(p.shape, dtype=np.float32)) for p in parameters]
+            whole = [torch.as_tensor(self.rng.standard_normal(p.shape, dtype=np.float32)) for p in parameters]
         norms = [float(part.detach().double().norm()) for part in whole]
         pieces: Pieces = {}
         for i, (part, norm, parameter) in enumerate(zip(whole, norms, parameters, strict=True)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ def assemble(
     spec: DPSGD,
     *,
     bits: NDArray[np.int8],
-    generator: torch.Generator,
+    generator: torch.Generator | Sequence[torch.Generator],
     canary: Worlds | StepCanary | None = None,
     coordinates: str = "all",
 ) -> Bank:
@@ -35,7 +37,7 @@ def assemble(
         task: the n records. The canary takes the place of record `canary.slot`, pairs those of `pairs.slots`.
         spec: the DP-SGD parameters. The expected batch size is q·n: n counts the slots.
         bits: (runs,) 0 for the world with z, 1 for the world with z′. Of many pairs (runs, m).
-        generator: the source of all randomness, see `Bank`. The bank trains on its device.
+        generator: the source of all randomness, or several, see `Bank`. The bank trains on its device.
         canary: a `CanaryPair` or `Pairs`, which fill the slots. The slot of a `StepCanary` is left empty: set
             `Bank.slot` at each step. None: all n records are shared, as for reference models.
         coordinates: "span" trains in the fewer coordinates that the records span, if the model supports it and the
@@ -47,7 +49,7 @@ def assemble(
     """
     n, batch = len(task.y_train), spec.sample_rate * len(task.y_train)
     spec.sampling.check_rate(spec.sample_rate, n)
-    device = generator.device
+    device = (generator if isinstance(generator, torch.Generator) else generator[0]).device
     model = model.prepared(device, spec.sample_rate)
     left_out = canary.slots if isinstance(canary, Worlds) else [] if canary is None else [canary.slot]
     x, y = np.delete(task.x_train, left_out, axis=0), np.delete(task.y_train, left_out)

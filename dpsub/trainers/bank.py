@@ -3,7 +3,7 @@ r"""DP-SGD and DP-Adam for a bank of models, with exactly the steps that Opacus 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,7 +126,8 @@ class Bank:
         slot: what fills the canary's place in each of R models.
         spec: the DP-SGD parameters.
         expected_batch_size: q·n.
-        generator: the source of random starts, batches and noise, in this order. The bank trains on its device.
+        generator: the source of random starts, batches and noise, in this order. The bank trains on its device. Of
+            several, each serves as many of the models, in order, as it would serve a bank of these alone.
 
     Attributes:
         theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
@@ -143,20 +144,30 @@ class Bank:
         slot: Slot,
         spec: DPSGD,
         expected_batch_size: float,
-        generator: torch.Generator,
+        generator: torch.Generator | Sequence[torch.Generator],
     ) -> None:
         begin_computing()
-        self._draw = drawing(spec.sampling, spec.sample_rate)
-        self._training = model.training(generator) if isinstance(model, Stochastic) else model
-        self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
-        self.slot, self.spec, self.generator = slot, spec, generator
+        self._sources = [generator] if isinstance(generator, torch.Generator) else list(generator)
+        self.generator, alone = self._sources[0], len(self._sources) == 1
         self.runs = runs = slot.present.shape[2]
-        self.expected_batch_size = expected_batch_size
-        self.theta = model.initial_parameters(runs, generator)
+        if runs % len(self._sources) or (isinstance(model, Stochastic) and not alone):
+            raise ValueError(
+                f"generator must be one, or one for each of equal parts of models that draw nothing in training, got "
+                f"{len(self._sources)} for {runs} models, {model!r}"
+            )
+        self._training = model.training(self.generator) if isinstance(model, Stochastic) else model
+        self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
+        self.slot, self.spec, self.expected_batch_size = slot, spec, expected_batch_size
+        self._draws = [drawing(spec.sampling, spec.sample_rate) for _ in self._sources]
+        starts = [model.initial_parameters(runs // len(self._sources), source) for source in self._sources]
+        self.theta = starts[0]
+        if not alone:  # the starts overwrite another one, which has the layout for all models
+            self.theta = self._fill(model.initial_parameters(runs, torch.Generator(self.device)), starts)
+            self._of_one_source = starts[0]  # memory for the noise of one generator
         self.theta_0 = self.theta.clone()
         # All steps reuse this memory for sum and noise: allocating it costs more than filling it.
         self._sum, self._noise = torch.empty_like(self.theta), torch.empty_like(self.theta)
-        self._everyone = torch.ones(shared, runs, dtype=torch.bool, device=generator.device)
+        self._everyone = torch.ones(shared, runs, dtype=torch.bool, device=self.device)
         # The first torch.optim of a process imports a compiler, which takes a second. SGD does without.
         self._adam: torch.optim.Optimizer | None = None
         if spec.optimizer == "adam":
@@ -212,8 +223,19 @@ class Bank:
             noise, clip: whether to add noise, and to clip the records' gradients.
         """
         sampled, slot_sampled = self._batch(slot_sampled)
-        drawn = self._noise.normal_(generator=self.generator) if noise else None
+        drawn = self._normals() if noise else None
         self.step(sampled=sampled, slot_sampled=slot_sampled, noise=drawn, clip=clip)
+
+    def _normals(self) -> Tensor:
+        if len(self._sources) == 1:
+            return self._noise.normal_(generator=self.generator)
+        return self._fill(self._noise, (self._of_one_source.normal_(generator=source) for source in self._sources))
+
+    def _fill(self, whole: Tensor, parts: Iterable[Tensor]) -> Tensor:
+        """Fill a tensor for all models with those for the models of each generator."""
+        for rows, part in zip(self.model.flat(whole).chunk(len(self._sources)), parts, strict=True):
+            rows.copy_(self.model.flat(part))
+        return whole
 
     def _batch(self, slot_sampled: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Which shared records are in each model's next batch, and which slots; None where all are."""
@@ -229,7 +251,9 @@ class Bank:
         if sampling.own_coins:
             # A bank without pairs draws one coin that it does not use. Without it, its random numbers would change.
             rows = shared + (max(1, self.slot.present.shape[1]) if slot_sampled is None else 0)
-        batch = self._draw(rows, self.runs, self.generator)
+        each = self.runs // len(self._sources)
+        batches = (draw(rows, each, source) for draw, source in zip(self._draws, self._sources, strict=True))
+        batch = torch.cat(list(batches), dim=1)
         return batch[:shared], batch[shared:] if slot_sampled is None else slot_sampled
 
     def train(self, *, noise: bool = True, clip: bool = True) -> Iterator[int]:
@@ -274,6 +298,17 @@ def block_size(model: Model) -> int:
     """
     most = 2**27 // model.parameters
     return 1 << max(0, min(7, most.bit_length() - 1))
+
+
+def blocks_together(model: Model, device: torch.device) -> int:
+    """How many blocks train as one bank: one, but more of linear heads on a GPU, which are too small to keep it busy.
+
+    Each block keeps its own stream of randomness. As products of another size round differently, the number depends on
+    the model and the kind of device alone, never on the machine.
+    """
+    if device.type != "cuda" or not getattr(model, "one_product", False):
+        return 1
+    return max(1, min(16, 2**25 // (block_size(model) * model.parameters)))
 
 
 def block_bytes(model: Model, task: Task, spec: DPSGD, device: torch.device, runs: int, *, spare: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""How batches of a bank are drawn: by independent coins (Poisson), of fixed size, or as shuffled epochs."""
+"""How batches of a bank are drawn: by independent coins (Poisson), cut or not, of fixed size, or as shuffled epochs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial, singledispatch
 import torch
 from torch import Tensor
 
-from dpsub.accounting import Epochs, Poisson, Sampling, WithoutReplacement
+from dpsub.accounting import Epochs, Poisson, Sampling, TruncatedPoisson, WithoutReplacement
 
 RARE = 2.0**-16  # a smaller probability is compared with 64 bits instead of 32
 
@@ -28,6 +28,15 @@ def drawing(sampling: Sampling, sample_rate: float) -> Draw:
 @drawing.register
 def _(sampling: Poisson, sample_rate: float) -> Draw:
     return partial(poisson_coins, sample_rate)
+
+
+@drawing.register
+def _(sampling: TruncatedPoisson, sample_rate: float) -> Draw:
+    def draw(rows: int, runs: int, generator: torch.Generator) -> Tensor:
+        sampled = poisson_coins(sample_rate, rows, runs, generator)
+        return (shuffled_places(rows, runs, generator, last=~sampled.T) < sampling.maximum).T & sampled
+
+    return draw
 
 
 @drawing.register
@@ -59,9 +68,12 @@ def _(sampling: Epochs, sample_rate: float) -> Draw:
     return ShuffledEpochs(sampling.batches(sample_rate))
 
 
-def shuffled_places(rows: int, runs: int, generator: torch.Generator) -> Tensor:
-    """(runs, rows): each row's place in an order of its own for each model, drawn evenly from all orders."""
-    keys = torch.rand(runs, rows, dtype=torch.float64, device=generator.device, generator=generator)
+def shuffled_places(rows: int, runs: int, generator: torch.Generator, last: Tensor | float = 0.0) -> Tensor:
+    """(runs, rows): each row's place in an order of its own for each model, drawn evenly from all orders.
+
+    Rows that are `last`, (runs, rows) bool, come after the others.
+    """
+    keys = torch.rand(runs, rows, dtype=torch.float64, device=generator.device, generator=generator) + last
     return keys.argsort(dim=1).argsort(dim=1)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpsub._core import noise_test
 from dpsub._core.noise_test import SCALES, NoiseTest, Summary
 
 SIZES = (40, 20, 300)
@@ -29,10 +30,13 @@ def scaled(scale):
     return lambda rng, sizes: scale * rng.normal(size=sum(sizes))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1.05, 3.0])
-@pytest.mark.parametrize("sizes", [(1,), (18,), SIZES])
-def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes):
+@pytest.mark.parametrize(
+    ("scale", "sizes", "remembered"),
+    [*((scale, sizes, 1_000) for scale in (1.0, 1.05, 3.0) for sizes in ((1,), (18,), SIZES)), (1.0, SIZES, 5)],
+)
+def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes, remembered, monkeypatch):
     audits = 60
+    monkeypatch.setattr(noise_test, "REMEMBERED", remembered)
     found = [watched(40, scaled(scale), sizes=sizes, alpha=0.1, seed=seed) for seed in range(audits)]
     most = binom.ppf(0.999, audits, 0.1)
     assert sum(one.fault is not None for one in found) <= most
@@ -106,6 +110,17 @@ def test_a_repeated_step_is_named():
         residue = scaled(1.0)(np.random.default_rng(seed), SIZES)
         test.observe(Summary.of(residue, scaled(1.0)(rng, SIZES), SIZES, test.places))
     assert (test.fault, test.found_at) == ("the noise of step 5 repeats that of step 2", 5)
+
+
+@pytest.mark.parametrize("remembered", [10, 1_000])
+def test_noise_of_any_earlier_step_is_found_at_once(remembered, monkeypatch):
+    monkeypatch.setattr(noise_test, "REMEMBERED", remembered)
+    for seed in range(5):
+        test, rng = NoiseTest(0.05, SIZES, seed), np.random.default_rng(seed)
+        drawn = [scaled(1.0)(rng, SIZES) for _ in range(150)]
+        for residue in (*drawn, drawn[seed]):
+            test.observe(Summary.of(residue, scaled(1.0)(rng, SIZES), SIZES, test.places))
+        assert test.fault == f"the noise of step 151 repeats that of step {seed + 1}"
 
 
 @pytest.mark.parametrize("share", [0.5, -0.6])

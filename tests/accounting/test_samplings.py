@@ -4,19 +4,19 @@ import pytest
 from distributed.protocol.pickle import dumps, loads  # as plans are sent to workers
 
 from dpsub import DPSGD, accounting
-from dpsub.accounting import Epochs, Poisson, Sampling, WithoutReplacement
+from dpsub.accounting import Epochs, Poisson, Sampling, TruncatedPoisson, WithoutReplacement
 
 KNOWN = (Poisson, WithoutReplacement, Epochs)
 
 
 @pytest.fixture
-def truncated(monkeypatch):
+def own(monkeypatch):
     """A sampling with a parameter that a user may write."""
     monkeypatch.setattr(Sampling, "BY_NAME", dict(Sampling.BY_NAME))
 
-    class Truncated(Sampling):
-        name = "truncated_poisson"
-        words = "Poisson batches that are cut to a largest size"
+    class Own(Sampling):
+        name = "own"
+        words = "batches of one's own"
 
         def __init__(self, largest):
             self.largest = int(largest)
@@ -27,7 +27,7 @@ def truncated(monkeypatch):
         def worst_case(self, adjacency, sigma, q, steps):
             raise NotImplementedError
 
-    return Truncated
+    return Own
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -47,27 +47,27 @@ def test_a_sampling_compared_with_a_text_raises(kind):
     assert kind() != None  # noqa: E711
 
 
-def test_parameters_of_a_sampling_are_part_of_its_text(truncated):
-    assert str(truncated(9)) == "truncated_poisson:9"
-    assert repr(truncated(9)) == "Truncated(9)"
-    assert Sampling.of("truncated_poisson:9") == truncated(9) != truncated(8)
-    same = truncated(9)
+def test_parameters_of_a_sampling_are_part_of_its_text(own):
+    assert str(own(9)) == "own:9"
+    assert repr(own(9)) == "Own(9)"
+    assert Sampling.of("own:9") == own(9) != own(8)
+    same = own(9)
     same.largest = 9.0
-    assert (same, hash(same)) == (truncated(9), hash(truncated(9)))
+    assert (same, hash(same)) == (own(9), hash(own(9)))
     with pytest.raises(TypeError, match="largest"):
-        Sampling.of("truncated_poisson")
+        Sampling.of("own")
 
 
-def test_another_sampling_is_asked_by_every_accountant(truncated):
+def test_another_sampling_is_asked_by_every_accountant(own):
     asked = {"sample_rate": 0.1, "steps": 20, "adjacency": "substitute"}
     poisson = {"noise_multiplier": 2.0, **asked}
-    other = {"noise_multiplier": 1.0, **asked, "sampling": "truncated_poisson:9"}
+    other = {"noise_multiplier": 1.0, **asked, "sampling": "own:9"}
     assert accounting.epsilon(**other, delta=1e-5) == accounting.epsilon(**poisson, delta=1e-5)
     assert accounting.tradeoff(0.1, **other) == accounting.tradeoff(0.1, **poisson)
     assert accounting.risk(**other) == accounting.risk(**poisson)
 
 
-@pytest.mark.parametrize("sampling", ["epochs", "without_replacement", Epochs()])
+@pytest.mark.parametrize("sampling", ["epochs", "without_replacement", Epochs(), TruncatedPoisson(9, 50)])
 def test_a_training_keeps_its_sampling(sampling):
     spec = DPSGD(1.0, 1.0, 0.25, 8, 0.1, sampling=sampling)
     assert spec.sampling == Sampling.of(sampling)

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 from torch import nn
 
 from dpsub import DPSGD, audit, audit_training, audits, crafters, data, models
-from dpsub.audits import executors, plans
+from dpsub.audits import executors, many_runs, plans
 from dpsub.trainers import devices
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +87,13 @@ def test_precision_of_workers_in_one_process_is_put_back_when_the_last_is_done(a
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
+def test_workers_train_blocks_in_the_same_groups(arguments, client, monkeypatch):
+    monkeypatch.setattr(many_runs, "blocks_together", lambda model, device: 4)
+    here, there = (audit(*arguments, **where, **OPTIONS) for where in ({}, {"client": client}))
+    assert here.score.equals(there.score)
+    assert here.bit.equals(there.bit)
+
+
 def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store, monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match='device "cuda" was asked for, but torch finds no CUDA device'):
@@ -100,13 +107,14 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
 
 
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
-    def slow(plan, shard, device):
+    def slow(plan, group, device):
         time.sleep(0.1)
-        (tmp_path / str(shard)).touch()
-        return shard, shard
+        (tmp_path / str(*group)).touch()
+        return group, plans.made_on(torch.device("cpu"))
 
     monkeypatch.setattr(executors, "_on_worker", slow)
-    done = executors.by_workers(client, "cpu", SimpleNamespace(units=int), list(range(60)), lambda units: None)
+    plan = SimpleNamespace(units=int, together=lambda device: 1)
+    done = executors.by_workers(client, "cpu", plan, list(range(60)), lambda units: None)
     next(done)
     done.close()
     began = len(list(tmp_path.iterdir()))

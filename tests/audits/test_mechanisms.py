@@ -70,9 +70,9 @@ def test_the_batch_holds_the_canary_where_its_world_says():
         batches.clear()
         bits = audited(step, adjacency, batch_size=5, steps=40).bit.values
         assert {len(one) for one in batches} == sizes
-        del batches[:-40]  # which saw whether its noise is new
+        assert len(batches) == 20 + 40 + 20, "the first see whether its noise is new, the last are along the canary"
         places = set()
-        for bit, rows in zip(bits, batches, strict=True):
+        for bit, rows in zip(bits, batches[20:60], strict=True):
             norms = np.linalg.norm(rows, axis=1)
             [longest] = np.flatnonzero(norms > 9.99 * BOUND) if bit == 0 or adjacency == "substitute" else [None]
             places.add(longest)
@@ -155,8 +155,45 @@ def test_a_divisor_is_named_where_the_canary_is_divided_too():
     upside_down = audited(of_sum(mean, 1 / 8), divided_by=1 / 8)
     [divisor] = re.findall(r"divided by about ([\d.]+) and not 0.125, which divided_by", upside_down.attrs["clipping"])
     assert float(divisor) == pytest.approx(8, rel=0.2)
-    pairs = audited(of_sum(lambda rows: clipped(rows.reshape(-1, 2, rows.shape[1]).mean(axis=1)).sum(axis=0)))
-    assert pairs.attrs["clipping"].endswith("less of the records than clipping to max_grad_norm leaves")
+    for adjacency in ("substitute", "zero_out"):
+        pairs = audited(of_sum(of_pairs), adjacency)
+        assert pairs.attrs["clipping"].endswith("less of the records than clipping to max_grad_norm leaves")
+
+
+def of_pairs(rows):
+    """The sum of the means of neighbours, each clipped."""
+    return sum(clipped(rows[i : i + 2].mean(axis=0, keepdims=True))[0] for i in range(0, len(rows), 2))
+
+
+def averaged(seed=0):
+    """A step that divides its noisy sum by the number of records."""
+    noisy = right(seed=seed)
+    return lambda rows: noisy(rows) / len(rows)
+
+
+def test_one_more_record_that_shifts_microbatches_is_told_and_refutes_add_remove():
+    told = "moves some sums by about {} max_grad_norm, and not by 1 at most, as if {}: audit with gradients={!r}"
+    for step, divided_by, batches, by, reason in (
+        (of_sum(of_pairs), 1, "shifted", 6, "records are averaged before clipping"),
+        (averaged(), 8, "opposite", 2, "the sum is divided by the number of records"),
+    ):
+        asked = {"adjacency": "add_remove", "steps": 1_000, "divided_by": divided_by}
+        found = re.search(r"about ([\d.]+) max", (said := audited(step, **asked).attrs["clipping"]))[1]
+        assert told.format(found, reason, batches) in said
+        assert float(found) == pytest.approx(by, abs=0.6)
+        along = audited(step, gradients=batches, **asked)
+        assert dpsub.bound(along, delta=1e-5).epsilon > claimed("add_remove")
+        kept = audited(step, gradients=batches, **{**asked, "adjacency": "substitute"})
+        assert dpsub.bound(kept, delta=1e-5).epsilon < claimed("substitute")
+
+
+@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
+@pytest.mark.parametrize("batches", ["shifted", "opposite"])
+def test_a_right_step_is_right_for_batches_along_the_canary(adjacency, batches):
+    seen = audited(right(), adjacency, gradients=batches, noise_multiplier=1.0, steps=400)
+    assert {"fault", "clipping"}.isdisjoint(seen.attrs)
+    assert seen.attrs["gradients"] == batches
+    assert dpsub.bound(seen, delta=1e-5).epsilon < claimed(adjacency)
 
 
 def alike(seed=0):
@@ -234,7 +271,7 @@ def bfloat16(one):
 def test_any_array_is_taken(kind):
     made = right()
     batches = (kind(one) for one in alike())
-    for gradients in (None, batches):
+    for gradients in ("random", batches):
         asked = {"noise_multiplier": 1.0, "steps": 30, "gradients": gradients}
         assert "fault" not in audited(lambda rows: kind(made(rows)), **asked).attrs
 

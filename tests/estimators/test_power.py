@@ -6,9 +6,18 @@ from scipy.stats import binom, norm
 
 from dpsub import audit_worst_case
 from dpsub.accounting import gdp_mu, noise_multiplier, tradeoff
-from dpsub.estimators import epsilon_lower_bound, max_certifiable_epsilon, runs_needed
+from dpsub.estimators import (
+    epsilon_lower_bound,
+    max_certifiable_epsilon,
+    one_run_epsilon_lower_bound,
+    one_run_guesses,
+    pairs_needed,
+    runs_needed,
+)
+from dpsub.estimators import power as planning
 from dpsub.estimators.claims import GDP, ApproximateDP
-from dpsub.estimators.power import power_of
+from dpsub.estimators.lower_bounds import OF_GUESSES
+from dpsub.estimators.power import power_of, power_of_guesses
 
 DELTA = 1e-5
 needed = cache(runs_needed)
@@ -124,3 +133,59 @@ def test_more_confidence_power_and_fewer_assumptions_cost_runs():
 def test_what_cannot_be_planned_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         runs_needed(**{"epsilon": 8, "delta": DELTA, "truth": 10, **options})
+
+
+# The planned power against audits whose scores are drawn and guessed, each within 4 standard errors.
+@pytest.mark.parametrize(
+    ("epsilon", "truth", "power", "claim", "audits"),
+    [
+        (3, 10, 0.8, "gdp", 1_000),
+        (2, 10, 0.8, "dp", 1_000),
+        (1, 2, 0.8, "product", 200),
+        pytest.param(5, 10, 0.8, "gdp", 2_000, marks=pytest.mark.slow),
+        pytest.param(2, 4.38, 0.9, "gdp", 2_000, marks=pytest.mark.slow),
+        pytest.param(4, 20, 0.8, "dp", 1_000, marks=pytest.mark.slow),
+        pytest.param(8, 10, 0.8, "product", 2_000, marks=pytest.mark.slow),
+        pytest.param(3, 4.38, 0.8, "gdp", 20, marks=pytest.mark.slow),
+    ],
+)
+def test_audits_of_many_pairs_reach_epsilon_as_often_as_was_planned(epsilon, truth, power, claim, audits):
+    pairs, mu = pairs_needed(epsilon, delta=DELTA, truth=truth, power=power, claim=claim), gdp_mu(truth, DELTA)
+    tested, rng = OF_GUESSES[claim](DELTA), np.random.default_rng(9)
+    made = tested.guesses(pairs)
+
+    @cache
+    def bound(correct):
+        return one_run_epsilon_lower_bound(correct, made, pairs, delta=DELTA, claim=claim).epsilon
+
+    def reached():
+        bits = rng.integers(0, 2, pairs)
+        guessed = one_run_guesses(rng.normal(size=pairs) + mu * (0.5 - bits), bits, guesses=made)
+        return bound(guessed.correct) >= epsilon
+
+    parameter = epsilon if claim == "dp" else gdp_mu(epsilon, DELTA)
+    planned = power_of_guesses(pairs, tested, parameter, mu, alpha=0.05)
+    assert power <= planned
+    assert sum(reached() for _ in range(audits)) / audits == pytest.approx(
+        planned, abs=4 * np.sqrt(power * (1 - power) / audits)
+    )
+    assert power_of_guesses(round(0.7 * pairs), tested, parameter, mu, alpha=0.05) < power
+
+
+def test_the_power_of_perfect_guesses_is_decided_by_the_ceiling():
+    for claim in ("gdp", "dp", "product"):
+        pairs = pairs_needed(1.5, delta=DELTA, truth=500, claim=claim)
+
+        def ceiling(pairs, claim=claim):
+            made = OF_GUESSES[claim](DELTA).guesses(pairs)
+            return one_run_epsilon_lower_bound(made, made, pairs, delta=DELTA, claim=claim).epsilon
+
+        assert ceiling(pairs - 1) < 1.5 <= ceiling(pairs)
+
+
+def test_what_no_number_of_pairs_reaches_is_named(monkeypatch):
+    monkeypatch.setattr(planning, "MOST_PAIRS", 20_000)
+    with pytest.raises(ValueError, match="by claim 'dp' no number of pairs up to 20000 is enough; runs_needed tells"):
+        pairs_needed(5, delta=DELTA, truth=10, claim="dp")
+    with pytest.raises(ValueError, match="truth must be > epsilon = 5, got 4"):
+        pairs_needed(5, delta=DELTA, truth=4)

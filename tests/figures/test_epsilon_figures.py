@@ -95,12 +95,21 @@ def test_bounds_of_any_mechanism_stand_beside_their_claims(ax, bounds_of):
         figures.beside_claims(ax, bounds, claimed={"Laplace": 1.0})
 
 
-def test_tradeoffs_are_drawn_over_guessing(ax):
-    artists = figures.tradeoffs(ax, [0, 0.5, 1], {"substitute": [1, 0.1, 0], "add_remove": [1, 0.3, 0]})
-    assert list(artists) == ["guessing", "substitute", "add_remove"]
-    np.testing.assert_array_equal(artists["substitute"].get_xydata().T, [[0, 0.5, 1], [1, 0.1, 0]])
-    np.testing.assert_array_equal(artists["add_remove"].get_ydata(), [1, 0.3, 0])
-    np.testing.assert_array_equal(artists["guessing"].get_xydata(), [[0, 1], [1, 0]])
+def test_the_accountants_lines_are_drawn_alone_and_in_epochs(ax):
+    artists = figures.epsilon_against_step(ax, [25, 50], substitute=[2, 4], steps_per_epoch=10)
+    assert list(artists) == ["substitute"]
+    np.testing.assert_array_equal(artists["substitute"].get_xydata(), [[2.5, 2], [5, 4]])
+    assert ax.get_xlabel() == "epoch"
+    assert ax.get_xlim() == (0, pytest.approx(5.1))
+    with pytest.raises(ValueError, match="steps_per_epoch must be > 0"):
+        figures.epsilon_against_step(ax, [25, 50], substitute=[2, 4], steps_per_epoch=0)
+
+
+def test_epsilon_is_drawn_at_each_delta(ax):
+    artists = figures.epsilon_against_delta(ax, [1e-6, 1e-4], substitute=[4, 3], add_remove=[2, 1])
+    np.testing.assert_array_equal(artists["substitute"].get_xydata(), [[1e-6, 4], [1e-4, 3]])
+    assert artists["add_remove"].get_label() == figures.LOOKS["add_remove"]["label"]
+    assert ax.get_xscale() == "log"
 
 
 LINES = {"substitute": [1, 2], "add_remove": [0.5, 1]}

@@ -77,3 +77,54 @@ def test_a_start_outside_the_span_is_not_lost():
     spanned, whole = (audit(task, started, pair, spec, coordinates=one, **options) for one in ("span", "all"))
     np.testing.assert_array_equal(spanned.score, whole.score)
     assert abs(spanned.score - audit(task, model, pair, spec, **options).score).max() > 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("at_once", [2**24, 1])
+def test_gathered_batches_sum_to_what_one_product_with_all_records_does(classes, at_once, monkeypatch):
+    monkeypatch.setattr("dpsub.models.heads.RECORDS_AT_ONCE", at_once)
+    rng = torch.Generator().manual_seed(0)
+    model = models.Linear(20, classes)
+    inputs, labels = model.inputs(torch.randn(40, 20, generator=rng)), torch.arange(40) % classes
+    theta = torch.randn(*model.shape, 5, generator=rng)
+    sampled = torch.rand(40, 5, generator=rng) < 0.2
+    sampled[:, 3] = False  # an empty batch
+    whole, gathered = torch.empty_like(theta), torch.full_like(theta, torch.nan)
+    monkeypatch.setattr(models.Linear, "_gathers", lambda *shape: False)
+    model.clipped_sum(theta, inputs, labels, sampled, 0.7, out=whole)
+    monkeypatch.setattr(models.Linear, "_gathers", lambda *shape: True)
+    model.clipped_sum(theta, inputs, labels, sampled, 0.7, out=gathered)
+    torch.testing.assert_close(gathered, whole, atol=1e-5, rtol=1e-5)
+    assert not gathered[..., 3].any()
+    weights = torch.rand(40, 5, generator=rng)  # are for all records
+    expected = model.clipped_sum(theta, inputs, labels, weights, 0.7)
+    one = sum(model.clipped_sum(theta, *record, None, 0.7) * w for record, w in each(inputs, labels, weights))
+    torch.testing.assert_close(expected, one, atol=1e-5, rtol=1e-5)
+
+
+def each(inputs, labels, weights):
+    return [((inputs[i : i + 1], labels[i : i + 1]), weights[i]) for i in range(len(labels))]
+
+
+@pytest.mark.parametrize("scenario", ["S2", "S4"])
+def test_gathering_changes_scores_by_rounding_only(scenario, monkeypatch):
+    """The same seed draws the same batches, slots and noise."""
+    rng = np.random.default_rng(0)
+    task = data.from_arrays(rng.random((300, 400)), rng.integers(0, 10, 300), num_classes=10)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.05, 20, 0.5)
+    assert model.prepared(torch.device("cpu"), spec.sample_rate)._gathers(300, 401)
+    for of in (model, models.Linear(400, 100)):
+        assert not of.prepared(torch.device("cuda"), spec.sample_rate)._gathers(300, 401)
+        assert not of.prepared(torch.device("cpu"), 1.0)._gathers(300, 401)
+    assert not model.prepared(torch.device("cpu"), 0.5)._gathers(300, 401)
+    z = np.zeros(model.parameters, np.float32)
+    z[7] = 1
+    canary = {"S2": CanaryPair(z, -z, 3, "S2"), "S4": CanaryPair((task.x_train[3], 0), (task.x_train[3], 1), 3, "S4")}
+    for coordinates in ("all", "span"):
+        options = {"runs": 130, "coordinates": coordinates, "device": "cpu", "progress": False}
+        gathered = audit(task, model, canary[scenario], spec, **options)
+        with monkeypatch.context() as whole:
+            whole.setattr(models.Linear, "_gathers", lambda *shape: False)
+            expected = audit(task, model, canary[scenario], spec, **options)
+        assert not np.array_equal(gathered.score, expected.score)
+        np.testing.assert_allclose(gathered.score, expected.score, atol=2e-5 * abs(expected.score).max().item())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
 from scipy.stats import binom
 
 from dpsub import accounting, bound
@@ -411,8 +411,10 @@ def test_batches_of_epochs_are_claimed_as_the_accountant_does(rated):
         auditor.report()
 
 
-def test_distributed_optimizers_are_refused(monkeypatch):
+def test_optimizers_of_parts_of_gradients_are_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    with pytest.raises(ValueError, match="must be of one process, got the distributed DistributedDPOptimizer"):
-        audit_optimizer(optimizer_of(kind=DistributedDPOptimizer), **CLAIM)
+    with pytest.raises(
+        ValueError, match="sum its processes' gradients when it steps, .* got FSDPOptimizerFastGradient"
+    ):
+        audit_optimizer(optimizer_of(kind=FSDPOptimizerFastGradientClipping), **CLAIM)

@@ -1,8 +1,10 @@
+import json
 import math
 import re
 import warnings
 from pathlib import Path
 
+import jsonschema
 import opacus.accountants
 import pytest
 import torch
@@ -20,8 +22,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpsub import accounting
 from dpsub.accounting.risks import Risk
-from dpsub.opacus import privacy_statement
-from dpsub.opacus.statement import PrivacyStatement, sampling_of
+from dpsub.accounting.statements import PrivacyStatement
+from dpsub.opacus import audit_optimizer, privacy_statement
+from dpsub.opacus.statement import sampling_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # Opacus warns about many things
 NOT_POISSON = "sampling must be 'epochs' or 'without_replacement' for batches that are not Poisson's"
@@ -46,6 +49,34 @@ def test_the_statement_holds_what_an_attack_finds_at_one_percent_of_false_alarms
     assert 0.01 < statement.found_members < statement.found_contents < 1
 
 
+def test_a_statement_for_cut_batches_says_what_holds_for_them():
+    steps, sampling = [(1.0, 0.01, 300)], "truncated_poisson:120:10000"
+    statement = privacy_statement(steps, delta=1e-5, sampling=sampling)
+    asked = {"history": steps, "delta": 1e-5, "sampling": sampling}
+    for adjacency in ("add_remove", "zero_out", "substitute"):
+        assert getattr(statement, adjacency) == accounting.epsilon(**asked, adjacency=adjacency)
+    assert statement.add_remove < statement.zero_out
+    assert statement.found_members == 1 - accounting.tradeoff(
+        0.01, history=steps, adjacency="add_remove", sampling=sampling
+    )
+    words = " ".join(statement._repr_markdown_().split())
+    assert "The numbers hold for Poisson sampling whose batches are cut to a largest size" in words
+    assert f"with ε = {math.ceil(100 * statement.add_remove) / 100:.2f} (add/remove adjacency)" in words
+    assert "From zero-out accounting alone, group privacy" in words
+
+
+def test_a_statement_for_sums_divided_by_their_records_has_no_membership_but_a_bound():
+    steps, sampling = [(1.0, 0.01, 300)], "poisson_mean:10000"
+    statement = privacy_statement(steps, delta=1e-5, sampling=sampling)
+    asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
+    assert statement.add_remove is None
+    assert statement.substitute == statement.zero_out == accounting.epsilon(**asked, sampling=sampling)
+    assert statement.poisson == accounting.epsilon(**asked)
+    words = " ".join(statement._repr_markdown_().split())
+    assert "there is no ε: a removed record changes what the sum is divided by" in words
+    assert "Most of this ε comes from how batches were drawn and averaged" in words
+
+
 def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(statement, steps):
     asked = {"history": steps, "delta": 1e-5, "adjacency": "substitute"}
     assert statement.risk == accounting.risk(**asked)
@@ -58,7 +89,7 @@ def test_the_statement_says_in_plain_words_what_an_attacker_with_a_prior_learns(
     rare = privacy_statement(steps, delta=1e-2, prior=0.02)
     assert rare.risk == accounting.risk(**{**asked, "delta": 1e-2}, prior=0.02)
     assert "a probability of 2 % before" in str(rare).replace("\n", " ")
-    assert "%. Without the model that probability is 98 %." in paragraphs(str(rare))["In"]
+    assert "(98 % without the model)" in paragraphs(str(rare))["In"]
     assert "In all but at most one of 100 training runs" in str(rare).replace("\n", " ")
 
 
@@ -108,7 +139,7 @@ def test_shuffled_batches_are_seen_in_the_loader(of_epochs):
 def test_the_text_for_epochs_states_zero_out_and_says_why(of_epochs):
     parts = paragraphs(str(of_epochs))
     assert "hold for batches that use each record once an epoch, shuffled or not, as its data loader" in parts["This"]
-    assert "a removed record would change the batches of the others" in parts["Membership"]
+    assert "a removed record would shift the others between batches" in parts["Membership"]
     assert of_epochs.zero_out <= epsilon_in(parts["Membership"]) <= of_epochs.zero_out * 1.01
     assert "add/remove" not in parts["State"]
 
@@ -180,7 +211,7 @@ def test_no_epsilon_is_rounded_down(epsilon):
 )
 def test_beliefs_close_to_certainty_are_told_from_it(posterior, told):
     assert told in paragraphs(str(made_up(posterior=posterior)))["In"]
-    assert "at most 70 %." in paragraphs(str(made_up()))["In"]
+    assert "at most 70 % (50 % without the model)." in paragraphs(str(made_up()))["In"]
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +370,49 @@ def test_gradients_accumulated_within_epochs_are_covered_and_across_their_end_ar
 def test_several_loaders_of_epochs_are_refused():
     with pytest.raises(ValueError, match="data_loader must be a single one unless all sample by Poisson"):
         sampling_of([loader(), poisson()], TEN)
+
+
+def audited(trained, claim=None, epochs=6):
+    """A training at noise multiplier 1, and its auditor, who tests another claim if there is one."""
+    about = {"delta": 1e-5, "adjacency": "substitute", "canaries": 10, "noise_multiplier": claim}
+    return trained("prv", epochs, noise_multiplier=1.0, audit=lambda optimizer: audit_optimizer(optimizer, **about))
+
+
+def test_a_refuted_training_says_so_first(trained):
+    *_, auditor, _ = audited(trained, claim=3.0)
+    stated = privacy_statement([(3.0, 0.1, 60)], delta=1e-5, auditor=auditor)
+    first, second, *_ = " ".join(str(stated).split(" \n")).split("\n\n")
+    first, report = " ".join(first.split()), auditor.report()
+    assert first.startswith("This training run is refuted: the numbers below are those that correct steps would have.")
+    assert f"60 of the 60 steps: noise multiplier 3 is refuted at step {report.refuted_at} (95 % confidence" in first
+    assert report.fault in first
+    shown = float(re.search(r"steps is at least (\d+\.?\d*)\.", first)[1])
+    assert 0.99 * report.training.epsilon < shown <= report.training.epsilon
+    assert second.startswith("This model was trained")
+    written = stated.to_dict()["audit"]
+    assert (written["refuted"], written["epsilon_at_least"]) == (True, report.training.epsilon)
+    assert written["faults"] == [report.fault]
+
+
+def test_a_training_that_is_consistent_says_so_last(trained):
+    engine, _, _, auditor, loader = audited(trained)
+    stated = privacy_statement(engine, delta=1e-5, data_loader=loader, auditor=auditor)
+    last = " ".join(str(stated).split("\n\n")[-1].split())
+    assert last.startswith("An audit of 60 of the 60 steps: noise multiplier 1 is consistent so far (95 % confidence")
+    assert stated.substitute == privacy_statement(engine, delta=1e-5).substitute
+    schema = Path(accounting.__file__).with_name("privacy_statement.schema.json")
+    jsonschema.validate(stated.to_dict(), json.loads(schema.read_text()))
+    json.dumps(stated.to_dict(), allow_nan=False)
+
+
+def test_the_auditor_of_another_training_is_refused(trained):
+    *_, auditor, _ = audited(trained, epochs=1)
+    for history in ([(1.0, 0.1, 9)], [(0.8, 0.1, 10)]):
+        with pytest.raises(ValueError, match=r"auditor must be of the training that is stated, .* got one of 10 steps"):
+            privacy_statement(history, delta=1e-5, auditor=auditor)
+
+
+def test_opacus_epsilon_of_one_training_is_not_shown_for_several(trained):
+    engine, *_ = trained(accountant="rdp", epochs=1, noise_multiplier=1.3)
+    assert "Opacus's accountant" in " ".join(str(privacy_statement(engine, delta=1e-5)).split())
+    assert "Opacus's accountant" not in " ".join(str(privacy_statement(engine, delta=1e-5, trials=2)).split())

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from naive_pairs import clipped
-from scipy.stats import kstest
+from scipy.stats import binom, chisquare, kstest
 
-from dpsub import data, models
+from dpsub import CanaryPair, data, models
+from dpsub.accounting import TruncatedPoisson
 from dpsub.trainers import assemble, block_size
 from dpsub.trainers.batches import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
@@ -65,6 +66,18 @@ def test_batches_of_fixed_size_are_drawn_evenly_and_anew(canary_of, spec):
     assert together == pytest.approx(0.25 * 9 / 39, abs=4.5 * np.sqrt(0.06 * 0.94 / (60 * 64)))
     again = (chosen[1:, -1] & chosen[:-1, -1]).mean()
     assert again == pytest.approx(1 / 16, abs=4.5 * np.sqrt(0.06 * 0.94 / (59 * 64)))
+    assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
+
+
+def test_poisson_batches_are_cut_evenly_to_their_largest_size(canary_of, spec):
+    sampling = TruncatedPoisson(10, 40)
+    chosen, _ = drawn(canary_of, spec(sample_rate=0.25, sampling=sampling, steps=60), runs=64)
+    sizes = chosen.sum(axis=1)
+    law = np.append(binom.pmf(np.arange(5, 10), 40, 0.25), binom.sf(9, 40, 0.25))
+    assert chisquare(np.bincount(sizes[sizes > 4] - 5), law / law.sum() * (sizes > 4).sum()).pvalue > 1e-3
+    _, _, rate = sampling.attained("substitute", 1.0, 0.25)
+    tolerance = 4.5 * np.sqrt(rate * (1 - rate) / (60 * 64))
+    assert np.abs(chosen.mean(axis=(0, 2)) - rate).max() < tolerance, "each record, the slot among them, is as likely"
     assert largest_correlation(np.moveaxis(chosen, 2, 0).reshape(64, -1).astype(float)) < 5
 
 
@@ -322,3 +335,31 @@ def test_a_blocks_memory_is_not_underestimated(case):
     code = MEMORY.format(**usual | MEMORY_CASES[case])
     share = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
     assert 0.1 < share < 1
+
+
+@pytest.mark.parametrize("name", ["linear", "linear, two classes", "mlp", "convnet"])
+@pytest.mark.parametrize("changes", [{"optimizer": "adam"}, {"sampling": "epochs", "sample_rate": 0.25}])
+def test_a_bank_of_several_generators_is_that_of_each_side_by_side(cast, spec, name, changes):
+    (task, model), setting = cast[name], spec(**changes)
+    bits = np.array([0, 1, 1, 1, 0, 1], np.int8)
+    pair = CanaryPair((task.x_train[3], 0), (task.x_train[3], 1), 3, "S4")
+
+    def trained(seeds, bits):
+        sources = [torch.Generator().manual_seed(seed) for seed in seeds]
+        bank = assemble(model, task, setting, bits=bits, generator=sources, canary=pair)
+        for _ in bank.train():
+            pass
+        return model.flat(bank.theta), bank.scores()
+
+    for together, *parts in zip(trained((5, 6), bits), trained((5,), bits[:3]), trained((6,), bits[3:]), strict=True):
+        torch.testing.assert_close(together, torch.cat(parts), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="generator must be one, or one for each of equal parts .* got 2 for 5 models"):
+        trained((5, 6), bits[:5])
+
+
+def test_dropout_masks_come_from_one_generator(cast, spec):
+    task = cast["linear"][0]
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(task.x_train.shape[1], 10))
+    model, sources = models.from_module(module, task), [torch.Generator(), torch.Generator()]
+    with pytest.raises(ValueError, match="generator must be one, or .* that draw nothing in training"):
+        assemble(model, task, spec(), bits=np.zeros(2, np.int8), generator=sources)
