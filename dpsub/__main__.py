@@ -82,8 +82,8 @@ def sample_rate_and_steps(options: argparse.Namespace) -> tuple[float, int, str]
     if options.sampling != "epochs":
         taken = int(1 / (1 / loaded))  # the sampler of Opacus rounds down, which can lose one
     how = (
-        f"{records:,} records in batches of {size:,} are {loaded:,} batches an epoch, for which Opacus takes {taken:,} "
-        f"steps at sample rate 1/{taken:,}, not {size:,}/{records:,}: {epochs * taken:,} steps in all.\n"
+        f"{records:,} records in batches of {size:,}: {loaded:,} batches an epoch, of which Opacus takes {taken:,}. "
+        f"Sample rate 1/{taken:,} = {1 / taken:.4g} (b/n: {size / records:.4g}), {epochs * taken:,} steps.\n"
     )
     return 1 / taken, epochs * taken, how
 

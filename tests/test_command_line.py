@@ -35,7 +35,8 @@ def test_the_command_states_both_epsilons_of_a_training(command):
     for adjacency, words in (("add_remove", "add/remove"), ("substitute", "substitute")):
         shown = float(re.search(rf"ε = (\S+) for .*\({words} adjacency\)", text)[1])
         assert accounting.epsilon(**mechanism, adjacency=adjacency) <= shown < 1.01 * shown
-    assert "98 batches an epoch, for which Opacus takes 98 steps at sample rate 1/98, not 256/25,000: 784 steps" in text
+    assert "98 batches an epoch, of which Opacus takes 98. Sample rate 1/98 = 0.0102 " in text
+    assert "(b/n: 0.01024), 784 steps." in text
     assert "This model was trained with differentially private SGD (784 steps at noise multiplier 0.8" in text
 
 

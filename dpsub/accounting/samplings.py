@@ -90,6 +90,7 @@ class Sampling(ABC):
 
         The sample rate of a phase is the probability with which each of its steps uses the record, independently of
         other steps. Given that a step uses the record, it is a Gaussian mechanism, whose means are `distance` apart.
+        The phases of phases are themselves: several trainings in a row are the phases of each.
         """
         return list(history)
 
@@ -152,11 +153,14 @@ class TruncatedPoisson(Sampling):
     """
 
     name = "truncated_poisson"
-    words = "Poisson sampling whose batches are cut to a largest size"
 
     def __init__(self, maximum: int, records: int) -> None:
         self.maximum = checks.whole("maximum", maximum)
         self.records = checks.whole("records", records, at_least=2)
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Poisson sampling with batches that are cut to {self.maximum:,} of {self.records:,} records at most"
 
     def _cut(self, q: float) -> tuple[float, float]:
         """The probability that so many others are sampled that a record takes another one's place, and the probability

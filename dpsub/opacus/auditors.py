@@ -134,7 +134,7 @@ class Auditor:
 
         A training that goes on from it reports what it would have reported without the interruption, and finds noise
         that repeats, such as that of a generator that starts anew with the same seed. For this the state holds some
-        coordinates of the noise of all steps. It is for those alone who may see the noise: publish it with no model.
+        coordinates of the noise of all steps: do not publish it with the model.
         """
         state = {
             "audit": self._same,
@@ -172,7 +172,7 @@ class Auditor:
         vars(self._weights).update(seen["weights"])
         if self._noise:
             vars(self._noise).update(seen["noise"])
-        by_step = (np.reshape(one, (self.steps, -1)) for one in (self._scores, self._bits))
+        by_step = (np.reshape(one, (self.steps, self._options.canaries)) for one in (self._scores, self._bits))
         for scores, bits, sigma in zip(*by_step, self._sigmas, strict=True):
             self._bet(scores, bits, sigma)
 

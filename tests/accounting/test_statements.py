@@ -9,7 +9,14 @@ from scipy.integrate import simpson
 from scipy.stats import norm
 
 from dpsub import accounting
-from dpsub.accounting.samplings import Epochs, Poisson, Sampling, TruncatedPoisson, WithoutReplacement
+from dpsub.accounting.samplings import (
+    Epochs,
+    Poisson,
+    PoissonMean,
+    Sampling,
+    TruncatedPoisson,
+    WithoutReplacement,
+)
 from dpsub.accounting.statements import random_trials_epsilon, rounded, statement_of
 
 SCHEMA = json.loads(importlib.resources.files("dpsub.accounting").joinpath("privacy_statement.schema.json").read_text())
@@ -55,13 +62,16 @@ def test_a_random_number_of_trainings_costs_less_than_as_many_of_them_unless_the
 
 
 def test_the_best_of_some_trainings_is_stated_as_all_of_them():
-    best, one = stated(trials=4), stated()
-    as_one = [(sigma, q, 4 * steps) for sigma, q, steps in STEPS]
+    history = ((30.0, 1.0, 30), (40.0, 1.0, 20))
+    best, one = stated(history, trials=4), stated(history)
+    as_one = [(sigma, q, 4 * steps) for sigma, q, steps in history]
     asked = {"history": as_one, "delta": 1e-5}
     assert best.substitute == accounting.epsilon(**asked, adjacency="substitute") < 4 * one.substitute
     assert best.add_remove == accounting.epsilon(**asked, adjacency="add_remove")
+    assert best.group_privacy == accounting.group_privacy_epsilon(**asked)
+    assert best.risk == accounting.risk(**asked, adjacency="substitute")
     assert best.found_contents == 1 - accounting.tradeoff(0.01, history=as_one, adjacency="substitute")
-    assert best.history == STEPS
+    assert best.history == history
     text = words(best)
     assert "It is the best of 4 such training runs on the same records, so all numbers are for the 4 together" in text
     assert f"the substitute ε would be at most {rounded(best.random_trials)}." in text
@@ -76,7 +86,9 @@ def test_trainings_that_end_within_an_epoch_do_not_share_it():
     assert best.poisson == accounting.epsilon(**asked, sample_rate=0.1, steps=30)
 
 
-@pytest.mark.parametrize("sampling", [Poisson(), Epochs(), WithoutReplacement(), TruncatedPoisson(12, 100)])
+@pytest.mark.parametrize(
+    "sampling", [Poisson(), Epochs(), WithoutReplacement(), TruncatedPoisson(12, 100), PoissonMean(100)]
+)
 def test_phases_of_phases_are_the_phases(sampling):
     phases = sampling.phases(STEPS)
     assert list(sampling.phases(phases)) == phases

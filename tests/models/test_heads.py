@@ -111,7 +111,7 @@ def test_gathering_changes_scores_by_rounding_only(scenario, monkeypatch):
     """The same seed draws the same batches, slots and noise."""
     rng = np.random.default_rng(0)
     task = data.from_arrays(rng.random((300, 400)), rng.integers(0, 10, 300), num_classes=10)
-    model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.05, 20, 0.5)
+    model, spec = models.linear(task), DPSGD(1.0, 1.0, 0.05, 10, 0.5)
     assert model.prepared(torch.device("cpu"), spec.sample_rate)._gathers(300, 401)
     for of in (model, models.Linear(400, 100)):
         assert not of.prepared(torch.device("cuda"), spec.sample_rate)._gathers(300, 401)
@@ -121,7 +121,7 @@ def test_gathering_changes_scores_by_rounding_only(scenario, monkeypatch):
     z[7] = 1
     canary = {"S2": CanaryPair(z, -z, 3, "S2"), "S4": CanaryPair((task.x_train[3], 0), (task.x_train[3], 1), 3, "S4")}
     for coordinates in ("all", "span"):
-        options = {"runs": 130, "coordinates": coordinates, "device": "cpu", "progress": False}
+        options = {"runs": 20, "coordinates": coordinates, "device": "cpu", "progress": False}
         gathered = audit(task, model, canary[scenario], spec, **options)
         with monkeypatch.context() as whole:
             whole.setattr(models.Linear, "_gathers", lambda *shape: False)

@@ -212,6 +212,7 @@ def test_a_state_of_another_model_is_refused_and_a_step_too_late(private):
     one = private()
     auditor = audit_optimizer(one.optimizer, **CLAIM)
     state = auditor.state_dict()
+    auditor.load_state_dict(state)  # of no steps
     with pytest.raises(ValueError, match="same number of parameters, 4, got None"):
         auditor.load_state_dict({"auditor": state})
     state["audit"]["shape of parameter 2"] = (3, 9)

@@ -60,7 +60,7 @@ def test_a_statement_for_cut_batches_says_what_holds_for_them():
         0.01, history=steps, adjacency="add_remove", sampling=sampling
     )
     words = " ".join(statement._repr_markdown_().split())
-    assert "The numbers hold for Poisson sampling whose batches are cut to a largest size" in words
+    assert "The numbers hold for Poisson sampling with batches that are cut to 120 of 10,000 records at most" in words
     assert f"with ε = {math.ceil(100 * statement.add_remove) / 100:.2f} (add/remove adjacency)" in words
     assert "From zero-out accounting alone, group privacy" in words
 

@@ -319,6 +319,7 @@ MEMORY_CASES = {
     "coins": MANY_RECORDS | {"q": 0.45},
     "without_replacement": MANY_RECORDS | {"q": 0.45, "sampling": "without_replacement"},
     "epochs": MANY_RECORDS | {"q": 0.5, "sampling": "epochs"},
+    "truncated_poisson": MANY_RECORDS | {"q": 0.45, "sampling": "truncated_poisson:45000:100000"},
     "mlp with adam": {"model": "mlp(task)", "shape": (2_000, 600), "q": 0.25, "optimizer": "adam", "runs": 128},
     "watched records": WIDE_MLP | {"gradient": False, "watched": True},
     "span": {"model": "linear(task)", "shape": (2_000, 8_000), "q": 1.0, "runs": 4},
