@@ -72,7 +72,7 @@ def attribute(
     """
     check_fits(model, task)
     sensitive = attribute_of(task, columns, values, only)
-    able = [slot for slot, x in enumerate(task.x_train) if len(sensitive.others(x))]
+    able = [slot for slot, x in enumerate(task.x_train) if len(sensitive.others(x))] or [0]  # which is then refused
     craft = partial(_with_farthest_value, sensitive=sensitive, max_grad_norm=spec.max_grad_norm)
     return crafted_pair(craft, able, target, task, model, spec, seed=seed)
 

@@ -260,3 +260,6 @@ def test_who_has_no_other_value_is_not_exposed(named, spec):
     pair = crafters.attribute(task, models.linear(task), spec(), only="positive", target="most_exposed", seed=0)
     positive = task.x_train[:, task.columns["hiv"].places[1]] == 1
     np.testing.assert_array_equal(np.isnan(pair.trace["exposure"]), positive)
+    alike = replace(task, x_train=np.where(np.arange(5) == 4, 1, task.x_train))
+    with pytest.raises(ValueError, match="must leave a value that differs from the record's own"):
+        crafters.attribute(alike, models.linear(alike), spec(), columns="smoker", only=1, target="most_exposed", seed=0)
