@@ -108,7 +108,7 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
 
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
     def slow(plan, group, device):
-        time.sleep(0.1)
+        time.sleep(0.3)
         (tmp_path / str(*group)).touch()
         return group, plans.made_on(torch.device("cpu"))
 
@@ -118,7 +118,7 @@ def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path
     next(done)
     done.close()
     began = len(list(tmp_path.iterdir()))
-    time.sleep(0.8)
+    time.sleep(1.5)
     assert len(list(tmp_path.iterdir())) <= began + 8, "those that four threads were at, and no others"
 
 
