@@ -104,18 +104,18 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
     """
-    audit = read(located(store), partial=partial)
+    audit = read(store, partial=partial)
     warn_of_failures(audit, depth=2)
     return audit
 
 
-def read(path: Path, *, partial: bool = False) -> xr.Dataset:
+def read(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     """`load`, without its warning."""
-    audit = _existing(path)
+    audit = _existing(store)
     audit.refuse_damage()
     if audit.missing and not partial:
         raise ValueError(
-            f"store must be complete, got {path} with {audit.runs:,} of {audit.cut.total:,} models: "
+            f"store must be complete, got {audit.path} with {audit.runs:,} of {audit.cut.total:,} models: "
             "run the same audit again to complete it, or give partial=True"
         )
     return audit.dataset()
@@ -130,15 +130,14 @@ def status(store: str | os.PathLike[str]) -> Status:
     Raises:
         ValueError: if there is no audit.
     """
-    path = located(store)
-    audit = _existing(path)
+    audit = _existing(store)
     return Status(
-        store=path,
+        store=audit.path,
         audit=audit.about["title"],
         models=audit.cut.total,
         stored=audit.runs,
         damaged=tuple(sorted(audit.damaged)),
-        being_written=_is_being_written(path),
+        being_written=_is_being_written(audit.path),
         device=joined(made.device for made in audit.shards.values()),
         commit=joined(made.commit for made in audit.shards.values()),
         wall_seconds=audit.wall_seconds,
@@ -146,7 +145,8 @@ def status(store: str | os.PathLike[str]) -> Status:
     )
 
 
-def _existing(path: Path) -> Stored:
+def _existing(store: str | os.PathLike[str]) -> Stored:
+    path = located(store)
     audit = stored(path)
     if audit is None:
         raise ValueError(f"store must be an audit's file, got {path}, where there is none")

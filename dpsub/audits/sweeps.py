@@ -15,7 +15,7 @@ from dpsub._core import CanaryPair
 from dpsub.accounting import DPSGD
 from dpsub.audits.collected import warn_of_failures
 from dpsub.audits.many_runs import audit
-from dpsub.audits.store import located, read
+from dpsub.audits.store import read
 from dpsub.crafters import BY_SCENARIO
 from dpsub.data import Task
 from dpsub.models import Model
@@ -89,7 +89,7 @@ def load_all(
     """
     audits: dict[tuple[str, str], xr.Dataset] = {}
     for path in sorted(Path(folder).expanduser().glob("*.db")):
-        dataset = read(located(path))
+        dataset = read(path)
         warn_of_failures(dataset, of=f"{path.name}: ", depth=1)
         key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
         if key in audits:
