@@ -121,6 +121,41 @@ def read(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     return audit.dataset()
 
 
+def load_all(
+    folder: str | os.PathLike[str], *, label: str = "q = {sample_rate:g}"
+) -> dict[tuple[str, str], xr.Dataset]:
+    """Read all audits of a folder, by label and scenario, as figures with several panels take them.
+
+    An audit by `audit_training` goes by its parameter `scenario`, or else by its name.
+
+    Args:
+        folder: where the stores are: `*.db`.
+        label: a format string over an audit's attributes. It has to give each audit of a scenario another label.
+
+    Raises:
+        FileNotFoundError: if the folder holds no audits.
+        KeyError: if the label names an attribute that an audit does not have.
+        ValueError: if one is damaged or not complete, or if two have the same label and scenario.
+
+    Warns:
+        UserWarning: with the store's name, for each audit of a training function in which runs failed.
+    """
+    audits: dict[tuple[str, str], xr.Dataset] = {}
+    for path in sorted(Path(folder).expanduser().glob("*.db")):
+        dataset = read(path)
+        warn_of_failures(dataset, of=f"{path.name}: ", depth=1)
+        key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
+        if key in audits:
+            raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
+        audits[key] = dataset
+    if not audits:
+        raise FileNotFoundError(
+            f"folder must hold audits, *.db, got {Path(folder).absolute()} without any: the book's audits are in "
+            "results/ of dpsub's repository, and its notebooks run in notebooks/"
+        )
+    return audits
+
+
 def status(store: str | os.PathLike[str]) -> Status:
     """How far a stored audit is, and whether it is damaged: every checksum is computed again.
 
