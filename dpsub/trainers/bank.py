@@ -229,7 +229,8 @@ class Bank:
 
     def _fill(self, whole: Tensor, parts: Iterable[Tensor]) -> Tensor:
         """Fill a tensor for all models with those for the models of each generator."""
-        for rows, part in zip(self.model.flat(whole).split(self.runs // len(self._sources)), parts, strict=True):
+        own = torch.split(self.model.flat(whole), self.runs // len(self._sources))
+        for rows, part in zip(own, parts, strict=True):
             rows.copy_(self.model.flat(part))
         return whole
 
