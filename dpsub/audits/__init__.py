@@ -12,8 +12,7 @@ from dpsub.audits.one_run import audit_one_run
 from dpsub.audits.own_training import audit_training
 from dpsub.audits.plans import made_here
 from dpsub.audits.steps import audit_steps
-from dpsub.audits.store import load, status
-from dpsub.audits.sweeps import load_all, sweep
+from dpsub.audits.store import load, load_all, status
 
 __all__ = [
     "Observer",
@@ -32,5 +31,4 @@ __all__ = [
     "proxy_labels",
     "repeat_seeds",
     "status",
-    "sweep",
 ]

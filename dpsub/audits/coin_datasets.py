@@ -37,6 +37,7 @@ class OneRunDataset(Dataset[Any]):
         bits = stream(seed, "one_run").integers(0, 2, len(pairs), dtype=np.int8)
         bits.flags.writeable = False
         self.bits: NDArray[np.int8] = bits
+        self._worlds: Any = (pairs.z, pairs.y), (pairs.z_prime, pairs.y_prime)
         self._pair_of = {int(slot): i for i, slot in enumerate(pairs.slots)}
 
     @property
@@ -53,11 +54,7 @@ class OneRunDataset(Dataset[Any]):
 
     def _filled(self, i: int, bit: int) -> Any:
         """The record in the slot of pair i, with the x and y of z (bit 0) or z′ (bit 1)."""
-        pairs, record = self.pairs, self._dataset[int(self.pairs.slots[i])]
-        assert pairs.y is not None
-        assert pairs.y_prime is not None
-        x, y = (pairs.z, pairs.y) if bit == 0 else (pairs.z_prime, pairs.y_prime)
-        of_x, of_y = self._keys
+        record, (x, y), (of_x, of_y) = self._dataset[int(self.pairs.slots[i])], self._worlds[bit], self._keys
         new = {of_x: _like(record[of_x], x[i]), of_y: _like(record[of_y], y[i])}
         return {**record, **new} if isinstance(record, Mapping) else (new[of_x], new[of_y])
 

@@ -78,8 +78,8 @@ class Collected:
                 for mine, its in zip(self.part(shard).values(), other.part(shard).values(), strict=True):
                     mine[...] = its
                 self.shards[shard.number] = other.shards[int(held[-1])]
-                mine_failed = failed.keys() & set(range(shard.start, shard.stop))
-                self.failed[shard.number] = {run: failed[run] for run in sorted(mine_failed)}
+                own = range(shard.start, shard.stop)
+                self.failed[shard.number] = {run: message for run, message in failed.items() if run in own}
 
     @property
     def wall_seconds(self) -> float:

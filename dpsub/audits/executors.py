@@ -27,19 +27,16 @@ def here(device: torch.device, plan: Plan, shards: list[Shard], tick: Tick) -> C
     """Compute in this process, in its threads or one shard after the other in the calling one: each as it is done."""
     if plan.calls_users:
         for shard in shards:
-            [results], made = timed(plan, [shard], device, tick)
-            yield shard, results, made
+            yield from _asked([shard], [shard], *timed(plan, [shard], device, tick))
         return
 
     def compute(group: Group, stop: Event) -> tuple[list[Results], Made]:
         def tick_unless_stopped(units: int) -> None:
             if stop.is_set():
                 raise Stopped
-            tick(units)
+            tick(units if len(group) == 1 else 0)  # of several, those that are asked for are counted when they are done
 
-        if len(group) == 1:
-            return timed(plan, group, device, tick_unless_stopped)
-        return timed(plan, group, device, lambda units: tick_unless_stopped(0))
+        return timed(plan, group, device, tick_unless_stopped)
 
     with (
         devices.matmul_precision(plan.matmul_precision),
@@ -56,9 +53,7 @@ def grouped(plan: Plan, shards: Sequence[Shard], device: torch.device) -> list[G
 
     They are whole even if some of their shards are there already: in another group, shards would round differently.
     """
-    if (size := plan.together(device)) == 1:
-        return [[shard] for shard in shards]
-    of_repeat = len(plan.cut.shards) // plan.cut.repeats
+    size, of_repeat = plan.together(device), len(plan.cut.shards) // plan.cut.repeats
 
     def place(shard: Shard) -> tuple[int, int]:
         return shard.repeat, shard.number % of_repeat // size

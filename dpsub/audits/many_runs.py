@@ -22,7 +22,6 @@ from dpsub.audits.observers import Observer, Score, chosen, observation
 from dpsub.audits.plans import Arrays, Results, Shard, Tick, unfilled
 from dpsub.data import Task
 from dpsub.models.interface import Model, check_fits
-from dpsub.trainers.assembly import COORDINATES
 from dpsub.trainers.bank import blocks_together
 
 
@@ -32,7 +31,7 @@ from dpsub.trainers.bank import blocks_together
     "runs",
     "seed",
     observe_every=checks.whole,
-    coordinates=partial(checks.choice, options=("auto", *COORDINATES)),
+    coordinates=partial(checks.choice, options=("auto", "span", "all")),
     matmul_precision=PRECISION,
 )
 def audit(
@@ -233,10 +232,7 @@ class ManyRuns(BankPlan):
         results = []
         for shard in shards:
             rows = slice(shard.start - first.start, shard.stop - first.start)
-            # What observes only some runs observes those of the first block.
-            of_all = {"bit", *(one.name for one in (Score(), *self.observers) if one.most_runs is None)}
-            own = {name: values[rows] if name in of_all else values for name, values in arrays.items()}
-            results.append(self.results(shard, own))
+            results.append(self.results(shard, {name: values[rows] for name, values in arrays.items()}))
         return results
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:

@@ -168,7 +168,9 @@ def audit_mechanism(
         if not observations:
             first = asked(batch)
             fault = NOT_NEW if all(np.array_equal(first, asked(batch)) for _ in range(CALLS - 1)) else None
-        records = _clipped_sum(known, max_grad_norm) / max_grad_norm
+        rows = known.astype(np.float64)
+        factors: Array = max_grad_norm / np.maximum(np.linalg.norm(rows, axis=1), max_grad_norm)
+        records = factors @ rows / max_grad_norm
         left = asked(batch) - records
         score = float(left @ direction)
         left -= sign * direction
@@ -268,13 +270,6 @@ def _random(rng: np.random.Generator, records: int, parameters: int, bound: floa
         rows = rng.normal(size=(records, parameters))
         norms = bound * 10 ** rng.uniform(-SPREAD, SPREAD, (records, 1))
         yield (rows * norms / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def _clipped_sum(gradients: Gradients, bound: float) -> Array:
-    rows = gradients.astype(np.float64)
-    norms = np.linalg.norm(rows, axis=1)
-    factors: Array = bound / np.maximum(norms, bound)
-    return factors @ rows
 
 
 def _along(direction: Array, records: int, kind: str) -> Gradients:

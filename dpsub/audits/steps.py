@@ -21,6 +21,7 @@ from dpsub.audits.bank_plans import (
     BankPlan,
     canary_attributes,
     check_canary,
+    check_norm,
     refuse_other_batches,
 )
 from dpsub.audits.execution import Options, execute
@@ -32,7 +33,6 @@ from dpsub.trainers.step_canaries import StepCanary
 
 PROTOCOLS = ("coins", "two_trainings")
 OBSERVATION = "observation"  # the dimension of the steps of one training, and of several, one after the other
-LONGER = 1e-5  # relative, by rounding
 
 
 @checks.checked(
@@ -195,18 +195,10 @@ class Steps(BankPlan):
                 gradients = canary.gradients(bank, step + 1)
                 longest = torch.maximum(longest, gradients.longest)
                 if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
-                    _check_norm(float(longest), self.spec.max_grad_norm)
+                    check_norm("canary", float(longest), self.spec.max_grad_norm)
             present = torch.stack([~with_z_prime[step], with_z_prime[step]])[:, None]
             bank.slot = slot = GradientSlot(present[: 1 + (gradients.z_prime is not None)], gradients)
             bank.advance(slot_sampled=in_batch[step])
             scores.append(slot.step_scores(bank, self.canary_rate))
             tick(bank.runs)
         return {"score": torch.stack(scores, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}
-
-
-def _check_norm(longest: float, max_grad_norm: float) -> None:
-    if not longest <= max_grad_norm * (1 + LONGER):
-        raise ValueError(
-            f"canary must have gradients of norm <= max_grad_norm = {max_grad_norm:g} at each step, got {longest:g}: "
-            "craft it for the spec of this audit"
-        )

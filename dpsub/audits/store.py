@@ -104,21 +104,56 @@ def load(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     Warns:
         UserWarning: if runs of a training function failed, as `audit_training` does.
     """
-    audit = read(located(store), partial=partial)
+    audit = read(store, partial=partial)
     warn_of_failures(audit, depth=2)
     return audit
 
 
-def read(path: Path, *, partial: bool = False) -> xr.Dataset:
+def read(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
     """`load`, without its warning."""
-    audit = _existing(path)
+    audit = _existing(store)
     audit.refuse_damage()
     if audit.missing and not partial:
         raise ValueError(
-            f"store must be complete, got {path} with {audit.runs:,} of {audit.cut.total:,} models: "
+            f"store must be complete, got {audit.path} with {audit.runs:,} of {audit.cut.total:,} models: "
             "run the same audit again to complete it, or give partial=True"
         )
     return audit.dataset()
+
+
+def load_all(
+    folder: str | os.PathLike[str], *, label: str = "q = {sample_rate:g}"
+) -> dict[tuple[str, str], xr.Dataset]:
+    """Read all audits of a folder, by label and scenario, as figures with several panels take them.
+
+    An audit by `audit_training` goes by its parameter `scenario`, or else by its name.
+
+    Args:
+        folder: where the stores are: `*.db`.
+        label: a format string over an audit's attributes. It has to give each audit of a scenario another label.
+
+    Raises:
+        FileNotFoundError: if the folder holds no audits.
+        KeyError: if the label names an attribute that an audit does not have.
+        ValueError: if one is damaged or not complete, or if two have the same label and scenario.
+
+    Warns:
+        UserWarning: with the store's name, for each audit of a training function in which runs failed.
+    """
+    audits: dict[tuple[str, str], xr.Dataset] = {}
+    for path in sorted(Path(folder).expanduser().glob("*.db")):
+        dataset = read(path)
+        warn_of_failures(dataset, of=f"{path.name}: ", depth=1)
+        key = label.format(**dataset.attrs), str(dataset.attrs.get("scenario", dataset.attrs.get("name")))
+        if key in audits:
+            raise ValueError(f"label must tell the audits in {folder} apart, got {key} for two of them: {label!r}")
+        audits[key] = dataset
+    if not audits:
+        raise FileNotFoundError(
+            f"folder must hold audits, *.db, got {Path(folder).absolute()} without any: the book's audits are in "
+            "results/ of dpsub's repository, and its notebooks run in notebooks/"
+        )
+    return audits
 
 
 def status(store: str | os.PathLike[str]) -> Status:
@@ -130,15 +165,14 @@ def status(store: str | os.PathLike[str]) -> Status:
     Raises:
         ValueError: if there is no audit.
     """
-    path = located(store)
-    audit = _existing(path)
+    audit = _existing(store)
     return Status(
-        store=path,
+        store=audit.path,
         audit=audit.about["title"],
         models=audit.cut.total,
         stored=audit.runs,
         damaged=tuple(sorted(audit.damaged)),
-        being_written=_is_being_written(path),
+        being_written=_is_being_written(audit.path),
         device=joined(made.device for made in audit.shards.values()),
         commit=joined(made.commit for made in audit.shards.values()),
         wall_seconds=audit.wall_seconds,
@@ -146,7 +180,8 @@ def status(store: str | os.PathLike[str]) -> Status:
     )
 
 
-def _existing(path: Path) -> Stored:
+def _existing(store: str | os.PathLike[str]) -> Stored:
+    path = located(store)
     audit = stored(path)
     if audit is None:
         raise ValueError(f"store must be an audit's file, got {path}, where there is none")

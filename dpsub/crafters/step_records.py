@@ -31,10 +31,10 @@ from dpsub.trainers.step_canaries import clipped_gradients
 OPTIONS = {  # of record_each_step, by kind
     "mislabeled": {"target"},
     "blank": set(),
-    "adversarial": {"steps", "learning_rate", "radius", "ball", "target"},
+    "adversarial": {"steps", "learning_rate", "radius", "target"},
     "crafted": {"steps", "learning_rate", "target"},
 }
-RADII = {"linf": 8 / 255, "l2": 128 / 255}  # as is usual for pixels from 0 to 1
+RADIUS = 8 / 255  # as is usual for pixels from 0 to 1
 AT_ONCE = 512  # records in one backward pass
 TINY = 1e-30  # the floor of norms and their products in divisors
 
@@ -46,7 +46,6 @@ TINY = 1e-30  # the floor of norms and their products in divisors
     "learning_rate",
     kind=partial(checks.choice, options=tuple(OPTIONS)),
     radius=partial(checks.real, above=0),
-    ball=partial(checks.choice, options=tuple(RADII)),
 )
 def record_each_step(
     task: Task,
@@ -58,7 +57,6 @@ def record_each_step(
     steps: int | None = None,
     learning_rate: float | None = None,
     radius: float | None = None,
-    ball: str | None = None,
     target: int | None = None,
 ) -> RecordEachStep:
     r"""A record canary that is crafted anew at each step, for each model as it is before the step.
@@ -80,16 +78,15 @@ def record_each_step(
             numbers. "crafted" keeps the best of its steps, where Algorithm 3 returns the last.
         learning_rate: > 0. Of "adversarial": how far a step moves the record, by default a quarter of the radius. Of
             "crafted": η, by default 10.
-        radius: > 0, of the ball that "adversarial" stays in. By default the features' range times 8/255 for "linf" and
-            128/255 for "l2". The features are not kept within their range.
-        ball: "linf" (the default) or "l2", of "adversarial".
+        radius: > 0; by how much "adversarial" changes a feature at most. By default the features' range times 8/255.
+            The features are not kept within their range.
         target: the index of the record to start from, among the auxiliary (or test) records. By default a random one at
             each step.
 
     Returns:
         A `StepCanary` under substitution. `against_nothing(adjacency="add_remove")` is the paper's.
         Details: `kind`, `seed`, `records`, the number of records to start from, and what was chosen above, as
-        `crafting_steps`, `crafting_rate`, `ball`, `radius` and `target`. Each step draws from a stream of its own,
+        `crafting_steps`, `crafting_rate`, `radius` and `target`. Each step draws from a stream of its own,
         which is independent of the audit's streams.
 
     Raises:
@@ -106,7 +103,7 @@ def record_each_step(
     (20, 10.0)
     """
     slot = random_slot(task, model, seed)
-    given = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "ball": ball, "target": target}
+    given = {"steps": steps, "learning_rate": learning_rate, "radius": radius, "target": target}
     for name, value in given.items():
         if value is not None and name not in OPTIONS[kind]:
             raise ValueError(f"{name} must be left out for kind {kind!r}, got {value!r}")
@@ -119,11 +116,10 @@ def record_each_step(
     if kind == "crafted":
         change = Turning(steps or 20, learning_rate or 10.0)
     elif kind == "adversarial":
-        ball = ball or "linf"
-        radius = radius or RADII[ball] * float(np.ptp(x))
+        radius = radius or RADIUS * float(np.ptp(x))
         if not radius:
             raise ValueError("radius must be given where all features of all records are equal, got None")
-        change = Ascent(steps or 10, learning_rate or radius / 4, radius, ball)
+        change = Ascent(steps or 10, learning_rate or radius / 4, radius)
     return RecordEachStep(kind, x, y, task.num_classes, change, target, seed, slot, task.fingerprint)
 
 
@@ -236,13 +232,12 @@ class RecordEachStep:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Projected gradient ascent on the loss, within a ball around the record.
+    """Projected gradient ascent on the loss, by the signs of the gradient, within a box around the record.
 
     Attributes:
         steps: the number of steps.
-        rate: how far x moves in one step, in the ball's norm.
-        radius: of the ball.
-        ball: "linf", whose steps are signs of the gradient, or "l2", whose steps point along the gradient.
+        rate: how far each feature moves in one step.
+        radius: how far it moves in all, at most.
 
     Source: Madry et al. (2018), without a random start.
     """
@@ -250,11 +245,10 @@ class Ascent:
     steps: int
     rate: float
     radius: float
-    ball: str
 
     @property
     def details(self) -> dict[str, float | int | str]:
-        return {"crafting_steps": self.steps, "crafting_rate": self.rate, "ball": self.ball, "radius": self.radius}
+        return {"crafting_steps": self.steps, "crafting_rate": self.rate, "radius": self.radius}
 
     def __call__(self, module: nn.Module, losses: Losses, x: Tensor, y: Tensor, others: Records) -> Tensor:
         """The changed x. The other records are not used. Where the gradient is 0, x does not move."""
@@ -262,11 +256,7 @@ class Ascent:
         for _ in range(self.steps):
             moved = (x + away).requires_grad_()
             slope = feature_gradient(losses(module(moved[None]), y)[0], moved)
-            if self.ball == "linf":
-                away = (away + self.rate * slope.sign()).clamp(-self.radius, self.radius)
-            else:
-                away = away + self.rate * slope / slope.norm().clamp(min=TINY)
-                away = away * (self.radius / away.norm().clamp(min=TINY)).clamp(max=1)
+            away = (away + self.rate * slope.sign()).clamp(-self.radius, self.radius)
         return x + away
 
 

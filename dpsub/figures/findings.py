@@ -169,7 +169,7 @@ def panels(audited: Mapping[tuple[str, str], xr.Dataset], *, delta: float, **opt
     """The panels of `figures.epsilon_panels`: for each label, the `panel` of its scenarios.
 
     Args:
-        audited: by label and scenario, as `audits.sweep` and `audits.load_all` return them.
+        audited: by label and scenario, as `audits.load_all` returns them.
         delta: the δ at which ε is stated.
         options: of `bounds`.
     """

@@ -16,9 +16,6 @@ from dpsub.trainers.bank import Bank, Slot, StepGradients
 from dpsub.trainers.slot import GradientSlot, RecordSlot
 from dpsub.trainers.step_canaries import StepCanary
 
-COORDINATES = ("span", "all")
-"""The coordinates that a linear head can train in: those that its records span, or all."""
-
 
 def assemble(
     model: Model,

@@ -127,7 +127,8 @@ class Bank:
         spec: the DP-SGD parameters.
         expected_batch_size: q·n.
         generator: the source of random starts, batches and noise, in this order. The bank trains on its device. Of
-            several, each serves as many of the models, in order, as it would serve a bank of these alone.
+            several, each serves as many of the models, in order, as it would serve a bank of these alone; the first one
+            alone serves what a `Stochastic` model draws.
 
     Attributes:
         theta: the parameters, in the model's own layout; `model.flat(theta)` is (runs, parameters).
@@ -150,11 +151,6 @@ class Bank:
         self._sources = [generator] if isinstance(generator, torch.Generator) else list(generator)
         self.generator, alone = self._sources[0], len(self._sources) == 1
         self.runs = runs = slot.present.shape[2]
-        if runs % len(self._sources) or (isinstance(model, Stochastic) and not alone):
-            raise ValueError(
-                f"generator must be one, or one for each of equal parts of models that draw nothing in training, got "
-                f"{len(self._sources)} for {runs} models, {model!r}"
-            )
         self._training = model.training(self.generator) if isinstance(model, Stochastic) else model
         self.model, self.inputs, self.labels, self.shared = model, inputs, labels, shared
         self.slot, self.spec, self.expected_batch_size = slot, spec, expected_batch_size
@@ -233,7 +229,8 @@ class Bank:
 
     def _fill(self, whole: Tensor, parts: Iterable[Tensor]) -> Tensor:
         """Fill a tensor for all models with those for the models of each generator."""
-        for rows, part in zip(self.model.flat(whole).chunk(len(self._sources)), parts, strict=True):
+        own = torch.split(self.model.flat(whole), self.runs // len(self._sources))
+        for rows, part in zip(own, parts, strict=True):
             rows.copy_(self.model.flat(part))
         return whole
 
@@ -306,7 +303,7 @@ def blocks_together(model: Model, device: torch.device) -> int:
     Each block keeps its own stream of randomness. As products of another size round differently, the number depends on
     the model and the kind of device alone, never on the machine.
     """
-    if device.type != "cuda" or not getattr(model, "one_product", False):
+    if device.type != "cuda" or not getattr(model, "one_product", False) or isinstance(model, Stochastic):
         return 1
     return max(1, min(16, 2**25 // (block_size(model) * model.parameters)))
 

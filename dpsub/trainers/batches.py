@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, singledispatch
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -47,25 +48,19 @@ def _(sampling: WithoutReplacement, sample_rate: float) -> Draw:
     return draw
 
 
-class ShuffledEpochs:
-    """Each record in one batch of each epoch, shuffled anew. Batches differ by one record where rows do not divide."""
-
-    def __init__(self, batches: int) -> None:
-        self._batches = batches
-        self._taken = 0
-        self._epoch = torch.empty(0)
-
-    def __call__(self, rows: int, runs: int, generator: torch.Generator) -> Tensor:
-        batch = self._taken % self._batches
-        if batch == 0:
-            self._epoch = (shuffled_places(rows, runs, generator) * self._batches // rows).T.contiguous()
-        self._taken += 1
-        return self._epoch == batch
-
-
 @drawing.register
 def _(sampling: Epochs, sample_rate: float) -> Draw:
-    return ShuffledEpochs(sampling.batches(sample_rate))
+    """Each record in one batch of each epoch, shuffled anew. Batches differ by one record where rows do not divide."""
+    batches = sampling.batches(sample_rate)
+    coming, epoch = cycle(range(batches)), torch.empty(0)
+
+    def draw(rows: int, runs: int, generator: torch.Generator) -> Tensor:
+        nonlocal epoch
+        if (batch := next(coming)) == 0:
+            epoch = (shuffled_places(rows, runs, generator) * batches // rows).T.contiguous()
+        return epoch == batch
+
+    return draw
 
 
 def shuffled_places(rows: int, runs: int, generator: torch.Generator, last: Tensor | float = 0.0) -> Tensor:

@@ -37,7 +37,6 @@ class StepCanary(Protocol):
     @property
     def fingerprint(self) -> str:
         """Hexadecimal digits that change with anything that the gradients depend on."""
-        ...
 
     def gradients(self, bank: Bank, step: int) -> StepGradients:
         """The gradients of the coming step.
@@ -49,11 +48,9 @@ class StepCanary(Protocol):
             bank: R models in training.
             step: the number of the coming step, from 1.
         """
-        ...
 
     def against_nothing(self, *, adjacency: str) -> Self:
         """The same z against an empty slot."""
-        ...
 
 
 def clipped_gradients(bank: Bank, x: Tensor, y: int) -> Tensor:

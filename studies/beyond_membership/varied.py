@@ -2,12 +2,13 @@
 
 from functools import cache, partial
 from itertools import product
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from dpsub import accounting, audits, crafters, estimators, figures, findings
+from dpsub import accounting, audit, audits, crafters, estimators, figures, findings
 from studies.beyond_membership import more_repeats
 from studies.kept import STUDIES
 
@@ -26,13 +27,20 @@ NAMES = {"sample_rate": "sample rate q", "max_grad_norm": "clipping bound C", "s
 NAMES["learning_rate"] = "learning rate η"
 
 
-def made(task, model, specs, *, crafting_steps=5_000, observed=OBSERVED, **options):
-    """Audits by all four adversaries in each training, for the panels of a figure, with `options` of `audits.sweep`."""
+def made(task, model, specs, *, crafting_steps=5_000, observed=OBSERVED, seed=0, results=None, **options):
+    """Audits by all four adversaries in each training, for the panels of a figure, by label and scenario.
+
+    `specs` are the trainings by label, such as "q = 0.25". A canary is crafted for each of them and each scenario with
+    the `seed` of its audit. `results` is the folder of the stores ("q=0.25-S2.db"), and None stores nothing. All other
+    options are those of `dpsub.audit`.
+    """
     scenarios = {**crafters.BY_SCENARIO, "S3": partial(crafters.crafted_input, steps=crafting_steps)}
     found = {}
-    for label, spec in specs.items():
-        options["observe_every"] = max(1, spec.steps // observed)
-        found |= audits.sweep(task, model, {label: spec}, scenarios=scenarios, **options)
+    for (label, spec), (scenario, craft) in product(specs.items(), scenarios.items()):
+        name = f"{label}-{scenario}.db".replace(" ", "").replace("η", "eta")
+        how = {"store": None if results is None else Path(results).expanduser() / name, "seed": seed, **options}
+        how["observe_every"] = max(1, spec.steps // observed)
+        found[label, scenario] = audit(task, model, craft(task, model, spec, seed=seed), spec, **how)
     return found
 
 

@@ -109,12 +109,13 @@ def test_errors_of_workers_are_the_errors_of_the_audit(arguments, client, store,
 def test_an_audit_that_ends_early_leaves_no_work_to_the_workers(client, tmp_path, monkeypatch):
     def slow(plan, group, device):
         time.sleep(0.3)
-        (tmp_path / str(*group)).touch()
+        (tmp_path / str(*(shard.number for shard in group))).touch()
         return group, plans.made_on(torch.device("cpu"))
 
     monkeypatch.setattr(executors, "_on_worker", slow)
-    plan = SimpleNamespace(units=int, together=lambda device: 1)
-    done = executors.by_workers(client, "cpu", plan, list(range(60)), lambda units: None)
+    cut = plans.Cut(60)
+    plan = SimpleNamespace(units=len, together=lambda device: 1, cut=cut)
+    done = executors.by_workers(client, "cpu", plan, cut.shards, lambda units: None)
     next(done)
     done.close()
     began = len(list(tmp_path.iterdir()))

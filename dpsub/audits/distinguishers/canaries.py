@@ -55,9 +55,8 @@ class Canary:
         Raises:
             ValueError: if the pair's records do not fit the model.
         """
-        records = [world for world in (self.pair.z, self.pair.z_prime) if isinstance(world, Record)]
-        answers = answers_of(model, weights, np.stack([record.x for record in records]), says="logits")
-        labels = torch.tensor([record.y for record in records])
-        logits = label_logits(torch.tensor(answers).permute(1, 2, 0), labels)
-        scores: NDArray[np.float32] = (logits[0] - logits[1] if len(records) > 1 else logits[0]).numpy()
+        x, y = map(np.asarray, self.pair.records or ())
+        answers = answers_of(model, weights, x, says="logits")
+        logits = label_logits(torch.tensor(answers).permute(1, 2, 0), torch.tensor(y))
+        scores: NDArray[np.float32] = (logits[0] - logits[1] if len(y) > 1 else logits[0]).numpy()
         return scores

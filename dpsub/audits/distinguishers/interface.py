@@ -22,7 +22,6 @@ class Scorer(Protocol):
             model: the architecture.
             weights: (runs, parameters), the final models, in the order of `model.flat`.
         """
-        ...
 
 
 class Distinguisher(Protocol):
@@ -40,4 +39,3 @@ class Distinguisher(Protocol):
             weights: (runs, parameters), the final models, in the order of `model.flat`.
             bits: (runs,) 0 for models trained with z, 1 with z_prime.
         """
-        ...
