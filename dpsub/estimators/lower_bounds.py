@@ -375,7 +375,11 @@ def one_run_epsilon_lower_bound(
     >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, claim="dp", candidates=10).epsilon, 3)
     1.848
     """
-    seen = _counts(correct, guesses, pairs, candidates)
+    made = np.atleast_1d(checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=pairs))
+    right = np.atleast_1d(checks.array("correct", correct, kind=np.int64, at_least=0))
+    if right.shape != made.shape or (right > made).any():
+        raise ValueError(f"correct must be at most as many as guesses, for each number of them, got {right} of {made}")
+    seen = [Seen(*counts, pairs, candidates) for counts in zip(right.tolist(), made.tolist(), strict=True)]
     level = alpha / len(seen)
     [tested] = claims_of(claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
@@ -396,15 +400,6 @@ def one_run_epsilon_lower_bound(
         alpha=alpha,
         details={name: count for name, count in decided._asdict().items() if name != "candidates" or count > 2},
     )
-
-
-def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[Seen]:
-    """The checked counts, one entry for each number of guesses."""
-    made = np.atleast_1d(checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=pairs))
-    right = np.atleast_1d(checks.array("correct", correct, kind=np.int64, at_least=0))
-    if right.shape != made.shape or (right > made).any():
-        raise ValueError(f"correct must be at most as many as guesses, for each number of them, got {right} of {made}")
-    return [Seen(*counts, pairs, candidates) for counts in zip(right.tolist(), made.tolist(), strict=True)]
 
 
 def _bound(
