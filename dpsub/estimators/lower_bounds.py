@@ -256,7 +256,10 @@ def epsilon_lower_bound(
     (True, True)
     """
     columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
-    by = _chosen(rule, marks)
+    if isinstance(rule, str) and rule == "auto":
+        tossed = marks.of == "step" and not marks.same_world
+        rule = "folds" if marks.folds is not None else "bets" if tossed or marks.watched else "ranks"
+    by = rule_of(rule)
     if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
     by = by.fitted(marks)
@@ -293,13 +296,6 @@ def max_certifiable_epsilon(
     [tested] = claims_of(claim, delta, mechanism)
     check_goes(by, tested)
     return tested.epsilon(by.ceiling(runs, tested, alpha))
-
-
-def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
-    """The rule with this name; for "auto" the one for scores with these marks."""
-    tossed = marks.of == "step" and not marks.same_world
-    usual = "folds" if marks.folds is not None else "bets" if tossed or marks.watched else "ranks"
-    return rule_of(usual if isinstance(rule, str) and rule == "auto" else rule)
 
 
 @checks.checked(
