@@ -413,7 +413,7 @@ class Bets(ThresholdRule):
         return "" if count > first else f"bets need more than {first} observations, which they learn from, got {count}"
 
     def fitted(self, marks: Marks) -> Bets:
-        if marks.same_world:
+        if "same_world" in marks.said:
             raise ValueError(
                 "scores must be of worlds tossed anew at each step for rule 'bets', got those of trainings with "
                 "one world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"

@@ -257,8 +257,8 @@ def epsilon_lower_bound(
     """
     columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
     if isinstance(rule, str) and rule == "auto":
-        tossed = marks.of == "step" and not marks.same_world
-        rule = "folds" if marks.folds is not None else "bets" if tossed or marks.watched else "ranks"
+        tossed = marks.of == "step" and "same_world" not in marks.said
+        rule = "folds" if marks.folds is not None else "bets" if tossed or "watched" in marks.said else "ranks"
     by = rule_of(rule)
     if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
