@@ -278,11 +278,8 @@ def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) ->
     >>> d_prime([4.0, 2.0, 1.0, -1.0], [0, 0, 1, 1])
     2.1213203435596424
     """
-    columns, in_z, several = scores_and_bits(scores, bits)
-    if several:
-        raise ValueError(f"scores must have shape (runs,), got {columns.shape}: choose a step")
-    if not np.isfinite(columns).all():
-        raise ValueError("scores must be finite, got some that are infinite: look for diverged runs")
+    checks.array("scores", scores, shape=("runs",))
+    columns, in_z, _ = scores_and_bits(scores, bits)
     with_z, others = columns[in_z, 0], columns[~in_z, 0]
     if min(len(with_z), len(others)) < 2:
         raise ValueError(f"bits must hold two runs or more of each world, got {len(with_z)} and {len(others)}")
