@@ -46,13 +46,11 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
     options = _known_of_training(given, options) | options
-    by_repeat = []
-    for place in range(given.sizes["repeat"]):
-        repeat = given.isel(repeat=place)
-        of_steps = estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options)
-        assert isinstance(of_steps, list)
-        by_repeat.append(of_steps)
-    return by_repeat
+    repeats = [given.isel(repeat=place) for place in range(given.sizes["repeat"])]
+    of_repeats: list[Any] = [
+        estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options) for repeat in repeats
+    ]
+    return of_repeats
 
 
 def _scores_and_bits(result: xr.Dataset) -> xr.Dataset:
