@@ -135,7 +135,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         if (its_sizes := _scores_and_bits(other).sizes) != sizes or not np.array_equal(_steps(other), steps):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
-                f"{_sizes_and_steps(its_sizes, _steps(other))} beside {_sizes_and_steps(sizes, steps)}"
+                f"{dict(its_sizes)} and the steps {_steps(other).tolist()} beside {dict(sizes)} and {steps.tolist()}"
             )
     by_scenario = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
@@ -146,10 +146,6 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
             options.get("runs") or sizes["run"], len(steps), delta, _known_of_training(first, options) | options
         ),
     }
-
-
-def _sizes_and_steps(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
-    return f"{ {name: sizes[name] for name in ('run', 'repeat')} } and the steps {steps.tolist()}"
 
 
 def _ceiling(runs: int, count: int, delta: float, options: Mapping[str, Any]) -> float | np.ndarray:
