@@ -17,7 +17,6 @@ from dpsub.estimators.numerics import Array
 
 Of = Literal["step", "training"]
 KINDS: dict[str, Of] = {"observation": "step", "run": "training", "model": "training"}  # by the rows' dimension
-
 MARKS = ("in_sample", "seed_ignored", "watched", "same_world")
 
 
