@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from math import isclose
 from typing import Any
 
@@ -203,17 +202,14 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@checks.checked(bit=partial(checks.whole, at_least=0, at_most=1))
-def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
+def accuracy(result: xr.Dataset) -> np.ndarray:
     """(models, steps): the test accuracies that an audit measured, over all its repeats.
 
     Args:
         result: an audit with metrics=("accuracy",).
-        bit: use only the models of the world with z (0) or with z′ (1); None uses both.
 
     Raises:
-        ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their
-            numbers, whose world decides.
+        ValueError: if the audit measured no accuracy, or if some are missing.
     """
     if "accuracy" not in result.data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
@@ -221,23 +217,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     accuracies = result.accuracy.expand_dims([dim for dim in dims if dim not in result.accuracy.dims]).transpose(*dims)
     if missing := int(accuracies.isnull().sum()):
         raise ValueError(f"result must be whole, got {missing:,} of {accuracies.size:,} accuracies missing")
-    models = accuracies.values.reshape(-1, accuracies.sizes["step"])
-    if bit is None:
-        return np.asarray(models)
-    if "measured" not in result.coords:  # xarray would count from 0
-        raise ValueError(
-            "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
-        )
-    bits = _scores_and_bits(result).bit
-    numbers = bits.number.transpose(..., "run").values.reshape(-1, bits.sizes["run"])[0].tolist()  # as in each repeat
-    measured = np.atleast_1d(result.measured.values).tolist()
-    if unknown := set(measured) - set(numbers):
-        raise ValueError(
-            f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
-            "the same runs in measured"
-        )
-    places = [numbers.index(number) for number in measured]
-    return np.asarray(models[bits.values[:, places].ravel() == bit])
+    return np.asarray(accuracies.values.reshape(-1, accuracies.sizes["step"]))
 
 
 def source(*audited: xr.Dataset) -> str:
