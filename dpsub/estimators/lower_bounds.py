@@ -18,7 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
-from dpsub.estimators.scores_and_marks import Marks, Of, scores_bits_and_marks
+from dpsub.estimators.scores_and_marks import Of, scores_bits_and_marks
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
 ASSUMED = {
@@ -266,7 +266,24 @@ def epsilon_lower_bound(
     for tested in claims:
         check_goes(by, tested)
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(column, in_z, tested, by, marks, level) for column, tested in zip(columns.T, claims, strict=True)]
+    reasons = by.against(marks)
+
+    def bounded(column: Array, tested: Claim) -> LowerBound:
+        decision = by.decide(column, in_z, tested, level)
+        return _stated(
+            tested,
+            decision.parameter,
+            partial(_why_no_scores, column, in_z, tested, by, level),
+            reasons,
+            shown=by.note,
+            valid=tested.exact and by.valid and not reasons,
+            of=marks.of or by.of,
+            rule=by.name,
+            alpha=level,
+            details=decision.details,
+        )
+
+    bounds = [bounded(column, tested) for column, tested in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
@@ -394,25 +411,6 @@ def one_run_epsilon_lower_bound(
         rule="guesses",
         alpha=alpha,
         details={name: count for name, count in decided._asdict().items() if name != "candidates" or count > 2},
-    )
-
-
-def _bound(
-    scores: Array, in_z: NDArray[np.bool_], claim: Claim, rule: ThresholdRule, marks: Marks, alpha: float
-) -> LowerBound:
-    decision = rule.decide(scores, in_z, claim, alpha)
-    reasons = rule.against(marks)
-    return _stated(
-        claim,
-        decision.parameter,
-        partial(_why_no_scores, scores, in_z, claim, rule, alpha),
-        reasons,
-        shown=rule.note,
-        valid=claim.exact and rule.valid and not reasons,
-        of=marks.of or rule.of,
-        rule=rule.name,
-        alpha=alpha,
-        details=decision.details,
     )
 
 
