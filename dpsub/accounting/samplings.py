@@ -111,8 +111,7 @@ class Sampling(ABC):
     def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
         """The law of what the adversary of S1 sees, on the worst data set that is known: here that of `attained`."""
         attained = self.attained(adjacency, sigma, q)
-        if attained is None:
-            raise NotImplementedError(f"{type(self).__name__} must have a method worst_case")
+        assert attained, f"{type(self).__name__} must have a method worst_case, since it attains what it promises"
         adjacency, sigma, rate = attained
         return IndependentBatches(sigma, rate, steps, mirrored=adjacency == "substitute")
 
