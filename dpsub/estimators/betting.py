@@ -277,7 +277,8 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
 
 def curve(claim: Claim, parameter: float, steepest: float = math.inf) -> tuple[Array, Array]:
     """The slopes of bets against a claim, and its δ there."""
-    slopes = np.linspace(0.0, min(replace(claim, delta=STEEPEST).epsilon(parameter), steepest), SLOPES)
+    far = replace(claim, delta=STEEPEST).epsilon(parameter)  # type: ignore[type-var]
+    slopes = np.linspace(0.0, min(far, steepest), SLOPES)
     return slopes, claim.deltas(slopes, parameter)
 
 
