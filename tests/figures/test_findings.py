@@ -68,7 +68,7 @@ def test_panel_holds_what_a_figure_draws(audited):
     [
         ({"noise_multiplier": 3.0}, "noise_multiplier 3.0 beside 20.0"),
         ({"adjacency": "zero_out"}, "adjacency 'zero_out' beside None"),
-        ({"runs": 200}, "same runs, repeats and steps, got S3 with {'repeat': 1, 'run': 200"),
+        ({"runs": 200}, "same runs, repeats and steps, got S3 with {'step': 2, 'run': 200"),
     ],
 )
 def test_panel_of_several_trainings_is_refused(audited, other, expected):
