@@ -42,6 +42,8 @@ class Pairs(Worlds):
     (3, 9, 1, 2)
     """
 
+    adjacency = "substitute"
+
     slots: NDArray[np.int64]
     z: NDArray[np.float32]
     z_prime: NDArray[np.float32]
@@ -139,11 +141,6 @@ class Pairs(Worlds):
     def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         assert self.support is not None
         return np.stack([self.z, self.z_prime]), self.support
-
-    @property
-    def adjacency(self) -> str:
-        """How the two worlds of each pair differ."""
-        return "substitute"
 
     @property
     def of_records(self) -> bool:

@@ -77,7 +77,15 @@ def noise_multiplier(
 
     if target_risk is not None:
         name, target, beliefs = "target_risk", target_risk, risks.priors("prior", prior, adjacency)
-        _check_risk(target_risk, measure, risks.without_model(beliefs, fpr)[measure], delta)
+        if delta is None and measure == "posterior":
+            raise ValueError(
+                "delta must be given with measure 'posterior': it is the probability with which this may be exceeded"
+            )
+        if target <= (least := risks.without_model(beliefs, fpr)[measure]):
+            raise ValueError(
+                f"target_risk must be > {least:g} for measure {measure!r}, got {target:g}: an attacker who has not "
+                "seen the model reaches as much, which no noise changes"
+            )
 
         def reached(log_sigma: float) -> float:
             risk = risks.risk_of(training(log_sigma), beliefs, fpr, ANY_DELTA if delta is None else delta)
@@ -116,18 +124,6 @@ def noise_multiplier(
     while math.isfinite(enough) and excess(enough) > 0:
         enough += 1e-6
     return _computable(math.exp(enough), target, name)
-
-
-def _check_risk(target: float, measure: str, least: float, delta: float | None) -> None:
-    if delta is None and measure == "posterior":
-        raise ValueError(
-            "delta must be given with measure 'posterior': it is the probability with which this may be exceeded"
-        )
-    if target <= least:
-        raise ValueError(
-            f"target_risk must be > {least:g} for measure {measure!r}, got {target:g}: an attacker who has not seen "
-            "the model reaches as much, which no noise changes"
-        )
 
 
 def _crossing(excess: Callable[[float], float], start: float, *, stride: float, xtol: float) -> float:

@@ -152,9 +152,6 @@ class Composition:
     def _rough_log_moment(self, tilt: float) -> float:
         return sum(count * step.rough_log_moment(tilt) for step, count in self.phases)
 
-    def _log_moment(self, tilt: float) -> float:
-        return sum(count * step.log_moment(tilt) for step, count in self.phases)
-
     def _best_tilt(self, log_bound: Callable[[float], float]) -> float:
         """The tilt with the smallest Chernoff bound, rounded so that similar questions share one composition.
 
@@ -218,7 +215,8 @@ class Composition:
 
         steepest = minimize_scalar(bound, bounds=(math.log(1e-3), math.log(1e3 + 50 / scale)), method="bounded")
         extra = math.exp(steepest.x)
-        return (self._log_moment(tilt + sign * extra) - log_moment + OUTSIDE) / extra
+        shifted = sum(count * step.log_moment(tilt + sign * extra) for step, count in self.phases)
+        return (shifted - log_moment + OUTSIDE) / extra
 
 
 def _power(values: NDArray[np.complexfloating], exponent: int) -> NDArray[np.complexfloating]:

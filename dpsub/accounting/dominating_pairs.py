@@ -27,10 +27,6 @@ def distance(adjacency: str) -> float:
     return 2.0 if adjacency == "substitute" else 1.0
 
 
-def _log_sinh(x: Array) -> Array:
-    return np.asarray(x + np.log(-np.expm1(-2 * x)) - np.log(2))
-
-
 def _asinh_exp(s: Array) -> Array:
     """arcsinh(exp(s)), without forming exp(s) where it would overflow."""
     large = np.maximum(s, 0)
@@ -76,7 +72,8 @@ class Pair:
         size = np.abs(loss)
         log_weight = 1 / (2 * self.sigma**2) + np.log1p(-self.q) - np.log(self.q)
         with np.errstate(divide="ignore"):
-            bend = _asinh_exp(log_weight + _log_sinh(size / 2))
+            log_sinh = size / 2 + np.log(-np.expm1(-size)) - np.log(2)  # of size / 2
+        bend = _asinh_exp(log_weight + log_sinh)
         return np.asarray(self.sigma**2 * np.sign(loss) * (size / 2 + np.where(size > 0, bend, 0)))
 
     def _inverse_remove(self, loss: Array) -> Array:

@@ -109,9 +109,12 @@ class Sampling(ABC):
         """
         return None
 
-    @abstractmethod
     def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
-        """The law of what the adversary of S1 sees, on the worst data set that is known."""
+        """The law of what the adversary of S1 sees, on the worst data set that is known: here that of `attained`."""
+        attained = self.attained(adjacency, sigma, q)
+        assert attained, f"{type(self).__name__} must have a method worst_case, since it attains what it promises"
+        adjacency, sigma, rate = attained
+        return IndependentBatches(sigma, rate, steps, mirrored=adjacency == "substitute")
 
 
 class Poisson(Sampling):
@@ -203,10 +206,6 @@ class TruncatedPoisson(Sampling):
         cut, rate = self._cut(q)
         return adjacency, sigma, (1 - cut) * q + cut * rate
 
-    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
-        _, _, rate = self.attained(adjacency, sigma, q)
-        return IndependentBatches(sigma, rate, steps, mirrored=adjacency == "substitute")
-
 
 class PoissonMean(Sampling):
     r"""Poisson batches whose noisy sum is divided by the number of records in the batch, and not by the expected one.
@@ -258,9 +257,6 @@ class PoissonMean(Sampling):
     def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
         return "add_remove", sigma / 2, q  # as without replacement, with so many parameters that k is seen
 
-    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
-        return IndependentBatches(sigma / 2, q, steps)
-
 
 class WithoutReplacement(Sampling):
     """Each batch is drawn anew: q·n of the n records.
@@ -289,9 +285,6 @@ class WithoutReplacement(Sampling):
     def attained(self, adjacency: str, sigma: float, q: float) -> tuple[str, float, float]:
         # If all other gradients are that of z′, a batch with z differs by 2C from all others.
         return "add_remove", sigma / 2, q
-
-    def worst_case(self, adjacency: str, sigma: float, q: float, steps: int) -> Law:
-        return IndependentBatches(sigma / distance(adjacency), q, steps)
 
 
 class Epochs(Sampling):

@@ -277,7 +277,8 @@ def largest_refuted(scores: Array, in_z: NDArray[np.bool_], claim: Claim, alpha:
 
 def curve(claim: Claim, parameter: float, steepest: float = math.inf) -> tuple[Array, Array]:
     """The slopes of bets against a claim, and its δ there."""
-    slopes = np.linspace(0.0, min(claim.steepest(STEEPEST, parameter), steepest), SLOPES)
+    far = replace(claim, delta=STEEPEST).epsilon(parameter)  # type: ignore[type-var]
+    slopes = np.linspace(0.0, min(far, steepest), SLOPES)
     return slopes, claim.deltas(slopes, parameter)
 
 
@@ -413,7 +414,7 @@ class Bets(ThresholdRule):
         return "" if count > first else f"bets need more than {first} observations, which they learn from, got {count}"
 
     def fitted(self, marks: Marks) -> Bets:
-        if marks.same_world:
+        if "same_world" in marks.said:
             raise ValueError(
                 "scores must be of worlds tossed anew at each step for rule 'bets', got those of trainings with "
                 "one world each: audit with protocol='coins', or give 'ranks' for a bound that is not valid"

@@ -110,10 +110,6 @@ class Claim(ABC):
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         """The privacy curve δ(ε), or an upper bound on it, for ε ≥ 0. It increases with the parameter."""
 
-    @abstractmethod
-    def steepest(self, delta: float, parameter: float) -> float:
-        """The ε at which the privacy curve is about `delta`, or beyond which it says nothing new."""
-
     def says(self, parameter: float) -> dict[str, Any]:
         """What a bound at this parameter says beside ε: fields of `LowerBound`."""
         return {}
@@ -170,9 +166,6 @@ class GDP(Claim):
 
     def deltas(self, epsilons: Array, parameter: float) -> Array:
         return gdp_deltas(epsilons, parameter)
-
-    def steepest(self, delta: float, parameter: float) -> float:
-        return gdp_epsilon(parameter, delta)
 
     def says(self, parameter: float) -> dict[str, Any]:
         return {"mu": parameter}
@@ -243,9 +236,6 @@ class ApproximateDP(Claim):
         # Of f's two lines the steep one has slope e^parameter. At smaller slopes the kink between them decides.
         kink = (1 + np.exp(np.minimum(epsilons, parameter))) / (1 + np.exp(parameter))
         return np.asarray(1 - (1 - self.delta) * kink)
-
-    def steepest(self, delta: float, parameter: float) -> float:
-        return parameter
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
         return of_odds(self.delta, seen, alpha)

@@ -158,9 +158,6 @@ class MechanismDP(Frozen, Claim):
         sigma = min(self.noise_multiplier(parameter), MOST_NOISE)
         return np.asarray(accounting.delta(noise_multiplier=sigma, epsilon=epsilons, **self.training))
 
-    def steepest(self, delta: float, parameter: float) -> float:
-        return replace(self, delta=delta).epsilon(parameter)
-
     def says(self, parameter: float) -> dict[str, Any]:
         return {"noise_multiplier": self.noise_multiplier(parameter)}
 

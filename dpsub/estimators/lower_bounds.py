@@ -18,7 +18,7 @@ from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
 from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
-from dpsub.estimators.scores_and_marks import Marks, Of, scores_bits_and_marks
+from dpsub.estimators.scores_and_marks import Of, scores_bits_and_marks
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
 
 ASSUMED = {
@@ -28,7 +28,6 @@ ASSUMED = {
     "product": "a Gaussian mechanism's curve and independent guesses",
     "proxy": "that labels follow the proxy",
 }
-MOST_CANDIDATES = 10**9
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
 
 CLAIMS: dict[str, type[Claim]] = {
@@ -256,7 +255,10 @@ def epsilon_lower_bound(
     (True, True)
     """
     columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
-    by = _chosen(rule, marks)
+    if isinstance(rule, str) and rule == "auto":
+        tossed = marks.of == "step" and "same_world" not in marks.said
+        rule = "folds" if marks.folds is not None else "bets" if tossed or "watched" in marks.said else "ranks"
+    by = rule_of(rule)
     if folds is not None and not isinstance(by, ByFolds):
         raise ValueError(f"folds must be given for rule 'folds' only, got rule {by.name!r}: leave them out")
     by = by.fitted(marks)
@@ -264,7 +266,24 @@ def epsilon_lower_bound(
     for tested in claims:
         check_goes(by, tested)
     level = alpha / columns.shape[1] if simultaneous else alpha
-    bounds = [_bound(column, in_z, tested, by, marks, level) for column, tested in zip(columns.T, claims, strict=True)]
+    reasons = by.against(marks)
+
+    def bounded(column: Array, tested: Claim) -> LowerBound:
+        decision = by.decide(column, in_z, tested, level)
+        return _stated(
+            tested,
+            decision.parameter,
+            partial(_why_no_scores, column, in_z, tested, by, level),
+            reasons,
+            shown=by.note,
+            valid=tested.exact and by.valid and not reasons,
+            of=marks.of or by.of,
+            rule=by.name,
+            alpha=level,
+            details=decision.details,
+        )
+
+    bounds = [bounded(column, tested) for column, tested in zip(columns.T, claims, strict=True)]
     return bounds if several else bounds[0]
 
 
@@ -295,18 +314,11 @@ def max_certifiable_epsilon(
     return tested.epsilon(by.ceiling(runs, tested, alpha))
 
 
-def _chosen(rule: RuleLike, marks: Marks) -> ThresholdRule:
-    """The rule with this name; for "auto" the one for scores with these marks."""
-    tossed = marks.of == "step" and not marks.same_world
-    usual = "folds" if marks.folds is not None else "bets" if tossed or marks.watched else "ranks"
-    return rule_of(usual if isinstance(rule, str) and rule == "auto" else rule)
-
-
 @checks.checked(
     "delta",
     "alpha",
     pairs=partial(checks.whole, at_most=MOST_PAIRS),
-    candidates=partial(checks.whole, at_least=2, at_most=MOST_CANDIDATES),
+    candidates=partial(checks.whole, at_least=2),
 )
 def one_run_epsilon_lower_bound(
     correct: ArrayLike,
@@ -375,7 +387,11 @@ def one_run_epsilon_lower_bound(
     >>> round(one_run_epsilon_lower_bound(50, 100, 100, delta=1e-5, claim="dp", candidates=10).epsilon, 3)
     1.848
     """
-    seen = _counts(correct, guesses, pairs, candidates)
+    made = np.atleast_1d(checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=pairs))
+    right = np.atleast_1d(checks.array("correct", correct, kind=np.int64, at_least=0))
+    if right.shape != made.shape or (right > made).any():
+        raise ValueError(f"correct must be at most as many as guesses, for each number of them, got {right} of {made}")
+    seen = [Seen(*counts, pairs, candidates) for counts in zip(right.tolist(), made.tolist(), strict=True)]
     level = alpha / len(seen)
     [tested] = claims_of(claim, delta, mechanism, known=OF_GUESSES)
     if not tested.exact:
@@ -395,34 +411,6 @@ def one_run_epsilon_lower_bound(
         rule="guesses",
         alpha=alpha,
         details={name: count for name, count in decided._asdict().items() if name != "candidates" or count > 2},
-    )
-
-
-def _counts(correct: Any, guesses: Any, pairs: int, candidates: int) -> list[Seen]:
-    """The checked counts, one entry for each number of guesses."""
-    made = np.atleast_1d(checks.array("guesses", guesses, kind=np.int64, at_least=1, at_most=pairs))
-    right = np.atleast_1d(checks.array("correct", correct, kind=np.int64, at_least=0))
-    if right.shape != made.shape or (right > made).any():
-        raise ValueError(f"correct must be at most as many as guesses, for each number of them, got {right} of {made}")
-    return [Seen(*counts, pairs, candidates) for counts in zip(right.tolist(), made.tolist(), strict=True)]
-
-
-def _bound(
-    scores: Array, in_z: NDArray[np.bool_], claim: Claim, rule: ThresholdRule, marks: Marks, alpha: float
-) -> LowerBound:
-    decision = rule.decide(scores, in_z, claim, alpha)
-    reasons = rule.against(marks)
-    return _stated(
-        claim,
-        decision.parameter,
-        partial(_why_no_scores, scores, in_z, claim, rule, alpha),
-        reasons,
-        shown=rule.note,
-        valid=claim.exact and rule.valid and not reasons,
-        of=marks.of or rule.of,
-        rule=rule.name,
-        alpha=alpha,
-        details=decision.details,
     )
 
 

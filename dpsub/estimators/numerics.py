@@ -86,8 +86,6 @@ def false_negatives_law(
     The integral over U is over the angle θ, too. Its pieces are short for the Beta law and, by the images of equal
     steps, for the binomial law, whose width is about the same in the angle of f(u).
     """
-    if not positives:
-        return 0, np.ones(1)
     a, b = float(rank), negatives - rank + 1.0
     own = law_breaks(np.array([a]), np.array([b]))[0]
     ends = np.clip(claim.tradeoff(np.sin(own[[0, -1]]) ** 2, parameter), 0.0, 1.0)

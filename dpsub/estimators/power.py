@@ -244,6 +244,4 @@ def _most_missed(claim: Claim, parameter: float, runs: int, tests: Array, missed
 
 def _parameter(claim: Claim, epsilon: float) -> float:
     """The parameter at which a bound states this epsilon; `claim.most` if none does."""
-    if isinstance(claim, GDP):
-        return gdp_mu(epsilon, claim.delta)
     return crossing(lambda parameter: claim.epsilon(parameter) - epsilon, 0.0, claim.most)

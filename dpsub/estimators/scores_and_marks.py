@@ -17,6 +17,7 @@ from dpsub.estimators.numerics import Array
 
 Of = Literal["step", "training"]
 KINDS: dict[str, Of] = {"observation": "step", "run": "training", "model": "training"}  # by the rows' dimension
+MARKS = ("in_sample", "seed_ignored", "watched", "same_world")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,19 +26,15 @@ class Marks:
 
     Attributes:
         of: what a row is an observation of: one step, or a whole training. None for arrays without names.
-        in_sample: whether the judged models were learned from.
-        seed_ignored: whether all runs of a world have one score, whatever their seed.
-        watched: whether a test of the scores decided how many runs there are.
-        same_world: whether the world is the same at all steps of a training, and not tossed anew.
+        said: the marks, among `MARKS`, of some row. "in_sample": the judged models were learned from. "seed_ignored":
+            all runs of a world have one score, whatever their seed. "watched": a test of the scores decided how many
+            runs there are. "same_world": the world is the same at all steps of a training, and not tossed anew.
         folds: (runs,) each run's fold, if each fold has a scorer of its own.
         together: the number of observations of each step; None if nothing says it.
     """
 
     of: Of | None
-    in_sample: bool
-    seed_ignored: bool
-    watched: bool
-    same_world: bool
+    said: frozenset[str]
     folds: NDArray[np.int64] | None
     together: int | None
 
@@ -49,10 +46,7 @@ def marks_of(scores: Any, bits: Any, folds: ArrayLike | None, runs: int) -> Mark
     given = along["fold"].values if folds is None and "fold" in along else folds
     return Marks(
         of=next((KINDS[name] for name in names if name in KINDS), None),
-        in_sample=_any(along, "in_sample"),
-        seed_ignored=_any(along, "seed_ignored"),
-        watched=_any(along, "watched"),
-        same_world=_any(along, "same_world"),
+        said=frozenset(name for name in MARKS if name in along and (along[name] != 0).any()),  # lost ones, NaN, count
         folds=None if given is None else checks.array("folds", given, shape=(runs,), kind=np.int64),
         together=_together(along["step"].values) if "observation" in names and "step" in along else None,
     )
@@ -79,11 +73,6 @@ def _named(scores: Any, bits: Any) -> tuple[list[str], dict[str, Any]]:
     named = [values for values in (scores, bits) if isinstance(getattr(values, "dims", None), tuple)]
     names = [str(dim) for values in named for dim in values.dims]
     return names, {str(name): of for values in named for name, of in values.coords.items() if of.ndim}
-
-
-def _any(along: dict[str, Any], name: str) -> bool:
-    """Whether some row has the mark. A mark that was lost, NaN, counts as one."""
-    return name in along and bool((along[name] != 0).any())
 
 
 def _together(steps: NDArray[Any]) -> int:

@@ -83,13 +83,13 @@ class ThresholdRule(ABC):
 
     def against(self, marks: Marks) -> list[str]:
         """Why no bound by this rule is valid for scores with these marks."""
-        reasons = [IN_SAMPLE] if marks.in_sample else []
-        reasons += [SEED_IGNORED] if marks.seed_ignored else []
-        reasons += [WATCHED] if marks.watched and not self.for_past else []
+        reasons = [IN_SAMPLE] if "in_sample" in marks.said else []
+        reasons += [SEED_IGNORED] if "seed_ignored" in marks.said else []
+        reasons += [WATCHED] if "watched" in marks.said and not self.for_past else []
         if marks.folds is not None and len(np.unique(marks.folds)) > 1 and not self.for_folds:
             reasons.append(OF_FOLDS)
         if marks.of == "step" and not self.for_past:
-            reasons.append(SAME_WORLD if marks.same_world else DEPENDENT)
+            reasons.append(SAME_WORLD if "same_world" in marks.said else DEPENDENT)
         return reasons
 
 

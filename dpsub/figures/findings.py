@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from math import isclose
 from typing import Any
 
@@ -46,13 +45,11 @@ def bounds(result: xr.Dataset, *, delta: float, runs: int | None = None, **optio
     if runs is not None:
         given = given.isel(run=slice(checks.whole("runs", runs, at_least=2, at_most=given.sizes["run"])))
     options = _known_of_training(given, options) | options
-    by_repeat = []
-    for place in range(given.sizes["repeat"]):
-        repeat = given.isel(repeat=place)
-        of_steps = estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options)
-        assert isinstance(of_steps, list)
-        by_repeat.append(of_steps)
-    return by_repeat
+    repeats = [given.isel(repeat=place) for place in range(given.sizes["repeat"])]
+    of_repeats: list[Any] = [
+        estimators.epsilon_lower_bound(repeat.score, repeat.bit, delta=delta, **options) for repeat in repeats
+    ]
+    return of_repeats
 
 
 def _scores_and_bits(result: xr.Dataset) -> xr.Dataset:
@@ -137,7 +134,7 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
         if (its_sizes := _scores_and_bits(other).sizes) != sizes or not np.array_equal(_steps(other), steps):
             raise ValueError(
                 f"audited must have the same runs, repeats and steps, got {scenario} with "
-                f"{_sizes_and_steps(its_sizes, _steps(other))} beside {_sizes_and_steps(sizes, steps)}"
+                f"{dict(its_sizes)} and the steps {_steps(other).tolist()} beside {dict(sizes)} and {steps.tolist()}"
             )
     by_scenario = {scenario: bounds(result, delta=delta, **options) for scenario, result in audited.items()}
     return {
@@ -148,10 +145,6 @@ def panel(audited: Mapping[str, xr.Dataset], *, delta: float, **options: Any) ->
             options.get("runs") or sizes["run"], len(steps), delta, _known_of_training(first, options) | options
         ),
     }
-
-
-def _sizes_and_steps(sizes: Mapping[Any, int], steps: np.ndarray) -> str:
-    return f"{ {name: sizes[name] for name in ('run', 'repeat')} } and the steps {steps.tolist()}"
 
 
 def _ceiling(runs: int, count: int, delta: float, options: Mapping[str, Any]) -> float | np.ndarray:
@@ -209,17 +202,14 @@ def last_step(audited: Iterable[xr.Dataset], *, delta: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@checks.checked(bit=partial(checks.whole, at_least=0, at_most=1))
-def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
+def accuracy(result: xr.Dataset) -> np.ndarray:
     """(models, steps): the test accuracies that an audit measured, over all its repeats.
 
     Args:
         result: an audit with metrics=("accuracy",).
-        bit: use only the models of the world with z (0) or with z′ (1); None uses both.
 
     Raises:
-        ValueError: if the audit measured no accuracy, if some are missing, or if it does not hold the runs, by their
-            numbers, whose world decides.
+        ValueError: if the audit measured no accuracy, or if some are missing.
     """
     if "accuracy" not in result.data_vars:
         raise ValueError('result must be of dpsub.audit(metrics=("accuracy",)), got an audit without accuracies')
@@ -227,23 +217,7 @@ def accuracy(result: xr.Dataset, *, bit: int | None = None) -> np.ndarray:
     accuracies = result.accuracy.expand_dims([dim for dim in dims if dim not in result.accuracy.dims]).transpose(*dims)
     if missing := int(accuracies.isnull().sum()):
         raise ValueError(f"result must be whole, got {missing:,} of {accuracies.size:,} accuracies missing")
-    models = accuracies.values.reshape(-1, accuracies.sizes["step"])
-    if bit is None:
-        return np.asarray(models)
-    if "measured" not in result.coords:  # xarray would count from 0
-        raise ValueError(
-            "result must have the coordinate measured, the numbers of the runs whose accuracy was measured"
-        )
-    bits = _scores_and_bits(result).bit
-    numbers = bits.number.transpose(..., "run").values.reshape(-1, bits.sizes["run"])[0].tolist()  # as in each repeat
-    measured = np.atleast_1d(result.measured.values).tolist()
-    if unknown := set(measured) - set(numbers):
-        raise ValueError(
-            f"result must hold the runs whose accuracy was measured, got none with the number {min(unknown)}: select "
-            "the same runs in measured"
-        )
-    places = [numbers.index(number) for number in measured]
-    return np.asarray(models[bits.values[:, places].ravel() == bit])
+    return np.asarray(accuracies.values.reshape(-1, accuracies.sizes["step"]))
 
 
 def source(*audited: xr.Dataset) -> str:
@@ -278,11 +252,8 @@ def d_prime(scores: ArrayLike | xr.DataArray, bits: ArrayLike | xr.DataArray) ->
     >>> d_prime([4.0, 2.0, 1.0, -1.0], [0, 0, 1, 1])
     2.1213203435596424
     """
-    columns, in_z, several = scores_and_bits(scores, bits)
-    if several:
-        raise ValueError(f"scores must have shape (runs,), got {columns.shape}: choose a step")
-    if not np.isfinite(columns).all():
-        raise ValueError("scores must be finite, got some that are infinite: look for diverged runs")
+    checks.array("scores", scores, shape=("runs",))
+    columns, in_z, _ = scores_and_bits(scores, bits)
     with_z, others = columns[in_z, 0], columns[~in_z, 0]
     if min(len(with_z), len(others)) < 2:
         raise ValueError(f"bits must hold two runs or more of each world, got {len(with_z)} and {len(others)}")

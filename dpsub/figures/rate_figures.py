@@ -77,9 +77,8 @@ def roc(
         (artists[name],) = ax.plot(fpr, tpr, **looks(name, ax, marker=""))
     for name, given in (certified or {}).items():
         bounds = [given] if isinstance(given, RiskBound) else given
-        for bound in bounds:
-            if bound.measure != "tpr":
-                raise ValueError(f"certified[{name!r}] must be of measure 'tpr', got {bound.measure!r}")
+        if others := {bound.measure for bound in bounds} - {"tpr"}:
+            raise ValueError(f"certified[{name!r}] must be of measure 'tpr', got {others.pop()!r}")
         look = looks(name, ax)
         fill = look["color"] if all(bound.valid for bound in bounds) else "white"
         look |= {"linestyle": "none", "markerfacecolor": fill, "label": f"{look['label']}, certified"}

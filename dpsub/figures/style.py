@@ -115,8 +115,7 @@ def labels(bounds: Mapping[Any, LowerBound], names: Mapping[Any, str] | None = N
     return {key: names[key] if bound.valid else f"{names[key]}, not valid" for key, bound in bounds.items()}
 
 
-OWN = {"color": "0.25", "marker": "X"}  # for a name that `LOOKS` does not have, by itself
-MARKERS = "Xh<>pd"  # for several such names in one figure, each with a colour
+MARKERS = "Xh<>pd"  # for several names in one figure that `LOOKS` does not have, each with a colour
 _OWN_NAMES: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()  # by figure, in the order in which they came
 
 
@@ -144,7 +143,7 @@ def looks(name: str, ax: Axes | None = None, **changes: Any) -> dict[str, Any]:
     """
     if name in LOOKS:
         return {**LOOKS[name], **changes}
-    own = OWN
+    own = {"color": "0.25", "marker": "X"}
     if ax is not None:
         names = _OWN_NAMES.setdefault(ax.figure.figure, [])
         names += [] if name in names else [name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -391,6 +391,7 @@ def audit_optimizer(
     (True, True)
     >>> auditor.remove()
     """
+    given = locals()
     if not isinstance(optimizer, DPOptimizer):
         raise ValueError(
             "optimizer must be Opacus's DPOptimizer, as PrivacyEngine.make_private returns it, got "
@@ -413,19 +414,7 @@ def audit_optimizer(
     if canaries > 1 and (kind != "dirac" or by_layer):
         clipped = " with clipping by layer" if by_layer else ""
         raise ValueError(f"canaries must be 1 for any canary but 'dirac' with flat clipping, got {canaries}{clipped}")
-    options = Options(
-        delta=delta,
-        adjacency=adjacency,
-        alpha=alpha,
-        canary_rate=canary_rate,
-        canary_norm=canary_norm,
-        canaries=canaries,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        anew=anew,
-        test_noise=test_noise,
-        seed=seed,
-    )
+    options = Options(**{field.name: given[field.name] for field in fields(Options)})
     return Auditor(optimizer, kind, options, callback)
 
 

@@ -133,7 +133,13 @@ def by_slot(audited):
     `audited` has the audits of S2 and S3 by scenario.
     """
     worlds = {"target record": (audited["S3"], 0), "S3": (audited["S3"], 1), "S2": (audited["S2"], None)}
-    return {slot: findings.accuracy(one, bit=bit) for slot, (one, bit) in worlds.items()}
+    return {slot: findings.accuracy(one) if bit is None else of_world(one, bit) for slot, (one, bit) in worlds.items()}
+
+
+def of_world(audited, bit):
+    """The accuracies (models, steps) of a whole audit's models of one world."""
+    measured = audited.bit.transpose(..., "run").values[..., audited.measured.values]
+    return findings.accuracy(audited)[measured.ravel() == bit]
 
 
 def costs(accuracy):

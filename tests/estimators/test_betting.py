@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,7 +18,7 @@ SAMPLED = MechanismDP(DELTA, 0.3, 2, "add_remove")
 
 
 def slopes_and_deltas(claim, parameter):
-    slopes = np.linspace(0, claim.steepest(1e-4, parameter), 21)
+    slopes = np.linspace(0, replace(claim, delta=1e-4).epsilon(parameter), 21)
     return slopes[None], claim.deltas(slopes, parameter)[None]
 
 

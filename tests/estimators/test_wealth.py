@@ -31,7 +31,7 @@ def followed(scores, in_z, parameter, alpha=0.05, expected=SUBSTITUTED, claim=CL
 
 def test_who_counts_has_the_wealth_of_bets_on_all_claims():
     scores, in_z = observed(np.random.default_rng(0), 700, 1.0)
-    slopes = np.linspace(0.0, CLAIM.steepest(STEEPEST, 0.7), SLOPES)[None]
+    slopes = np.linspace(0.0, GDP(STEEPEST).epsilon(0.7), SLOPES)[None]
     deltas, wealth = CLAIM.deltas(slopes[0], 0.7)[None], np.zeros(1)
     for stretch in stretches(scores, in_z):
         wealth = log_wealth(stretch, portfolio(stretch.past, slopes, deltas), deltas, wealth)[:, -1]

@@ -4,6 +4,7 @@ import xarray as xr
 
 from dpsub import DPSGD, accounting, audit, audit_worst_case, crafters, data, estimators, findings, models
 from dpsub.estimators import epsilon_lower_bound
+from studies.beyond_membership.pictures import of_world
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -67,7 +68,7 @@ def test_panel_holds_what_a_figure_draws(audited):
     [
         ({"noise_multiplier": 3.0}, "noise_multiplier 3.0 beside 20.0"),
         ({"adjacency": "zero_out"}, "adjacency 'zero_out' beside None"),
-        ({"runs": 200}, "same runs, repeats and steps, got S3 with {'run': 200"),
+        ({"runs": 200}, "same runs, repeats and steps, got S3 with {'step': 2, 'run': 200"),
     ],
 )
 def test_panel_of_several_trainings_is_refused(audited, other, expected):
@@ -115,7 +116,7 @@ def test_last_step_is_a_table_of_the_final_models(audited):
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_accuracies_are_parted_by_world(audited, repeats):
+def test_accuracies_are_of_all_repeats(audited, repeats):
     result = audited(repeats)
     shape = (repeats, 8, 2) if repeats > 1 else (8, 2)
     dimensions = ("repeat", "measured", "step")[-len(shape) :]
@@ -124,7 +125,7 @@ def test_accuracies_are_parted_by_world(audited, repeats):
     np.testing.assert_array_equal(findings.accuracy(result), values.reshape(-1, 2))
     bits = result.bit.values.reshape(repeats, -1)[:, :8].ravel()
     for bit in (0, 1):
-        np.testing.assert_array_equal(findings.accuracy(result, bit=bit), values.reshape(-1, 2)[bits == bit])
+        np.testing.assert_array_equal(of_world(result, bit), values.reshape(-1, 2)[bits == bit])
     with pytest.raises(ValueError, match="got an audit without accuracies"):
         findings.accuracy(audited())
 
@@ -200,8 +201,7 @@ def test_a_transposed_audit_has_the_same_findings(audited):
     )
     assert findings.last_step([turned], delta=1e-5).equals(findings.last_step([result], delta=1e-5))
     assert findings.source(turned) == findings.source(result)
-    for bit in (None, 0, 1):
-        np.testing.assert_array_equal(findings.accuracy(turned, bit=bit), findings.accuracy(result, bit=bit))
+    np.testing.assert_array_equal(findings.accuracy(turned), findings.accuracy(result))
 
 
 def test_as_many_steps_as_runs_are_not_taken_for_runs(audited):
@@ -240,15 +240,8 @@ def test_the_last_step_is_the_latest_whatever_its_place(audited):
     assert early.substitute[0] == pytest.approx(findings.promises(audited(), delta=1e-5)["substitute"][0], abs=1e-3)
 
 
-def test_accuracies_follow_the_numbers_of_their_runs(audited):
+def test_accuracies_are_whole(audited):
     result = with_accuracy(audited(3))
-    expected = {bit: findings.accuracy(result, bit=bit) for bit in (0, 1)}
-    order = np.random.default_rng(0).permutation(300)
-    for bit in (0, 1):
-        np.testing.assert_array_equal(findings.accuracy(result.isel(run=order), bit=bit), expected[bit])
-        np.testing.assert_array_equal(findings.accuracy(result.isel(run=slice(8)), bit=bit), expected[bit])
-    with pytest.raises(ValueError, match="result must hold the runs whose accuracy was measured, .* number 0: select"):
-        findings.accuracy(result.isel(run=slice(150, 300)), bit=0)
     with pytest.raises(ValueError, match="result must be whole, got 12 of 48 accuracies missing"):
         findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
 
