@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from dpsub.audits.plans import joined
@@ -23,8 +24,8 @@ def join(*audits: xr.Dataset) -> xr.Dataset:
     "bets".
 
     Args:
-        audits: what `audit`, `audit_training`, `audit_worst_case` or `distinguish` returned, each with a seed of its
-            own. The repeats of an audit are joined, too.
+        audits: what `audit`, `audit_training` or `audit_worst_case` returned, each with a seed of its own. The repeats
+            of an audit are joined, too.
 
     Returns:
         A dataset with what was observed of all models. The attribute `runs` counts them, `seeds` lists their seeds, and
@@ -32,7 +33,8 @@ def join(*audits: xr.Dataset) -> xr.Dataset:
 
     Raises:
         ValueError: if two audits have a seed in common; if they are not of the same task, model, canary, parameters or
-            steps; or if one was stopped by a test (`audit(refute=…)`) or holds several observations of a model.
+            steps; or if one was stopped by a test (`audit(refute=…)`), has a scorer for each fold, or holds several
+            observations of a model.
 
     >>> from dpsub import audit_worst_case
     >>> law = {"noise_multiplier": 20, "sample_rate": 1, "steps": 100, "adjacency": "substitute"}
@@ -42,24 +44,24 @@ def join(*audits: xr.Dataset) -> xr.Dataset:
     """
     parts = [part for each in audits for part in _without_repeats(each)]
     for number, part in enumerate(parts):
-        if "run" not in part.bit.dims or "watched" in part.coords:
+        told = {"watched": "one stopped by refute", "fold": "one with a scorer for each fold"}
+        other = next((told[mark] for mark in told if mark in part.coords), f"dimensions {part.bit.dims}")
+        if "run" not in part.bit.dims or {*told} & {*part.coords}:
             raise ValueError(
-                "audits must be of independent models whose number no test decided, got "
-                f"{'one stopped by refute' if 'watched' in part.coords else f'dimensions {part.bit.dims}'} in place "
-                f"{number}: bound each by itself"
+                "audits must be of independent models that are scored alike and whose number no test decided, got "
+                f"{other} in place {number}: bound each by itself"
             )
-    seeds = [int(part.seed.values.flat[0]) for part in parts]
+    seeds = [seed for part in parts for seed in np.unique(part.seed).tolist()]
     if len(set(seeds)) < len(seeds):
         raise ValueError(
             f"audits must have a seed each, got {seeds}: those of one seed have the same randomness, and are copies. "
             "Make another with seed=…"
         )
     first = _law(parts[0])
-    for number, part in enumerate(parts[1:], start=1):
-        other = _law(part)
-        if differences := [name for name in {**first, **other} if first.get(name) != other.get(name)]:
-            told = "; ".join(f"{name} {first.get(name)!r} and {other.get(name)!r}" for name in sorted(differences))
-            raise ValueError(f"audits must be of one law, got in places 0 and {number}: {told:.800}")
+    for number, law in enumerate(map(_law, parts)):
+        if differences := [name for name in {**first, **law} if first.get(name) != law.get(name)]:
+            listed = "; ".join(f"{name} {first.get(name)!r} and {law.get(name)!r}" for name in sorted(differences))
+            raise ValueError(f"audits must be of one law, got in places 0 and {number}: {listed:.800}")
     about = {name: value for name, value in parts[0].attrs.items() if name not in COUNTED + LEFT_OUT}
     about |= {name: joined(part.attrs.get(name, "") for part in parts) for name in about if _of_making(name)}
     for name in ("failed_with_z", "failed_with_z_prime"):

@@ -195,6 +195,8 @@ def test_joined_audits_are_one(run, task, model, canary, spec):
     assert np.array_equal(joined.score[:300], first.score[0])
     assert audit_bound(joined).valid
     assert audits.join(second).gradient.equals(second.gradient)
+    with pytest.raises(ValueError, match="audits must have a seed each"):
+        audits.join(joined, run(store=None, seed=9, runs=100))
 
 
 def test_joins_that_are_none_are_refused(run, task, model, canary, spec):
