@@ -16,8 +16,8 @@ from studies.kept import continued
 from studies.trainings import DELTA, ON_A_CPU, calibrated
 
 DATA, SAMPLE_RATES = ("worst case", "digits, S2"), (1.0, 0.25, 0.0625)
-EPSILON, STEPS, RUNS, AUDITS, POWER = 10.0, 100, 2_500, 100, 0.8
-MODELS = 12_800  # on digits, of which each audit is a sample
+EPSILON, STEPS, RUNS, AUDITS, POWER = 10.0, 500, 2_500, 100, 0.8
+MODELS = 5_120  # on digits, of which each audit is a sample
 FIXED = [int(runs) for runs in np.unique(np.geomspace(16, RUNS, 120).round())]
 
 
