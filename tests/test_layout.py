@@ -53,7 +53,7 @@ BUDGETS = {
     "models": 1_237,
     "trainers": 643,
     "crafters": 1_027,
-    "audits": 2_392,
+    "audits": 2_393,
     "__init__": 78,
     "__main__": 85,
     "_version": 1,
