@@ -74,18 +74,20 @@ def sample_rate_and_steps(options: argparse.Namespace) -> tuple[float, int, str]
     size, records, epochs, rate, steps = (getattr(options, name.replace("-", "_")) for name in NUMBERS)
     if None not in (rate, steps) and size is records is epochs is None:
         return rate, steps, ""
-    if None in (size, records, epochs) or not rate is steps is None or options.sampling == "without_replacement":
-        raise ValueError(
-            "give --batch-size, --records and --epochs, or else (always without replacement) --sample-rate and --steps"
-        )
+    if None in (size, records) or rate is not None or (epochs is None) == (steps is None):
+        raise ValueError("give --batch-size and --records with --epochs or --steps, or else --sample-rate and --steps")
+    if options.sampling == "without_replacement":
+        raise ValueError("give --sample-rate, b/n, and --steps for batches without replacement")
     loaded = taken = math.ceil(checks.whole("--records", records) / checks.whole("--batch-size", size))
     if options.sampling != "epochs":
         taken = int(1 / (1 / loaded))  # the sampler of Opacus rounds down, which can lose one
+    of_opacus = "" if taken == loaded else f", of which Opacus's sampler takes {taken:,}"
+    steps = epochs * taken if steps is None else steps
     how = (
-        f"{records:,} records in batches of {size:,}: {loaded:,} batches an epoch, of which Opacus takes {taken:,}. "
-        f"Sample rate 1/{taken:,} = {1 / taken:.4g} (b/n: {size / records:.4g}), {epochs * taken:,} steps.\n"
+        f"{records:,} records in batches of {size:,}: {loaded:,} batches an epoch{of_opacus}. As in Opacus, the sample "
+        f"rate is 1/{taken:,} = {1 / taken:.4g}, not b/n = {size / records:.4g}. There are {steps:,} steps.\n"
     )
-    return 1 / taken, epochs * taken, how
+    return 1 / taken, steps, how
 
 
 def bound(options: argparse.Namespace) -> None:

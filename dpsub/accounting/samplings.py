@@ -5,6 +5,7 @@ A further sampling is a class here, its drawing in `dpsub.trainers.batches`, and
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,11 @@ class Sampling(ABC):
         if isinstance(value, Sampling):
             return value
         name, *parameters = value.split(":") if isinstance(value, str) else [value]
-        return Sampling.BY_NAME[checks.choice("sampling", name, tuple(Sampling.BY_NAME))](*map(float, parameters))
+        kind = Sampling.BY_NAME[checks.choice("sampling", name, tuple(Sampling.BY_NAME))]
+        takes = [*inspect.signature(kind).parameters]
+        if len(takes) != len(parameters):
+            raise ValueError(f"sampling must be given as {':'.join([name, *takes])!r}, got {value!r}")
+        return kind(*map(float, parameters))
 
     def __str__(self) -> str:
         return ":".join([self.name, *map(str, vars(self).values())])

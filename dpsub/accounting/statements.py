@@ -13,7 +13,7 @@ from dpsub._core.provenance import versions
 from dpsub.accounting import epsilon_delta
 from dpsub.accounting.group_privacy import group_privacy_epsilon
 from dpsub.accounting.risks import LEAST_DELTA, Prior, Risk, risk
-from dpsub.accounting.samplings import Phase, Poisson, Sampling
+from dpsub.accounting.samplings import Phase, Poisson, Sampling, TruncatedPoisson
 
 REASONS = {  # why Opacus's accountants report another ε of membership
     "rdp": "a looser bound for the same adjacency, from Rényi divergences",
@@ -224,11 +224,12 @@ class PrivacyStatement:
         """What the sampling does to the ε of a record's contents."""
         if self.sampling == Poisson():
             return " A replaced record leaves the number of records as it was."
+        cut = isinstance(self.sampling, TruncatedPoisson)
         share = "Most of this ε comes from" if self.poisson < self.substitute / 2 else "This ε depends on"
         return (
             f" {share} how batches were drawn and averaged: with Poisson batches, divided by their expected size, and "
             f"the same noise, sample rate and steps it would be {rounded(self.poisson)} "
-            "(make_private(poisson_sampling=True))."
+            f"({'a larger maximum' if cut else 'make_private(poisson_sampling=True)'})."
         )
 
     def _assumed_sampling(self) -> str:

@@ -19,7 +19,7 @@ LEFT_OUT = ("wall_seconds", "last_written", "failed_runs", "failed_messages")
 def join(*audits: xr.Dataset) -> xr.Dataset:
     """Audits of the same task, canary and law as one audit, for one bound from all of their runs.
 
-    The audits may be loaded from files, made on several machines, or be the repeats of one audit. Whether to make
+    The audits may be read by `audits.load`, made on several machines, or be the repeats of one audit. Whether to make
     another audit must not depend on what the first ones showed: `audit(refute=…)` is for that, or a bound by rule
     "bets".
 

@@ -35,9 +35,10 @@ class Column(NamedTuple):
         categories = getattr(given.dtype, "categories", None)
         if categories is None and numeric and pd.api.types.is_numeric_dtype(given):
             plain = cls(given.name, [first])
-            numbers, boolean = plain.coded(public), pd.api.types.is_bool_dtype(given)
+            numbers = plain.coded(public)
             scale = float(numbers.std()) if np.ptp(numbers) else 1.0
-            return plain if boolean else plain._replace(centre=float(numbers.mean()), scale=scale)
+            binary = pd.api.types.is_bool_dtype(given) or {*numbers} == {0, 1}
+            return plain if binary else plain._replace(centre=float(numbers.mean()), scale=scale)
         categories = pd.Categorical(public).categories if categories is None else categories
         return cls(given.name, [*range(first, first + len(categories))], categories)
 
@@ -54,8 +55,9 @@ class Column(NamedTuple):
         if (bad := ~np.isfinite(found)).any():
             raise ValueError(
                 f"column {self.name!r} must hold finite numbers or categories that auxiliary rows have, got "
-                f"{pd.Series(values)[bad].tolist()[0]!r} ({bad.sum()} of {len(bad)}): drop such rows, fill in what is "
-                "missing by auxiliary rows, or list all categories, if they are public, in a pd.CategoricalDtype"
+                f"{pd.Series(values)[bad].tolist()[0]!r} ({bad.sum()} of {len(bad)}): drop such rows, or the column if "
+                "it names people, make dates numbers, fill in what is missing by auxiliary rows, or list all "
+                "categories, if they are public, in a pd.CategoricalDtype"
             )
         return (found - self.centre) / self.scale
 
@@ -79,10 +81,11 @@ def from_frame(
 ) -> Task:
     """A task from a pandas data frame, a row for each person.
 
-    Texts and categories become one-hot features, numbers are standardised, and booleans are 0 and 1. Auxiliary rows
-    alone, which are public, decide how: their values are the categories, and their mean and standard deviation scale
-    numbers. Those of private rows would give something of them away. A categorical dtype says that its list of
-    categories is public. Whole numbers are numbers; give codes, such as those of diagnoses, a categorical dtype.
+    Texts and categories become one-hot features, numbers are standardised, and booleans and columns of 0 and 1 stay
+    what they are. Auxiliary rows alone, which are public, decide how: their values are the categories, and their mean
+    and standard deviation scale numbers. Those of private rows would give something of them away. A categorical dtype
+    says that its list of categories is public. Whole numbers are numbers; give codes, such as those of diagnoses, a
+    categorical dtype. How values are coded decides how far apart two of them are, and so what an audit finds.
 
     Args:
         df: the rows. No value may be missing. Leave out names and numbers that identify people.

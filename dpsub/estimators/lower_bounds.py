@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpsub._core import checks
+from dpsub.accounting.statements import rounded
 from dpsub.estimators.betting import Bets
 from dpsub.estimators.claims import GDP, ApproximateDP, Assumption, Claim, Product
 from dpsub.estimators.dpsgd_claim import Known, MechanismDP
@@ -156,7 +157,7 @@ class LowerBound:
             within = f" to within {known['tolerance']:.3g}" if known["tolerance"] else ""
             assumed += f" {known['proxy']!r}{within}, beside what {self.claim!r} assumes"
         how = f"{self.claim}{by}; assumes {assumed}; {held}{doubt}"
-        return f"ε ≥ {self.epsilon:.3g}{delta}{confidence}{whose} ({how})"
+        return f"ε ≥ {rounded(self.epsilon, up=False)}{delta}{confidence}{whose} ({how})"
 
 
 @checks.checked("delta", "alpha", simultaneous=checks.flag)

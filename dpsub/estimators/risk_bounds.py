@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpsub._core import checks
 from dpsub.accounting.risks import MEASURES, ppv, without_model
+from dpsub.accounting.statements import rounded
 from dpsub.estimators.claims import ApproximateDP
 from dpsub.estimators.numerics import Array, Tested
 from dpsub.estimators.rank_tests import MIDDLING, ByFolds, ByRanks, at_shares, in_folds, near_ends, refuted_by_folds
@@ -52,8 +53,9 @@ class RiskBound:
         at = {"tpr": f" at FPR {self.fpr:g}", "ppv": f" at FPR {self.fpr:g}", "posterior": f" at δ = {self.delta:g}"}
         held = "valid" if self.valid else "not valid"
         doubt = f": {self.note}" if self.note else ""
+        least = f"{self.measure} ≥ {rounded(self.risk, up=False)}{at.get(self.measure, '')}"
         return (
-            f"{self.measure} ≥ {self.risk:.3g}{at.get(self.measure, '')}, {100 * (1 - self.alpha):.4g} % confidence "
+            f"{least}, {100 * (1 - self.alpha):.4g} % confidence "
             f"(prior {self.prior:g}: {self.without_model:.3g} without the model; by {self.rule}; assumes nothing; "
             f"{held}{doubt})"
         )
@@ -186,7 +188,7 @@ def risk_lower_bound(
     >>> bits = rng.integers(0, 2, 2_500)
     >>> scores = rng.normal(size=2_500) + (bits == 0)  # an attacker is right with a probability of 0.69
     >>> print(risk_lower_bound(scores, bits))
-    accuracy ≥ 0.657, 95 % confidence (prior 0.5: 0.5 without the model; by ranks; assumes nothing; valid)
+    accuracy ≥ 0.656, 95 % confidence (prior 0.5: 0.5 without the model; by ranks; assumes nothing; valid)
     """
     columns, in_z, several, marks = scores_bits_and_marks(scores, bits, folds)
     by = ByRanks() if marks.folds is None else ByFolds().fitted(marks)

@@ -23,13 +23,17 @@ from dpsub.models.modules import FromRecords, ModuleBank
 
 CHECKED_RECORDS = 8  # that a module is checked with
 SAME = 1e-3  # relative: what is computed in two ways
+MOST_REASON = 300  # characters
 SAME_CALL = 1e-5  # relative: what is computed twice in the same way
 NO_BRANCHES = (
     "an `if`, `in` or `.item()` on numbers that differ from record to record: use torch.where; models of transformers "
     "do without if they are given an attention_mask and attn_implementation='eager'"
 )
 PACKED = "packed sequences, whose lengths are read from the batch: pad sequences instead of packing them"
-OF_DICTS = "; if it takes or returns a dict, give inputs, such as inputs=lambda x: {'input_ids': x.long()}"
+OF_DICTS = (
+    "; if it takes arguments by name or returns a dict, give inputs, such as inputs=lambda x: {'input_ids': x.long()}; "
+    "if its one argument is a dict, inputs=lambda x: {'batch': {'input_ids': x.long()}}, with that argument's name"
+)
 BY_VMAP = "module must be one that torch.func.vmap can differentiate record by record"
 UNDER_VMAP = (
     "module must be one that torch.func.vmap computes as torch does without it (write what mixes models or records in "
@@ -269,7 +273,7 @@ def _refused(expected: str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error) or repr(error)).partition("\n")[0]
+        reason = " ".join((str(error) or repr(error)).split())[:MOST_REASON]
         if "data-dependent control flow" in reason:  # torch's words
             reason = PACKED if "dp_rnn.py" in format_exc() else NO_BRANCHES
         raise ValueError(f"{expected}, got from it: {reason}{hint}") from error

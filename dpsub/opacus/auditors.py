@@ -22,6 +22,7 @@ from dpsub._core.datasets import LONG_NAMES, numbered
 from dpsub._core.noise_test import NoiseTest, Summary
 from dpsub._core.provenance import versions
 from dpsub.accounting.dominating_pairs import distance
+from dpsub.accounting.statements import rounded
 from dpsub.estimators import LowerBound, epsilon_lower_bound, step_to_training
 from dpsub.estimators.audit_bounds import CHANGED
 from dpsub.estimators.betting import FIRST, Bets, steps_before
@@ -367,8 +368,8 @@ def audit_optimizer(
         ValueError: if an argument is out of range, if the optimizer is none of these or is being audited already, or
             if the claim is a noise multiplier of 0, whose ε is infinite. Later, from `optimizer.step()`: if there are
             no per-sample gradients, the parameters are others than before, or the gradients are not finite.
-        RuntimeError: if a process of a distributed optimizer is not audited. From `optimizer.step()`, if it returns
-            without a step of `original_optimizer`.
+        RuntimeError: if a process of a distributed optimizer is not audited: after five minutes. From
+            `optimizer.step()`, if it returns without a step of `original_optimizer`.
 
     Source: *Tight Auditing*, Algorithm 2 and section 6.3.
 
@@ -583,12 +584,15 @@ class Report:
         texts, most = [], self._noise_shown()
         if self.refuted and most >= self.noise_multiplier:  # why they lag comes before them
             texts.append("The bounds bet on all claims at once, and need more steps to show what the verdict says.")
-        shown = f"its noise multiplier is at most {most:.3g}" if most < math.inf else "its noise is not bounded yet"
+        shown = (
+            f"its noise multiplier is at most {rounded(most)}" if most < math.inf else "its noise is not bounded yet"
+        )
         training = f"The ε of the training needs a sample rate: {NO_RATE}."
         if self.training is not None:
             training = (
                 f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}, if batches are drawn as the "
-                f"accountant assumes: ε is at least {self.training.epsilon:.3g}, where {self.claimed:.3g} is claimed."
+                f"accountant assumes: ε is at least {rounded(self.training.epsilon, up=False)}, "
+                f"where {rounded(self.claimed)} is claimed."
             )
         return [*texts, f"One step: {shown}, where {self.noise_multiplier:.4g} is claimed. {training}"]
 

@@ -54,7 +54,7 @@ def test_parameters_of_a_sampling_are_part_of_its_text(own):
     same = own(9)
     same.largest = 9.0
     assert (same, hash(same)) == (own(9), hash(own(9)))
-    with pytest.raises(TypeError, match="largest"):
+    with pytest.raises(ValueError, match="sampling must be given as 'own:largest', got 'own'"):
         Sampling.of("own")
 
 

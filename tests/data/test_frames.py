@@ -14,6 +14,7 @@ def patients(n=200, seed=0):
             "age": rng.integers(20, 90, n),
             "job": rng.choice(["clerk", "nurse", "other"], n),
             "smoker": rng.random(n) < 0.3,
+            "hiv": (rng.random(n) < 0.2).astype(int),
             "diagnosis": pd.Categorical(rng.choice([402, 250], n), categories=[250, 402, 999]),
             "visits": pd.array(rng.integers(0, 5, n), dtype="Int64"),
             "income": rng.lognormal(10, 1, n),
@@ -30,12 +31,12 @@ def by_hand(rows, public):
     found = []
     for _, row in rows.iterrows():
         features = []
-        for name in ("age", "job", "smoker", "diagnosis", "visits", "income", "country"):
+        for name in ("age", "job", "smoker", "hiv", "diagnosis", "visits", "income", "country"):
             if name == "job":
                 features += [float(row[name] == one) for one in ("clerk", "nurse", "other")]
             elif name == "diagnosis":
                 features += [float(row[name] == one) for one in (250, 402, 999)]
-            elif name == "smoker":
+            elif name in ("smoker", "hiv"):
                 features.append(float(row[name]))
             else:
                 numbers = [float(one) for one in public[name]]
@@ -57,7 +58,7 @@ def test_a_frame_becomes_what_a_loop_makes_of_it():
         np.testing.assert_allclose(x, by_hand(rows, public), rtol=1e-6, atol=1e-6)
         assert (y == (rows.ill == "yes")).all()
     assert (task.num_classes, task.name, task.sensitive) == (2, "patients", "job")
-    assert task.columns["diagnosis"].places == [5, 6, 7]
+    assert task.columns["diagnosis"].places == [6, 7, 8]
     assert list(task.rows) == list(private.index)
 
 
@@ -108,7 +109,7 @@ PUBLIC = patients(seed=1)
     [
         (
             with_a(None, "job"),
-            r"column 'job' must hold .* got None \(1 of 200\): drop such rows, fill in what",
+            r"column 'job' must hold .* got None \(1 of 200\): drop such rows, or the column if",
         ),
         (with_a(np.nan, "income").astype({"income": float}), "column 'income' must hold finite numbers .* got nan"),
         (with_a(-np.inf, "income").astype({"income": float}), "column 'income' must hold finite numbers .* got -inf"),

@@ -335,7 +335,7 @@ def test_what_is_no_audit_or_does_not_fit_it_is_named(audited, options, message)
 def test_a_bound_says_itself_in_one_line():
     step = replace(STEP, of="step", rule="bets", delta=DELTA, alpha=0.05)
     assert str(step) == (
-        "ε ≥ 3.9 at δ = 1e-05, 95 % confidence, of one step (gdp by bets; assumes a Gaussian mechanism's curve; valid)"
+        "ε ≥ 3.90 at δ = 1e-05, 95 % confidence, of one step (gdp by bets; assumes a Gaussian mechanism's curve; valid)"
     )
     assert str(replace(STEP, valid=False, note="chosen in sample")).endswith("not valid: chosen in sample)")
     assert str(LowerBound(0.0, "dp", "none", True, "too few")) == "ε ≥ 0 (dp; assumes nothing; valid: too few)"

@@ -277,7 +277,7 @@ def test_a_module_that_takes_a_dict_trains_as_one_that_takes_records(task):
 
 @pytest.mark.parametrize("module", [ByName(), Of(lambda out: out["images"]), nn.Bilinear(8, 8, 10)])
 def test_who_needs_inputs_is_told(task, module):
-    with pytest.raises(ValueError, match=r"if it takes or returns a dict, give inputs, such as inputs=lambda x: \{"):
+    with pytest.raises(ValueError, match=r"if it takes arguments by name or returns a dict, give inputs, such as i"):
         models.from_module(module, task)
 
 
