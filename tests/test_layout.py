@@ -53,7 +53,7 @@ BUDGETS = {
     "models": 1_241,
     "trainers": 643,
     "crafters": 1_027,
-    "audits": 2_393,
+    "audits": 2_394,
     "__init__": 78,
     "__main__": 87,
     "_version": 1,

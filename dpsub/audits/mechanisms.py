@@ -306,9 +306,10 @@ def _moved(scores: Array, bits: Array, kinds: NDArray[np.str_], adjacency: str) 
     worst = max(more, key=more.__getitem__)
     by_number = adjacency == "add_remove" and "shifted" not in more
     reason = "the sum is divided by the number of records" if by_number else "records are averaged before clipping"
+    advice = "" if kinds[0] == worst else f": audit with gradients={worst!r} to bound its ε"
     return {
         "clipping": f"z in place of z′ moves some sums by about {more[worst]:.2g} max_grad_norm, and not by "
-        f"{distance(adjacency):g} at most, as if {reason}: audit with gradients={worst!r} to bound its ε"
+        f"{distance(adjacency):g} at most, as if {reason}{advice}"
     }
 
 
