@@ -588,7 +588,7 @@ class Report:
             f"its noise multiplier is at most {rounded(most)}" if most < math.inf else "its noise is not bounded yet"
         )
         training = f"The ε of the training needs a sample rate: {NO_RATE}."
-        if self.training is not None:
+        if self.training is not None and self.claimed is not None:
             training = (
                 f"The {self.observations:,} steps at sample rate {self.sample_rate:.4g}, if batches are drawn as the "
                 f"accountant assumes: ε is at least {rounded(self.training.epsilon, up=False)}, "
