@@ -60,7 +60,7 @@ def learnt(task):
 def test_without_a_gradient_of_the_second_record_it_is_the_audit_of_one(task):
     made, model = learnt(task)
     pair = crafters.blank(made, model, SPEC, seed=1).against_nothing(adjacency="add_remove")
-    options = {"runs": 140, "seed": 4}
+    options = {"runs": 256, "seed": 4}
     found = two.audited(made, model, pair, SECOND, SPEC, **options)
     one = audit(made, model, pair, SPEC, metrics=["weights"], observe_every=4, device="cpu", progress=False, **options)
     np.testing.assert_array_equal(found.bit, one.bit)
