@@ -21,7 +21,7 @@ import dpsub
 x = np.random.default_rng(0).normal(size=(40, 4))
 task = dpsub.data.from_arrays(x[:30], np.arange(30) % 2, x_test=x[30:], y_test=np.arange(10) % 2, num_classes=2)
 model = dpsub.models.linear(task)
-spec = dpsub.DPSGD(10.0, 2.0, 1.0, 5, 0.01)
+spec = dpsub.DPSGD(10.0, 2.0, 1.0, 5, rate)
 canary = dpsub.crafters.gradient(task, model, spec, seed=0)
 dpsub.audit(task, model, canary, spec, runs=runs, device=device, store=f"{results}/S2.db").sizes["run"]
 """
@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch):
     import run
 
     (tmp_path / "notebooks/params").mkdir(parents=True)
-    write_notebook(tmp_path, "audited", "runs = 10  # models\ndevice = 'auto'\nresults = None  # a folder", AUDIT)
+    write_notebook(tmp_path, "audited", "runs = 10  # models\nrate = 0.01\ndevice = 'auto'\nresults = None  # a folder", AUDIT)
     write_notebook(tmp_path, "fails", "runs = 10", "raise ValueError(f'runs is {runs}\\nand more')")
     write_notebook(tmp_path, "keeps_nothing", "points = 3", "print(points)")
     preset_of(tmp_path, "audited:\n  runs: 20\nfails:\n  runs: 20\n")
@@ -72,7 +72,8 @@ def test_a_rerun_goes_on_after_a_failure_and_reads_what_it_kept(run, tmp_path, c
     assert run("audited", "--results", str(results), "--device", "cpu", "--show") == 0
     assert "\n20\n" in capsys.readouterr().out
     assert (results / "audited/S2.db").stat().st_mtime == kept
-    assert run("audited", "-p", "runs", "30", "--results", str(results), "--device", "cpu") == 1
+    assert run("audited", "-p", "runs", "30", "--results", str(results), "--device", "cpu") == 0
+    assert run("audited", "-p", "rate", "0.02", "--results", str(results), "--device", "cpu") == 1
     assert "give --results another folder (`make rerun RESULTS=results/mine`)" in capsys.readouterr().out
 
 
