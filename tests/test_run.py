@@ -44,7 +44,9 @@ def run(tmp_path, monkeypatch):
     import run
 
     (tmp_path / "notebooks/params").mkdir(parents=True)
-    write_notebook(tmp_path, "audited", "runs = 10  # models\nrate = 0.01\ndevice = 'auto'\nresults = None  # a folder", AUDIT)
+    write_notebook(
+        tmp_path, "audited", "runs = 10  # models\nrate = 0.01\ndevice = 'auto'\nresults = None  # a folder", AUDIT
+    )
     write_notebook(tmp_path, "fails", "runs = 10", "raise ValueError(f'runs is {runs}\\nand more')")
     write_notebook(tmp_path, "keeps_nothing", "points = 3", "print(points)")
     preset_of(tmp_path, "audited:\n  runs: 20\nfails:\n  runs: 20\n")
