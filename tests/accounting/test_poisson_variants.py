@@ -87,6 +87,7 @@ def mesh_of(sigma, q):
     return min(1e-3, q / sigma / 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_epsilon_is_at_most_that_of_dp_accountings_event(setting):
     """Which counts the worlds of a cut batch as 4C apart."""
