@@ -28,17 +28,29 @@ SVG = "image/svg+xml"
 PAPERS = ("pradhan2026beyond", "nasr2023tight", "yoon2024adversarial")
 VERDICTS = {
     "holds": ("●", "every part of the claim is true of what was run here, on the data that the row names"),
-    "holds in part": ("◐", "some parts are true and others false"),
-    "differs": ("○", "no part is true: in each, at least one comparison goes the other way"),
+    "holds in part": ("◐", "some parts are true and others are not"),
+    "no difference": ("◍", "the claim says that one number is larger, and here the two differ by less than a tenth"),
+    "differs": ("○", "no part is true, and in at least one the comparison goes the other way"),
     "not settled": ("◌", "what was run does not decide a part that matters"),
 }
-RULE = """
-Each part of a claim is a predicate over this book's numbers; they are in `book/claims/`. *Near* and *tight* mean at
-least 80 % of ε, *hardly* and *little* less than a tenth, *about as much* within a tenth, *weaken* at least a tenth.
-Numbers over seeds are compared by the mean of their differences, with Student's interval at 95 %. Where it holds both
-answers, the part is not settled. One training or audit alone settles nothing, except that a valid bound shows that ε is
-above it. Formulae settle what they say. Each interval errs in 5 % of cases, and there are many of them."""
-OF_PART = {True: "holds", False: "differs", None: "not settled"}
+HERE = "in this audit"
+RULE = f"""
+Each part of a claim is a predicate over this book's numbers; they are in `book/claims/`.
+
+**Repeats.** A draw takes records, canary, start, batches and noise anew. All settings of a draw share its records. A
+comparison between settings takes the mean of the differences within draws, with Student's interval at 95 %. A row says
+how many repeats its numbers are over, and of what. What rests on one canary or one audit alone is true *{HERE}*: its
+interval covers the noise, and no other canary.
+
+**Measures.** Which of two settings, canaries or scores shows more is decided by estimates: the ε of μ-GDP at the
+distance between the two worlds' scores, which does not depend on the number of models. *Exceeds* and *stays below* are
+decided by estimates, too; a valid bound may prove *exceeds*, never *stays below*. A part that is about a paper's rule
+is decided by the numbers of that rule, and says so.
+
+**Words.** *No difference*: the whole interval of the difference is below a tenth of the larger number. *Near* and
+*tight*: at least 80 % of ε. *About as much*: within a tenth. Formulae settle what they say. Each interval errs in 5 %
+of cases, and there are many of them."""
+OF_PART = {True: "holds", False: "differs", None: "not settled", predicates.ALIKE: predicates.ALIKE}
 INSERTED = re.compile(r"\{(\w+)\.(\w+)(?::([^{}]*))?\}")
 
 
@@ -115,6 +127,8 @@ class Paper:
         self.key, self.title, self.page = key, str(read["title"]), str(read["page"])
         self.short: dict[str, str] = read.get("short", {})
         self.exact, self.at_least = list(read.get("exact", [])), list(read.get("at least", []))
+        self.one_canary: list[str] = read.get("one canary", [])
+        self.over: dict[str, list[str]] = read.get("over", {})
         self.items: list[dict[str, Any]] = read["items"]
         self.says: dict[str, list[dict[str, Any]]] = read.get("says", {})
         self.decided = [item for item in self.items if "claims" in item]
@@ -128,9 +142,9 @@ class Paper:
         """What is known of a key: its seeds, or of a single number what the paper's file says of it."""
         notebook, key = self.full(notebook, key)
         seeds = numbers.seeds(notebook, key)
-        if len(seeds) == 1 and any(fnmatch(f"{notebook}.{key}", pattern) for pattern in self.exact):
+        if len(seeds) == 1 and among(self.exact, notebook, key):
             return predicates.exactly(seeds[0])
-        if len(seeds) == 1 and any(fnmatch(f"{notebook}.{key}", pattern) for pattern in self.at_least):
+        if len(seeds) == 1 and among(self.at_least, notebook, key):
             return predicates.Interval(float(seeds[0]), math.inf)
         return np.array(seeds, dtype=float)
 
@@ -145,7 +159,27 @@ class Paper:
 
         return INSERTED.sub(number, text)
 
-    def answer(self, claim: dict[str, Any], about: str, numbers: Glued) -> bool | None:
+    def here(self, claim: dict[str, Any]) -> bool:
+        """Whether a part of a claim rests on one canary or one audit."""
+        asked = predicates.keys(claim["decides"]) if claim["decides"] else []
+        return any(among([*self.one_canary, *self.at_least], *self.full(*at)) for at in asked)
+
+    def repeats(self, item: dict[str, Any], numbers: Glued) -> list[str]:
+        """How many repeats the numbers of an item are over, and of what."""
+        counts: dict[str, set[int]] = {}
+        for at in [at for claim in item["claims"] for at in predicates.keys(claim["decides"] or "0 < 1")]:
+            notebook, key = self.full(*at)
+            if (count := len(numbers.seeds(notebook, key))) > 1:
+                found = [what for what, patterns in self.over.items() if among(patterns, notebook, key)]
+                if len(found) != 1:
+                    raise ValueError(
+                        f"book/claims/{self.key}.yaml must say once under 'over' what the numbers of {notebook}.{key} "
+                        f"are over, got {found}"
+                    )
+                counts.setdefault(found[0], set()).add(count)
+        return [f"{' or '.join(map(str, sorted(of)))} {what}" for what, of in counts.items()]
+
+    def answer(self, claim: dict[str, Any], about: str, numbers: Glued) -> predicates.Answer:
         """Whether a part of a claim is true; one without a predicate was not tried."""
         if claim["decides"] is None:
             return None
@@ -154,7 +188,7 @@ class Paper:
         except (ValueError, TypeError, ZeroDivisionError) as error:
             raise ValueError(f"{self.key}, {about}, {claim['states']!r}: {error}") from error
 
-    def answers(self, item: dict[str, Any], numbers: Glued) -> list[bool | None]:
+    def answers(self, item: dict[str, Any], numbers: Glued) -> list[predicates.Answer]:
         """Whether each part of a claim is true."""
         return [self.answer(claim, item["item"], numbers) for claim in item["claims"]]
 
@@ -180,6 +214,11 @@ def papers(folder: Path = ROOT / "book" / "claims") -> list[Paper]:
     return [Paper(key, yaml.safe_load((folder / f"{key}.yaml").read_text())) for key in PAPERS]
 
 
+def among(patterns: list[str], notebook: str, key: str) -> bool:
+    """Whether a key of a notebook fits one of these patterns."""
+    return any(fnmatch(f"{notebook}.{key}", pattern) for pattern in patterns)
+
+
 def base(item: dict[str, Any]) -> str:
     """The figure, table or algorithm that an item is about: one may have a claim for each protocol."""
     return str(item["item"]).partition(",")[0]
@@ -190,23 +229,32 @@ def page_of(item: dict[str, Any]) -> str:
     return str(item.get("page") or f"notebooks/{item['notebook']}")
 
 
-def verdict(answers: list[bool | None]) -> str:
+def verdict(answers: list[predicates.Answer]) -> str:
     """The verdict of a claim from its parts: not settled where an open part could change it."""
-    if True in answers and False in answers:
+    if True in answers and set(answers) - {True, None}:
         return "holds in part"
-    return "not settled" if None in answers else OF_PART[answers[0]]
+    if None in answers:
+        return "not settled"
+    return OF_PART[False if False in answers else answers[0]]
 
 
-def shown(name: str) -> str:
+def shown(name: str, here: bool = False) -> str:
     """A verdict as a word with a mark of its own, so that no color carries it."""
-    return f'<span class="dpsub-verdict"><span aria-hidden="true">{VERDICTS[name][0]}</span> {name}</span>'
+    said = f"{name} {HERE}" if here else name
+    return f'<span class="dpsub-verdict"><span aria-hidden="true">{VERDICTS[name][0]}</span> {said}</span>'
 
 
-def stated(item: dict[str, Any], answers: list[bool | None]) -> list[str]:
+def stated(paper: Paper, item: dict[str, Any], answers: list[predicates.Answer]) -> Iterator[str]:
     """What the paper states, each part with a mark of its own where there are several."""
-    parts = [str(claim["states"]) for claim in item["claims"]]
-    marks = [f'<span role="img" aria-label="{OF_PART[a]}">{VERDICTS[OF_PART[a]][0]}</span> ' for a in answers]
-    return [mark + part for mark, part in zip(marks, parts, strict=True)] if len(parts) > 1 else parts
+    several = len(answers) > 1
+    for claim, answer in zip(item["claims"], answers, strict=True):
+        name = OF_PART[answer]
+        mark = f'<span role="img" aria-label="{name}">{VERDICTS[name][0]}</span> ' if several else ""
+        yield (
+            mark
+            + claim["states"]
+            + (f" *{HERE.capitalize()}.*" if several and answer is not None and paper.here(claim) else "")
+        )
 
 
 def rows(paper: Paper, numbers: Glued) -> Iterator[str]:
@@ -216,11 +264,13 @@ def rows(paper: Paper, numbers: Glued) -> Iterator[str]:
     above: dict[str, Any] = {"item": ""}
     for item in paper.decided:
         answers = paper.answers(item, numbers)
-        yield f"* - {{doc}}`{item['item']} </{page_of(item)}>` {shown(verdict(answers))}"
-        yield from (f"\n    {part}" for part in stated(item, answers))
+        found, here = verdict(answers), all(paper.here(claim) for claim in item["claims"])
+        yield f"* - {{doc}}`{item['item']} </{page_of(item)}>` {shown(found, here and found != 'not settled')}"
+        yield from (f"\n    {part}" for part in stated(paper, item, answers))
         draws = "figure" in item and item["figure"] != above.get("figure")
         picture = f"{numbers.picture(item['notebook'], item['figure'])}\n\n    " if draws else ""
-        yield f"\n  - {picture}{paper.inserted(item['found'], numbers)}\n"
+        over = "".join(f"\n\n    *Over* {one}." for one in ["; ".join(paper.repeats(item, numbers))] if one)
+        yield f"\n  - {picture}{paper.inserted(item['found'], numbers)}{over}\n"
         if (base(item), item["scale"]) != (base(above), above.get("scale")):
             scale = {name: paper.inserted(text, numbers) for name, text in item["scale"].items()}
             yield f"    *Here*: {scale['ours']}\n\n    *Paper*: {scale['paper']}\n"
@@ -266,7 +316,8 @@ def main() -> None:
             answers = paper.answers(item, numbers)
             print(f"\n{paper.title}, {item['item']}: {verdict(answers)}")
             for claim, answer in zip(item["claims"], answers, strict=True):
-                print(f"  {OF_PART[answer]}: {claim['states']}\n    {claim['decides']}")
+                here = f" {HERE}" if paper.here(claim) else ""
+                print(f"  {OF_PART[answer]}{here}: {claim['states']}\n    {claim['decides']}")
                 for name, key in predicates.keys(claim["decides"]) if claim["decides"] else []:
                     at = predicates.known(paper.known(numbers, name, key))
                     value = numbers.value(*paper.full(name, key))

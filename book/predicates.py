@@ -1,7 +1,8 @@
-"""Predicates over measured numbers: true, false, or None where what is known of the numbers allows both.
+"""Predicates over measured numbers: true, false, `ALIKE`, or None where what is known of the numbers allows both.
 
-A number is known by an interval at 95 % confidence, or by a list over seeds. One measurement alone settles nothing: its
-interval has no ends.
+A number is known by an interval at 95 % confidence, or by a list over repeats. One measurement alone settles nothing:
+its interval has no ends. Two numbers are alike if neither is known to be larger and they differ by less than a tenth of
+the larger.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
+ALIKE = "no difference"
+LITTLE = 0.1  # of the larger of two numbers
+
+Answer = bool | str | None
 
 
 class Interval(NamedTuple):
@@ -109,6 +114,11 @@ def estimate(mean: Value, error: Value) -> Interval:
     return Interval(point(mean) - margin, point(mean) + margin)
 
 
+def effect(after: Value, before: Value) -> Interval:
+    """How much a change of setting changes a number, whatever the direction."""
+    return known(size(known(difference(after, before))))
+
+
 ARITHMETIC: dict[type, Callable[..., Value]] = {
     ast.Add: partial(combined, operator.add),
     ast.Sub: difference,
@@ -120,6 +130,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "max": partial(combined, max),
     "abs": size,
     "between": between,
+    "effect": effect,
     "estimate": estimate,
 }
 
@@ -143,26 +154,32 @@ def number(node: ast.expr, look_up: Lookup) -> Value:
     )
 
 
-def compared(comparison: ast.cmpop, a: Value, b: Value) -> bool | None:
-    """Whether a < b and the like, or None where the interval of the difference holds both answers."""
+def compared(comparison: ast.cmpop, a: Value, b: Value, *, measured: bool) -> Answer:
+    """Whether a < b and the like. Where the interval of the difference holds both answers: `ALIKE` if both numbers are
+    `measured` and the whole interval is below a tenth of the larger, else None.
+    """
     if isinstance(comparison, ast.Gt | ast.GtE):
         a, b = b, a
     gap = known(difference(b, a))
-    if isinstance(comparison, ast.Lt | ast.Gt):
-        return True if gap.low > 0 else False if gap.high <= 0 else None
-    return True if gap.low >= 0 else False if gap.high < 0 else None
+    strict = isinstance(comparison, ast.Lt | ast.Gt)
+    if gap.low > 0 or (gap.low == 0 and not strict):
+        return True
+    if gap.high < 0 or (gap.high == 0 and strict):
+        return False
+    larger = max(abs(sum(known(value)) / 2) for value in (a, b)) if measured else 0.0
+    return ALIKE if max(-gap.low, gap.high) < LITTLE * larger < math.inf else None
 
 
-def every(answers: Sequence[bool | None]) -> bool | None:
-    """Kleene's "and"."""
-    return False if False in answers else None if None in answers else True
+def every(answers: Sequence[Answer]) -> Answer:
+    """Kleene's "and", where `ALIKE` is between true and unknown."""
+    return next((one for one in (False, None, ALIKE) if one in answers), True)
 
 
-def inverse(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
+def inverse(answer: Answer) -> Answer:
+    return not answer if isinstance(answer, bool) else answer
 
 
-def truth(node: ast.expr, look_up: Lookup) -> bool | None:
+def truth(node: ast.expr, look_up: Lookup) -> Answer:
     """Whether a part of an expression is true."""
     match node:
         case ast.BoolOp(op=ast.And(), values=parts):
@@ -172,13 +189,18 @@ def truth(node: ast.expr, look_up: Lookup) -> bool | None:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return inverse(truth(operand, look_up))
         case ast.Compare(left=left, ops=ops) if all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in ops):
-            values = [number(part, look_up) for part in (left, *node.comparators)]
-            return every([compared(op, a, b) for op, a, b in zip(ops, values, values[1:], strict=False)])
+            sides = [left, *node.comparators]
+            values = [number(part, look_up) for part in sides]
+            measured = [isinstance(part, ast.Attribute | ast.Call) for part in sides]
+            pairs = zip(
+                ops, zip(values, measured, strict=True), zip(values[1:], measured[1:], strict=True), strict=False
+            )
+            return every([compared(op, a, b, measured=of_a and of_b) for op, (a, of_a), (b, of_b) in pairs])
     raise ValueError(f"a predicate must compare by <, <=, > or >=, with and, or, not; got {ast.unparse(node)!r}")
 
 
-def decide(expression: str, look_up: Lookup) -> bool | None:
-    """True, False, or None where an expression such as "notebook.a > 2 * notebook.b" is not settled."""
+def decide(expression: str, look_up: Lookup) -> Answer:
+    """True, False, `ALIKE`, or None where an expression such as "notebook.a > 2 * notebook.b" is not settled."""
     try:
         tree = ast.parse(expression, mode="eval").body
     except SyntaxError as error:

@@ -36,18 +36,22 @@ def decided(expression, **values):
     return predicates.decide(expression, look_up)
 
 
-KLEENE = {"t": "1 < 2", "f": "2 < 1", "u": "n.one < 1"}
+ALIKE = predicates.ALIKE
+KLEENE = {"t": "1 < 2", "f": "2 < 1", "u": "n.one < 1", "a": "n.low < n.high"}
 AND = {"tt": True, "tf": False, "tu": None, "ff": False, "fu": False, "uu": None}
+AND |= {"ta": ALIKE, "fa": False, "ua": None, "aa": ALIKE}
 OR = {"tt": True, "tf": True, "tu": True, "ff": False, "fu": None, "uu": None}
+OR |= {"ta": True, "fa": ALIKE, "ua": None, "aa": ALIKE}
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_is_unknown_follows_kleene(order):
     for pair in AND:
         a, b = (KLEENE[one] for one in pair[::order])
-        assert decided(f"{a} and {b}", one=[0]) is AND[pair]
-        assert decided(f"{a} or {b}", one=[0]) is OR[pair]
-    assert [decided(f"not {one}", one=[0]) for one in KLEENE.values()] == [False, True, None]
+        numbers = {"one": [0], "low": [9, 10, 11], "high": [9.1, 9.9, 11]}
+        assert decided(f"{a} and {b}", **numbers) is AND[pair]
+        assert decided(f"{a} or {b}", **numbers) is OR[pair]
+    assert [decided(f"not {one}", **numbers) for one in KLEENE.values()] == [False, True, None, ALIKE]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,11 @@ def test_what_is_unknown_follows_kleene(order):
         ([True, None], "not settled"),
         ([False, None], "not settled"),
         ([None], "not settled"),
+        ([ALIKE], "no difference"),
+        ([True, ALIKE], "holds in part"),
+        ([True, ALIKE, None], "holds in part"),
+        ([False, ALIKE], "differs"),
+        ([ALIKE, None], "not settled"),
     ],
 )
 def test_a_verdict_is_open_where_an_open_part_could_change_it(parts, verdict):
@@ -88,6 +97,39 @@ def test_where_nothing_differs_five_comparisons_in_a_hundred_are_settled():
     settled = sum(decided("n.a < n.b", a=a, b=b) is not None for a, b in rng.normal(0, 1, (runs, 2, 5)))
     low, high = stats.binom.interval(0.999, runs, 0.05)
     assert low <= settled <= high
+
+
+def test_two_numbers_are_alike_only_if_they_surely_differ_by_less_than_a_tenth():
+    rng = np.random.default_rng(2)
+    runs, tenth = 2000, 1.0
+    for gap, most in [(tenth, 0.05), (2 * tenth, 0.001)]:  # of 10: a tenth, and more
+        pairs = rng.normal([10 - gap, 10], 0.4, (runs, 8, 2)).swapaxes(1, 2)
+        said = sum(decided("n.a > n.b", a=a, b=b) is ALIKE for a, b in pairs)
+        assert said <= stats.binom.ppf(0.999, runs, most)
+    pairs = rng.normal(10, 0.4, (runs, 20, 2)).swapaxes(1, 2)
+    answers = [decided("n.a > n.b", a=a, b=b) for a, b in pairs]
+    assert answers.count(ALIKE) > 0.9 * runs
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("n.near > n.high", ALIKE),
+        ("n.near > 1.0 * n.high", None),  # a threshold is no second measurement
+        ("n.near > 10", None),
+        ("n.near > n.sure", ALIKE),
+        ("n.less < n.high", True),  # even if by less than a tenth
+        ("between(9.5, 10.5) > n.high", ALIKE),
+        ("between(5, 15) > n.high", None),
+        ("n.bound > n.high", None),
+        ("effect(n.near, n.high) < effect(n.high, n.far)", True),
+        ("effect(n.far, n.high) > effect(n.high, n.far)", ALIKE),
+    ],
+)
+def test_a_difference_below_a_tenth_is_an_answer_of_its_own(expression, answer):
+    known = {"near": [9.9, 10.2, 9.9, 10.0], "high": [10.0, 10.1, 10.0, 9.9], "sure": exactly(10)}
+    known |= {"less": [9.5, 9.6, 9.5, 9.4], "far": [12.0, 12.2, 12.1, 12.0], "bound": Interval(9, math.inf)}
+    assert decided(expression, **known) is answer
 
 
 @pytest.mark.parametrize(
@@ -186,6 +228,7 @@ def one_paper():
 
     def made(**changed):
         read = {"title": "A", "page": "book/a", "short": {"of": "page.of_"}, "items": [copy.deepcopy(ROW) | changed]}
+        read["over"] = {"draws of records": ["page.of_*"]}
         return claims.Paper("paper", read)
 
     return made
@@ -206,6 +249,24 @@ def test_a_row_and_its_verdict_follow_the_numbers(one_paper, tmp_path):
         assert f"{np.mean(early):.2f} and {np.mean(late):.2f}." in table
         assert f"digits, {np.size(early)} seeds" in table
         assert claims.shown(verdict) in table
+
+
+def test_a_row_says_what_its_numbers_are_over_and_which_rest_on_one_canary(one_paper, tmp_path):
+    numbers = notebook_with(tmp_path, of_early=[3.0, 3.1, 3.2], of_late=[1.0, 1.2, 1.1])
+    paper = one_paper()
+    table = "\n".join(claims.rows(paper, numbers))
+    assert "*Over* 3 draws of records." in table
+    assert claims.HERE not in table
+    paper.one_canary = ["page.of_late"]
+    assert claims.shown("holds", here=True) in "\n".join(claims.rows(paper, numbers))
+    sure = {"states": "It is something.", "decides": "of.early > 0"}
+    paper.decided = [ROW | {"claims": [*ROW["claims"], sure]}]
+    table = "\n".join(claims.rows(paper, numbers))
+    assert table.count("*In this audit.*") == 1  # of the part, not of the row
+    assert claims.shown("holds") in table
+    paper.over = {}
+    with pytest.raises(ValueError, match=r"must say once under 'over' what the numbers of page.of_early are over"):
+        list(claims.rows(paper, numbers))
 
 
 def test_rows_of_one_figure_say_their_scale_once(one_paper, tmp_path):

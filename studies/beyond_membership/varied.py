@@ -153,15 +153,15 @@ def gap_and_spread(audited):
     return pd.DataFrame(rows).T
 
 
-def against_values(*tables):
-    """What the final models show against each varied value: a panel for each table of `final`."""
+def against_values(*tables, shown="bound"):
+    """What the final models show against each varied value, with its error: a panel for each table, as of `final`."""
     size = (max(4.6, 2.4 * len(tables)), 3.2)
     fig, axes = plt.subplots(1, len(tables), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for ax, table in zip(axes[0], tables, strict=True):
         values = table.index.unique(0)
         for i, scenario in enumerate(crafters.BY_SCENARIO):
             of = table.xs(scenario, level="scenario")
-            ax.errorbar(np.arange(len(values)) + 0.06 * (i - 1.5), of.bound, of.error, **figures.looks(scenario))
+            ax.errorbar(np.arange(len(values)) + 0.06 * (i - 1.5), of[shown], of.error, **figures.looks(scenario))
         for adjacency in ("substitute", "add_remove"):
             ax.plot(range(len(values)), of[adjacency], **figures.looks(adjacency))
         ax.set(xlabel=NAMES[table.index.names[0]], xlim=(-0.4, len(values) - 0.6))
