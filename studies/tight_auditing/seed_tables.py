@@ -11,6 +11,7 @@ from dpsub import figures
 
 FEW = 10  # up to so many seeds are shown one by one
 BOUNDS = {"bets": "training_bets", "f-DP (ZB)": "training_gdp_zb"}  # of the training's ε, by the name of a line
+SHOWN = BOUNDS | {"estimate": "training_mu"}  # the estimate is the training's ε at the estimated μ of a step
 SUMMED = {"apart": "apart", "others": "others", "bets": "training_bets"}
 LEAST = 4  # with fewer seeds an interval is too wide to be shown
 
