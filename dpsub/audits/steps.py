@@ -31,7 +31,7 @@ from dpsub.models.interface import Model, check_fits
 from dpsub.trainers.slot import GradientSlot
 from dpsub.trainers.step_canaries import StepCanary
 
-PROTOCOLS = ("coins", "two_trainings")
+PROTOCOLS = ("coins", "two_trainings", "algorithm_2")
 OBSERVATION = "observation"  # the dimension of the steps of one training, and of several, one after the other
 
 
@@ -73,14 +73,18 @@ def audit_steps(
         canary: a pair, which stays the same, or a `StepCanary`, which is crafted anew at each step, such as
             `crafters.gradient_each_step` and `crafters.record_each_step` make. A record's gradient is always that at
             the current model, clipped.
-        spec: the DP-SGD parameters. `spec.steps` is the length of each training.
+        spec: the DP-SGD parameters. `spec.steps` is the length of each training. For "algorithm_2" the optimizer is
+            SGD.
         canary_rate: q_c, 0 < q_c ≤ 1. At 1, the default, the audit is of the noise alone, and claims of μ-GDP are
             exact. Below, give claim "pld" with `sample_rate=canary_rate, steps=1`.
-        trainings: ≥ 1; how many trainings, one after the other: trainings × steps observations. They train side by
-            side.
+        trainings: ≥ 1; how many trainings, one after the other: trainings × steps observations, twice as many for
+            "algorithm_2". They train side by side.
         protocol: "coins", or "two_trainings", as in the paper's experiments: z is in the slot at all steps of the
             first training and z′ at those of the second, and so on. There the world is not tossed anew at each step,
             so that bets do not apply, and bounds by ranks are not valid: they take observations for independent.
+            "algorithm_2", as the paper's listing: two observations a step, at the same models, with batches and noise
+            of their own. The first has z in its sum and is not trained on, the second z′, or nothing. For bounds it is
+            as "two_trainings".
         seed: ≥ 0; of batches, noise, starts and coins.
         matmul_precision, options: as in `audit`. What is stored at once are trainings: an interrupted
             training begins anew.
@@ -88,11 +92,12 @@ def audit_steps(
     Returns:
         A dataset with `score` (observation,) float32, higher speaks for z, and `bit` (observation,) int8, 0 for z and 1
         for z′, in the order in which they were made, training by training. The coordinates `training`, from 0, and
-        `step`, from 1, say where an observation belongs. For "two_trainings" there is the coordinate `same_world`, True
-        everywhere: `epsilon_lower_bound` reads it. The attributes hold all parameters.
+        `step`, from 1, say where an observation belongs. Unless coins decide, there is the coordinate `same_world`,
+        True everywhere: `epsilon_lower_bound` reads it. The attributes hold all parameters.
 
     Raises:
-        ValueError: as `audit`; if `trainings` is odd for "two_trainings".
+        ValueError: as `audit`; if `trainings` is odd for "two_trainings", or the optimizer is not SGD for
+            "algorithm_2".
         sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: *Tight Auditing*, Algorithm 2 and sections 5.1 to 5.4.
@@ -114,6 +119,8 @@ def audit_steps(
         raise ValueError(
             f"trainings must be even for protocol 'two_trainings', one with z for each with z_prime, got {trainings}"
         )
+    if protocol == "algorithm_2" and spec.optimizer != "sgd":
+        raise ValueError(f"spec must have optimizer 'sgd' for protocol 'algorithm_2', got {spec.optimizer!r}")
     training = task, model, spec, (canary,), trainings, seed, matmul_precision
     return execute(Steps(*training, canary_rate, protocol), **options)
 
@@ -124,7 +131,8 @@ class Steps(BankPlan):
 
     Attributes:
         canary_rate: the probability that the slot is sampled at a step.
-        protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings.
+        protocol: "coins" tosses the world of each step, "two_trainings" alternates worlds between trainings, and
+            "algorithm_2" within each step.
     """
 
     call: ClassVar[str] = "audit_steps"
@@ -134,15 +142,20 @@ class Steps(BankPlan):
     canary_rate: float
     protocol: str
 
+    @property
+    def each_step(self) -> int:
+        """How many observations a step has."""
+        return 2 if self.protocol == "algorithm_2" else 1
+
     def empty(self) -> xr.Dataset:
-        steps = self.spec.steps
-        sizes = {OBSERVATION: self.runs * steps}
+        steps = np.repeat(np.arange(1, self.spec.steps + 1), self.each_step)
+        sizes = {OBSERVATION: self.runs * len(steps)}
         coordinates = {
-            "training": np.repeat(np.arange(self.runs), steps),
-            "step": np.tile(np.arange(1, steps + 1), self.runs),
+            "training": np.repeat(np.arange(self.runs), len(steps)),
+            "step": np.tile(steps, self.runs),
         }
-        if self.protocol == "two_trainings":
-            coordinates["same_world"] = np.ones(self.runs * steps, bool)
+        if self.protocol != "coins":
+            coordinates["same_world"] = np.ones(self.runs * len(steps), bool)
         return xr.Dataset(
             {
                 "score": unfilled("score of a step, higher speaks for z", sizes),
@@ -166,15 +179,15 @@ class Steps(BankPlan):
         return 4  # which the canary's gradients and the score take
 
     def coins(self, block: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-        """(steps, trainings of the block) each: the world of each step, and whether the slot is sampled."""
+        """(observations, trainings of the block) each: the world of each, and whether the slot is sampled."""
         size, trainings = self.block_size, self.models_of(block)
-        source = stream(self.seed, self.purpose, block)
+        source, shape = stream(self.seed, self.purpose, block), (self.spec.steps * self.each_step, size)
         if self.protocol == "coins":
-            worlds = source.integers(0, 2, (self.spec.steps, size), dtype=np.int8)
+            worlds = source.integers(0, 2, shape, dtype=np.int8)
         else:
-            numbers = block * size + np.arange(size)
-            worlds = np.broadcast_to((numbers % 2).astype(np.int8), (self.spec.steps, size))
-        sampled = source.random((self.spec.steps, size)) < self.canary_rate
+            numbers = block * size + np.arange(size) if self.each_step == 1 else np.arange(shape[0])[:, None]
+            worlds = np.broadcast_to((numbers % 2).astype(np.int8), shape)
+        sampled = source.random(shape) < self.canary_rate
         return worlds[:, :trainings], sampled[:, :trainings]
 
     def block(self, repeat: int, block: int, device: torch.device, tick: Tick) -> Arrays:
@@ -188,17 +201,23 @@ class Steps(BankPlan):
         with_z_prime = torch.tensor(np.ascontiguousarray(worlds), device=device) != 0
         in_batch = torch.tensor(np.ascontiguousarray(sampled), device=device)
         scores, longest = [], torch.zeros((), device=device)
-        for step in range(self.spec.steps):
-            if isinstance(canary, CanaryPair):
-                gradients = pair.at_step(bank)
-            else:
-                gradients = canary.gradients(bank, step + 1)
-                longest = torch.maximum(longest, gradients.longest)
-                if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
-                    check_norm("canary", float(longest), self.spec.max_grad_norm)
-            present = torch.stack([~with_z_prime[step], with_z_prime[step]])[:, None]
+        for number, (in_z_prime, drawn) in enumerate(zip(with_z_prime, in_batch, strict=True)):
+            step, again = divmod(number, self.each_step)
+            if not again:
+                if isinstance(canary, CanaryPair):
+                    gradients = pair.at_step(bank)
+                else:
+                    gradients = canary.gradients(bank, step + 1)
+                    longest = torch.maximum(longest, gradients.longest)
+                    if step in (0, self.spec.steps - 1):  # in between it would make a GPU wait
+                        check_norm("canary", float(longest), self.spec.max_grad_norm)
+            before = bank.theta.clone() if again + 1 < self.each_step else None
+            present = torch.stack([~in_z_prime, in_z_prime])[:, None]
             bank.slot = slot = GradientSlot(present[: 1 + (gradients.z_prime is not None)], gradients)
-            bank.advance(slot_sampled=in_batch[step])
+            bank.advance(slot_sampled=drawn)
             scores.append(slot.step_scores(bank, self.canary_rate))
-            tick(bank.runs)
+            if before is None:
+                tick(bank.runs)
+            else:  # this observation is not trained on
+                bank.theta.copy_(before)
         return {"score": torch.stack(scores, dim=1).cpu().numpy(), "bit": np.ascontiguousarray(worlds.T)}

@@ -123,6 +123,26 @@ def test_two_trainings_have_one_world_each():
     assert not bound.valid
 
 
+def test_algorithm_2_sees_each_model_twice_and_trains_it_without_the_canary():
+    task = data.digits(n_train=40)
+    model, how = models.linear(task), DPSGD(1e-6, 1.0, 1.0, 20, 0.5)  # hardly any noise: what is seen is the sum
+    pair = crafters.fixed_gradient(task, model, how, kind="random", seed=0).against_nothing(adjacency="add_remove")
+    found = audit_steps(task, model, pair, how, trainings=2, protocol="algorithm_2", **QUIET)
+    assert np.array_equal(found.bit, np.tile([0, 1], 40))
+    assert np.array_equal(found.step, np.tile(np.repeat(np.arange(1, 21), 2), 2))
+    assert np.array_equal(found.training, np.repeat([0, 1], 40))
+    with_z, without = (found.score.values[found.bit.values == world] for world in (0, 1))
+    assert with_z - without == pytest.approx(np.ones(40), abs=1e-4)
+    never = audit_steps(task, model, pair, how, trainings=2, protocol="two_trainings", **QUIET)
+    assert without[:20] == pytest.approx(never.score.values[never.bit.values == 1], abs=1e-4)
+    assert np.ptp(without[:20]) > 0.01  # the other records' sum changes as the model learns
+    noisy = audit_steps(task, model, pair, spec(400), protocol="algorithm_2", **QUIET)
+    bound = epsilon_lower_bound(noisy.score, noisy.bit, delta=1e-5)
+    assert not bound.valid
+    scores = noisy.score.values.reshape(-1, 2)
+    assert abs(np.corrcoef(scores.T)[0, 1]) < 0.2  # noise of their own
+
+
 def test_steps_are_bet_on_by_default():
     task, model, pair = unused_column()
     found = audit_steps(task, model, pair, spec(1_500), **QUIET)
@@ -256,6 +276,10 @@ def test_equal_worlds_show_nothing():
     [
         ({"canary_rate": 0.0}, "canary_rate must be > 0 and <= 1, got 0.0"),
         ({"protocol": "two_trainings", "trainings": 3}, "trainings must be even for protocol 'two_trainings'"),
+        (
+            {"protocol": "algorithm_2", "spec": DPSGD(1.0, 2.0, 1.0, 3, 0.1, "adam")},
+            "spec must have optimizer 'sgd' for protocol 'algorithm_2', got 'adam'",
+        ),
         ({"canary": "S2"}, "canary must be a dpsub.CanaryPair, or a StepCanary, got a str"),
         ({"canary": "long"}, "canary must be gradients of norm <= max_grad_norm = 2, got one of norm 3"),
     ],
