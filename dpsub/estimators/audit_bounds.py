@@ -15,6 +15,7 @@ from dpsub.accounting import Sampling
 from dpsub.estimators.claims import GDP, Claim
 from dpsub.estimators.dpsgd_claim import LEAST_TESTED, Known, MechanismDP
 from dpsub.estimators.lower_bounds import (
+    CLAIMS,
     OF_GUESSES,
     ClaimLike,
     LowerBound,
@@ -139,7 +140,7 @@ def known_sampling(result: Any, claim: Any) -> dict[str, Any]:
 
 def _needed(claim: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     """The options of claim "pld" among what is known of a training; none for other claims."""
-    named = isinstance(claim, str) and claim == MechanismDP.name
+    named = isinstance(claim, str) and issubclass(CLAIMS.get(claim, Claim), MechanismDP)
     return {name: about[name] for name in Known.__annotations__ if name in about} if named else {}
 
 
@@ -287,6 +288,7 @@ def step_to_training(
         mu=None,
         **claim.says(parameter),
         step=bound,
+        details={name: said for name, said in bound.details.items() if name != "upper"},
     )
 
 

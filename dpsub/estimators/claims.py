@@ -78,7 +78,8 @@ class Claim(ABC):
         """One family for each column of scores, from the options that users give for it."""
         if options:
             raise ValueError(
-                f"{', '.join(options)} must be given for claim 'pld' only, got claim {cls.name!r}: leave them out"
+                f"{', '.join(options)} must be given for claims 'pld' and 'bayes_pld' only, got claim {cls.name!r}: "
+                "leave them out"
             )
         return [cls(delta)] * columns  # type: ignore[call-arg]
 
@@ -121,6 +122,10 @@ class Claim(ABC):
         """
         fpr, fnr = errors.rates_upper(alpha)
         return self.parameter(float(fpr[0]), float(fnr[0]))
+
+    def details_of_errors(self, errors: Errors, alpha: float) -> dict[str, float]:
+        """What else the errors at one threshold say: entries of `LowerBound.details`."""
+        return {}
 
     def strongest_errors(self, errors: Errors, alpha: float) -> int:
         """The index of the threshold at which the parameter is largest: the papers' rule."""

@@ -17,7 +17,7 @@ from dpsub.estimators.claims import GDP, ApproximateDP, Assumption, Claim, Produ
 from dpsub.estimators.dpsgd_claim import Known, MechanismDP
 from dpsub.estimators.guess_tests import Seen
 from dpsub.estimators.numerics import Array
-from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, Katz
+from dpsub.estimators.papers_claims import BayesianDP, BayesianGDP, BayesianMechanismDP, Katz
 from dpsub.estimators.rank_tests import ByFolds, ByRanks
 from dpsub.estimators.scores_and_marks import Of, scores_bits_and_marks
 from dpsub.estimators.threshold_rules import Best, Fixed, Split, ThresholdRule
@@ -32,7 +32,7 @@ ASSUMED = {
 MOST_PAIRS = 10**6  # the recursion takes more steps, the more pairs there are
 
 CLAIMS: dict[str, type[Claim]] = {
-    claim.name: claim for claim in (GDP, ApproximateDP, MechanismDP, BayesianGDP, BayesianDP, Katz)
+    claim.name: claim for claim in (GDP, ApproximateDP, MechanismDP, BayesianGDP, BayesianDP, BayesianMechanismDP, Katz)
 }
 """The families of claims, as `epsilon_lower_bound` takes them. Bounds by one that is not `exact` are not valid."""
 OF_GUESSES: dict[str, type[Claim]] = {claim.name: claim for claim in (GDP, MechanismDP, ApproximateDP, Product)}
@@ -107,7 +107,8 @@ class LowerBound:
         delta: the δ at which ε is stated.
         alpha: one minus the confidence.
         mu: the bound on μ that gives epsilon, if the claims are of μ-GDP; otherwise None.
-        noise_multiplier: the largest noise multiplier that was not refuted, for claim "pld"; otherwise None.
+        noise_multiplier: the largest noise multiplier that was not refuted, for claims "pld" and "bayes_pld"; otherwise
+            None.
         step: the bound of one step that a training's bound comes from; otherwise None.
         details: what else is known, by name:
 
@@ -115,6 +116,8 @@ class LowerBound:
               folds, which use many.
             - `fpr_upper`, `fnr_upper`: Clopper–Pearson bounds on the two error rates at that threshold, at alpha/2
               each. Missing for the rank test, which bounds them jointly, and for bets.
+            - `upper`: the upper end of the credible interval, an ε, for Bayesian claims. Missing for a training's bound
+              from one of a step.
             - `observations`: how many rows there were, for bets.
             - `reached`: after how many of them the bound was reached, for bets that refuted a claim.
             - `guesses`, `correct`, `pairs`: how many guesses decided, how many of them are right, and how many pairs
@@ -198,8 +201,10 @@ def epsilon_lower_bound(
             - "dp": claims of (ε, δ)-DP. It assumes nothing, and its bounds are smaller.
             - "pld": claims about the noise of DP-SGD itself, at the given `sample_rate`, `steps` and `adjacency`. It
               assumes that the training ran with these, and is correct where "gdp" is not.
-            - "bayes_gdp", "bayes_dp": the alpha-quantile of the posterior under Jeffreys priors. Not valid: a credible
-              bound does not limit how often it is wrong.
+            - "bayes_gdp", "bayes_dp", "bayes_pld": the same claims, by a credible interval of 1 − alpha under Jeffreys
+              priors: epsilon is its lower end, at alpha/2, and `details["upper"]` its upper end. Not valid: a credible
+              bound does not limit how often it is wrong. A region has two edges, so scores that point the wrong way
+              count as much as others.
             - "katz": Katz's interval for the ratios of rates. Not valid: it is asymptotic, and it bounds the ε of pure
               ε-DP, without `delta`.
         rule: how the score that separates the worlds is chosen.
@@ -232,9 +237,9 @@ def epsilon_lower_bound(
             their maximum may be reported.
         folds: (runs,) each run's fold, a whole number, for rule "folds"; by default the coordinate `fold` of
             scores.
-        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" only.
-            `steps` is the number of steps taken when the scores were observed; for scores (runs, steps), a sequence
-            with one entry for each column.
+        mechanism: `sample_rate`, `steps`, `adjacency` and, if batches are not Poisson's, `sampling`, for "pld" and
+            "bayes_pld" only. `steps` is the number of steps taken when the scores were observed; for scores (runs,
+            steps), a sequence with one entry for each column.
 
     Returns:
         One `LowerBound` for scores (runs,); a list with one for each step for scores (runs, steps).

@@ -2,6 +2,7 @@ r"""The papers' claims whose tests are not exact, and are kept for comparison: B
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,56 +10,83 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim, Errors
+from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
 
 
+@dataclass(frozen=True)
+class OtherEdge:
+    """The other edge of a claim's region, FNR ≤ 1 − f(1 − FPR), as if it were a trade-off function."""
+
+    claim: Claim
+    most: ClassVar[float] = math.inf
+
+    def tradeoff(self, fpr: Array, parameter: float) -> Array:
+        return 1 - self.claim.tradeoff(1 - fpr, parameter)
+
+    def kinks(self, parameter: float) -> tuple[float, ...]:
+        return tuple(1 - kink for kink in self.claim.kinks(parameter))
+
+
 class Posterior(Claim):
-    r"""The α-quantile of the parameter's posterior, where the rates have independent Jeffreys priors, Beta(½, ½).
+    r"""The credible interval of 1 − α of the parameter, where the rates have independent Jeffreys priors, Beta(½, ½).
 
-    The mass of the claim's region is an integral over one rate of the other rate's tail. Only one edge of the region is
-    used, FNR ≥ f(FPR). Its mirror image, 1 − FNR ≥ f(1 − FPR), is refuted by scores that point the wrong way.
+    The bound is the lower end: the largest parameter whose region holds at most α/2 of the posterior of the two rates.
+    The upper end, the least whose region holds 1 − α/2, is in the details, as an ε. The region has two edges,
+    f(FPR) ≤ FNR ≤ 1 − f(1 − FPR). So scores that point the wrong way refute claims, too, and scores without any
+    information refute a few.
 
-    Source: Zanella-Béguelin et al. (2023); *Tight Auditing*, section 4.2, where equation 14 exchanges FP and FN.
+    Source: Zanella-Béguelin et al. (2023); *Tight Auditing*, equations 11 and 13. Equation 14 exchanges FP and FN.
     """
 
     exact: ClassVar[bool] = False
+    monotone: ClassVar[bool] = False
 
-    def refuted_by_errors(self, errors: Errors, alpha: float, start: float = 0.0) -> float:
+    def refuted_by_errors(self, errors: Errors, alpha: float) -> float:
+        return self._quantile(errors, alpha / 2)
+
+    def details_of_errors(self, errors: Errors, alpha: float) -> dict[str, float]:
+        return {"upper": self.epsilon(self._quantile(errors, 1 - alpha / 2))}
+
+    def _quantile(self, errors: Errors, share: float) -> float:
         def excess(parameter: float) -> float:
-            return float(self._inside(errors, parameter)[0]) - alpha
+            return float(self._inside(errors, errors, parameter)[0]) - share
 
-        return crossing(excess, start, self.most) if excess(start) < 0 else start
+        return crossing(excess, 0.0, self.most) if excess(0.0) < 0 else 0.0
 
-    def _inside(self, errors: Errors, parameter: float) -> Array:
-        fp, n0 = errors.false_positives.astype(np.float64), errors.negatives
-        fn, n1 = errors.false_negatives.astype(np.float64), errors.positives
-        return probability_above(self, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
+    def _inside(self, lower: Errors, upper: Errors, parameter: float) -> Array:
+        """The mass of the region, with the posterior of one number of errors at its lower edge and another's above."""
+        return _mass_above(self, lower, parameter) - _mass_above(OtherEdge(self), upper, parameter)
 
     def strongest_errors(self, errors: Errors, alpha: float) -> int:
-        # Fewer errors can only refute more. So no threshold in a stretch is better than the best so far if the least
-        # false positives and the least false negatives of the stretch, taken together, are not. The other stretches are
-        # divided until none is left.
+        # More errors put more mass above either edge. So no threshold in a stretch is better than the best so far if
+        # its least errors at the lower edge and its most at the upper one, taken together, are not. The other stretches
+        # are divided until none is left.
+        fp, n0, fn, n1 = errors
         chosen = self.strongest(*errors.rates_upper(alpha))
         best = self.refuted_by_errors(errors.at(chosen), alpha)
         length = 512
-        first = np.arange(0, len(errors.false_positives), length)
+        first = np.arange(0, len(fp), length)
         while True:
-            last = np.minimum(first + length, len(errors.false_positives)) - 1
-            least = errors._replace(
-                false_positives=errors.false_positives[last], false_negatives=errors.false_negatives[first]
-            )
-            inside = self._inside(least, best)
-            better = inside < alpha * (1 - 1e-6)
+            last = np.minimum(first + length, len(fp)) - 1
+            inside = self._inside(Errors(fp[last], n0, fn[first], n1), Errors(fp[first], n0, fn[last], n1), best)
+            better = inside < alpha / 2 * (1 - 1e-6)
             first, inside = first[better], inside[better]
             if not len(first):
                 return chosen
             if length > 1:
                 length //= 8
                 first = (first[:, None] + np.arange(0, 8 * length, length)).ravel()
-                first = first[first < len(errors.false_positives)]
+                first = first[first < len(fp)]
                 continue
             chosen = int(first[np.argmin(inside)])
-            best = self.refuted_by_errors(errors.at(chosen), alpha, best)
+            best = self.refuted_by_errors(errors.at(chosen), alpha)
+
+
+def _mass_above(edge: Posterior | OtherEdge, errors: Errors, parameter: float) -> Array:
+    fp, n0 = errors.false_positives.astype(np.float64), errors.negatives
+    fn, n1 = errors.false_negatives.astype(np.float64), errors.positives
+    return probability_above(edge, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
 
 
 @dataclass(frozen=True)
@@ -73,6 +101,13 @@ class BayesianDP(Posterior, ApproximateDP):
     """(ε, δ)-DP, judged by the posterior."""
 
     name: ClassVar[str] = "bayes_dp"
+
+
+@dataclass(frozen=True)
+class BayesianMechanismDP(Posterior, MechanismDP):
+    """The noise of DP-SGD, judged by the posterior."""
+
+    name: ClassVar[str] = "bayes_pld"
 
 
 @dataclass(frozen=True)

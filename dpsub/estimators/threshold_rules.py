@@ -107,14 +107,15 @@ class OneThreshold(ThresholdRule):
         cut, positives, negatives = self.chosen(scores, in_z, claim, alpha)
         errors = _errors(positives, negatives, np.array([cut]))
         fpr, fnr = (float(rate[0]) for rate in errors.rates_upper(alpha))
-        return Decision(claim.refuted_by_errors(errors, alpha), {"threshold": cut, "fpr_upper": fpr, "fnr_upper": fnr})
+        details = {"threshold": cut, "fpr_upper": fpr, "fnr_upper": fnr, **claim.details_of_errors(errors, alpha)}
+        return Decision(claim.refuted_by_errors(errors, alpha), details)
 
     def ceiling(self, runs: int, claim: Claim, alpha: float) -> float:
         """The ceiling at the best threshold that could have been chosen: no errors, or errors of one kind only."""
         positives, negatives = halves(runs // self.parts)
         of_either = np.arange(1 if claim.monotone else min(negatives, MOST_ERRORS))
         none = np.zeros_like(of_either)
-        errors = Errors(np.append(of_either, none), negatives, np.append(none, of_either), positives)
+        errors = Errors(np.append(of_either[::-1], none), negatives, np.append(none, of_either), positives)
         most = 0 if claim.monotone else claim.strongest_errors(errors, alpha)
         return claim.refuted_by_errors(errors.at(most), alpha)
 

@@ -2,6 +2,10 @@
 
 ``python -m studies.tight_auditing.step_seeds FILE fig17=50 fig15=10`` makes the audits of Figure 17 of *Tight Auditing*
 with 50 seeds, then those of Figure 15 with 10. It appends to a file that exists, and leaves out what is in it.
+
+A row judges all observations of an audit or, if its canary is a record, those of a part of its steps. The first 250
+steps of two trainings are 500 observations, as in the paper's Figures 10 and 17. A bound of a part is converted to the
+training of all 2,500 steps.
 """
 
 import sys
@@ -22,11 +26,11 @@ ESTIMATORS = dict(
     zip(("bets", "ranks", "gdp_cp", "gdp_zb", "dp_cp", "dp_zb", "katz"), step_tables.ESTIMATORS.values(), strict=True)
 )
 CONVERTED = ("bets", "gdp_cp", "gdp_zb")  # to the ε of the training
-PARTS = {
-    "all": slice(None),
-    "first 250": slice(250),
-    "first half": slice(STEPS // 2),
-    "second half": slice(STEPS // 2, None),
+PARTS = {  # the first step and the last, of each training
+    "all": (1, STEPS),
+    "first 250": (1, 250),
+    "first half": (1, STEPS // 2),
+    "second half": (STEPS // 2 + 1, STEPS),
 }
 
 
@@ -44,7 +48,7 @@ class Setting:
     adjacency: str = "add_remove"
     n: int = 500  # the slot included
     rate: float = 0.2  # η
-    trainings: int = 2  # of 2,500 steps each; of a single one, parts are judged
+    trainings: int = 2  # of 2,500 steps each
 
 
 NAMES = [field.name for field in fields(Setting)]
@@ -52,6 +56,7 @@ CRAFTED = Setting(canary="crafted", crafting=5)
 GRADIENTS = (*("dirac anew", "dirac fixed", "random anew", "random fixed"), "constant fixed")
 PLAIN = ("mislabeled", "blank", "adversarial")
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0, 16.0)
+BELOW_TEN = EPSILONS[:4]
 TABLE_1 = {
     "digits": ("linear", 500),
     "purchases": ("mlp 128", 2_500),
@@ -74,15 +79,20 @@ def _table_1(*tasks):
     ]
 
 
-def _by_epsilon(*settings):
-    return [replace(one, epsilon=epsilon) for one, epsilon in product(settings, EPSILONS)]
+def _by_epsilon(*settings, epsilons=EPSILONS):
+    return [replace(one, epsilon=epsilon) for one, epsilon in product(settings, epsilons)]
 
 
 FIGURES = {
     "fig10": _by_epsilon(Setting(canary="dirac anew"), Setting()),
     "fig10_models": _by_epsilon(Setting(model="linear"), Setting("random")),
     "fig10_crafted": _by_epsilon(CRAFTED),
+    "fig10_crafted_others": _by_epsilon(
+        *(replace(CRAFTED, task=one) for one in ("random", "mnist")), epsilons=BELOW_TEN
+    ),
+    "fig10_crafted_purchases": _by_epsilon(replace(CRAFTED, task="purchases"), epsilons=BELOW_TEN),
     "fig10_convnet": [Setting("mnist", "convnet small", canary=one) for one in ("dirac anew", "mislabeled")],
+    "fig10_convnet_crafted": _by_epsilon(replace(CRAFTED, task="mnist", model="convnet small"), epsilons=BELOW_TEN),
     "fig15": [Setting(canary=one) for one in GRADIENTS],
     "fig15_mnist": [Setting("mnist", canary=one) for one in GRADIENTS],
     "fig16": [Setting(canary=one) for one in PLAIN],
@@ -93,6 +103,8 @@ FIGURES = {
     "fig17": _along("mislabeled"),
     "fig17_others": _along("blank", "dirac anew"),
     "fig17_crafted": [replace(one, crafting=5) for one in _along("crafted")],
+    "fig17_two": _by_epsilon(Setting(), Setting("random"), epsilons=BELOW_TEN),
+    "fig17_two_crafted": _by_epsilon(CRAFTED, replace(CRAFTED, task="random"), epsilons=BELOW_TEN),
     "fig18": [Setting(model=one) for one in ("linear", "mlp 16", "mlp 128", "mlp 512")],
     "fig18_crafted": [replace(CRAFTED, model=one) for one in ("linear", "mlp 16", "mlp 512")],
     "fig19": [Setting(model="small convnet", copies=one) for one in (1, 2, 4, 8)],
@@ -150,15 +162,20 @@ def measured(result, *, converted=CONVERTED):
     return found
 
 
+def parts_of(setting):
+    """The parts of a setting's trainings that are judged: canaries that are records have more than one."""
+    return list(PARTS) if setting.canary in canary_audits.RECORDS else ["all"]
+
+
 def rows_of(cell):
     """The rows of one audit, a part of its steps each."""
     setting = Setting(**{name: cell[name] for name in NAMES})
     result = audited(setting, cell["seed"])
-    parts = PARTS if setting.trainings == 1 else ["all"]
-    whole = ESTIMATORS if setting in OF_TABLE_1 else CONVERTED
     rows = []
-    for part in parts:
-        numbers = measured(result.isel(observation=PARTS[part]), converted=whole if part == "all" else ())
+    for part in parts_of(setting):
+        first, last = PARTS[part]
+        seen = result.isel(observation=((result.step >= first) & (result.step <= last)).values)
+        numbers = measured(seen, converted=ESTIMATORS if setting in OF_TABLE_1 else CONVERTED)
         rows.append({"part": part} | {name: f"{one:.5g}" for name, one in numbers.items()})
     return rows
 

@@ -15,7 +15,7 @@ def bounded(sampled):
     """`epsilon_lower_bound` at δ = 1e-5, with what "pld" needs."""
 
     def bound(scores, bits, claim="gdp", rule="ranks", *, delta=1e-5, **options):
-        mechanism = sampled if claim == "pld" else {}
+        mechanism = sampled if "pld" in claim else {}
         return epsilon_lower_bound(scores, bits, delta=delta, claim=claim, rule=rule, **mechanism, **options)
 
     return bound

@@ -9,7 +9,7 @@ from dpsub import accounting
 from studies.kept import read_table
 from studies.tight_auditing import step_seeds, step_tables
 
-SMALL = step_seeds.Setting(model="linear", n=100, trainings=1)
+SMALL = step_seeds.Setting(model="linear", n=100)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 def test_rows_hold_the_bounds_of_the_audit_that_its_seed_makes_again(table):
-    assert list(table.observations) == 2 * [2_500, 250, 1_250, 1_250]
+    assert list(table.observations) == 2 * [5_000, 500, 2_500, 2_500]
     result = step_seeds.audited(SMALL, 1)
     bounds = step_tables.step_bounds(result, delta=step_seeds.DELTA)
     row = table[table.part == "all"].iloc[1]
