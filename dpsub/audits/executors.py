@@ -116,7 +116,7 @@ def _on_worker(plan: Plan, group: Group, device: str) -> tuple[list[Results], Ma
     torch.set_num_threads(1)  # a worker with several threads computes as many shards side by side
     # Undo the settings of dask's nannies, which return memory at once, so that each step requests it again. Measured on
     # a bank of linear heads: workers took 8 s with these settings, 5 s without.
-    devices.keep_freed_memory(whatever_is_set=True)
+    devices.keep_freed_memory()
     with _gpu_turn if on.type == "cuda" else nullcontext(), devices.matmul_precision(plan.matmul_precision):
         plan.at_once(on)  # refuses what the memory does not hold
         return timed(plan, group, on)

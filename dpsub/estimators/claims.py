@@ -77,10 +77,8 @@ class Claim(ABC):
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
         """One family for each column of scores, from the options that users give for it."""
         if options:
-            raise ValueError(
-                f"{', '.join(options)} must be given for claims 'pld' and 'bayes_pld' only, got claim {cls.name!r}: "
-                "leave them out"
-            )
+            given = ", ".join(options)
+            raise ValueError(f"{given} must be given for claims 'pld' and 'bayes_pld' only, got claim {cls.name!r}")
         return [cls(delta)] * columns  # type: ignore[call-arg]
 
     @abstractmethod

@@ -63,8 +63,8 @@ def law_breaks(a: Array, b: Array) -> Array:
     return np.linspace(low, high, PIECES + 1, axis=-1)
 
 
-def probability_above(claim: Tested, parameter: float, u: Law, x: Law) -> Array:
-    """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5.
+def probability_above(claim: Tested, parameter: float, u: Law, x: Law, *, tail: np.ufunc = betaincc) -> Array:
+    """P(X > f(U)), one for each pair of laws, to a relative error of 1e-5; P(X < f(U)) with tail=betainc.
 
     The error can be 1e-3 where f is interpolated or a law is Beta(½, n).
     """
@@ -72,7 +72,7 @@ def probability_above(claim: Tested, parameter: float, u: Law, x: Law) -> Array:
     own = law_breaks(*u)
     images = claim.tradeoff(np.sin(law_breaks(*x)) ** 2, parameter)
     rate, weights = _nodes(claim, parameter, own, images, a, b)
-    inside = betaincc(x[0][:, None], x[1][:, None], np.clip(claim.tradeoff(rate, parameter), 0.0, 1.0))
+    inside = tail(x[0][:, None], x[1][:, None], np.clip(claim.tradeoff(rate, parameter), 0.0, 1.0))
     low, high = np.sin(own[:, 0]) ** 2, np.sin(own[:, -1]) ** 2
     outside = betainc(*u, low) + betaincc(*u, high)
     return np.asarray(np.einsum("ij,ij->i", weights, inside) + outside)

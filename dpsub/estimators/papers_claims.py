@@ -2,30 +2,15 @@ r"""The papers' claims whose tests are not exact, and are kept for comparison: B
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import betainc, ndtri
 
 from dpsub.estimators.claims import GDP, ApproximateDP, Claim, Errors
 from dpsub.estimators.dpsgd_claim import MechanismDP
 from dpsub.estimators.numerics import Array, Counts, crossing, probability_above
-
-
-@dataclass(frozen=True)
-class OtherEdge:
-    """The other edge of a claim's region, FNR ≤ 1 − f(1 − FPR), as if it were a trade-off function."""
-
-    claim: Claim
-    most: ClassVar[float] = math.inf
-
-    def tradeoff(self, fpr: Array, parameter: float) -> Array:
-        return 1 - self.claim.tradeoff(1 - fpr, parameter)
-
-    def kinks(self, parameter: float) -> tuple[float, ...]:
-        return tuple(1 - kink for kink in self.claim.kinks(parameter))
 
 
 class Posterior(Claim):
@@ -55,8 +40,15 @@ class Posterior(Claim):
         return crossing(excess, 0.0, self.most) if excess(0.0) < 0 else 0.0
 
     def _inside(self, lower: Errors, upper: Errors, parameter: float) -> Array:
-        """The mass of the region, with the posterior of one number of errors at its lower edge and another's above."""
-        return _mass_above(self, lower, parameter) - _mass_above(OtherEdge(self), upper, parameter)
+        """The mass of the region, with the posterior of one number of errors at its lower edge, and another's above.
+
+        Above the upper edge the mirrored rates, 1 − FPR and 1 − FNR, are below the lower one.
+        """
+        fp, n0, fn, n1 = (np.asarray(count, dtype=np.float64) for count in lower)
+        above = probability_above(self, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
+        fp, n0, fn, n1 = (np.asarray(count, dtype=np.float64) for count in upper)
+        mirrored = (n0 - fp + 0.5, fp + 0.5), (n1 - fn + 0.5, fn + 0.5)
+        return above - probability_above(self, parameter, *mirrored, tail=betainc)
 
     def strongest_errors(self, errors: Errors, alpha: float) -> int:
         # More errors put more mass above either edge. So no threshold in a stretch is better than the best so far if
@@ -81,12 +73,6 @@ class Posterior(Claim):
                 continue
             chosen = int(first[np.argmin(inside)])
             best = self.refuted_by_errors(errors.at(chosen), alpha)
-
-
-def _mass_above(edge: Posterior | OtherEdge, errors: Errors, parameter: float) -> Array:
-    fp, n0 = errors.false_positives.astype(np.float64), errors.negatives
-    fn, n1 = errors.false_negatives.astype(np.float64), errors.positives
-    return probability_above(edge, parameter, (fp + 0.5, n0 - fp + 0.5), (fn + 0.5, n1 - fn + 0.5))
 
 
 @dataclass(frozen=True)

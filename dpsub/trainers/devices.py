@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,24 +24,19 @@ _precision_freed = Condition()
 # Of each thread inside `matmul_precision`: the precision, and the switches as they were before the first one entered.
 _precisions: list[tuple[str, list[object]]] = []
 NAMES = ("auto", "cpu", "cuda")
-MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 PRECISIONS = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}  # on CUDA and on a CPU
 
 
-def keep_freed_memory(*, whatever_is_set: bool = False) -> None:
-    """Let glibc keep up to 32 MB of freed memory for the next step. This is for workers: it is set for the process.
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 32 MB of freed memory for the next step, in this process.
 
     Each step of training allocates and frees the same megabytes. By default they go back to the system every time, and
-    training waits while it gets them again. A threshold that the environment sets is left as it is, unless
-    `whatever_is_set`.
+    training waits while it gets them again.
     """
-    if sys.platform != "linux" or (not whatever_is_set and {*MALLOC_SETTINGS} & os.environ.keys()):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-        if mallopt:
-            mallopt(threshold, 2**25)
+    mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+    for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD) if mallopt else ():
+        mallopt(threshold, 2**25)
 
 
 def device(name: str) -> torch.device:
