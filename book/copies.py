@@ -17,7 +17,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import nbformat
-import tables
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +156,8 @@ def as_download(source: NotebookNode, name: str) -> NotebookNode:
 
 def as_page(executed: NotebookNode, name: str) -> NotebookNode:
     """The notebook as the site has it: texts for expressions, captions with their figures, its finding on top."""
+    import tables  # a batch of notebooks needs no parser of HTML
+
     page = filled(executed, name)
     for key in ("widgets", "papermill", KEY):
         page.metadata.pop(key, None)
