@@ -18,6 +18,7 @@ from scipy.stats import binom
 from dpsub import audits, crafters, findings
 from dpsub.accounting import worst_case_epsilon
 from dpsub.estimators import one_run_epsilon_lower_bound
+from studies.beyond_membership import distances
 from studies.faults import fault_power, libraries, many_canaries
 from studies.final_models import attacks as final_attacks
 from studies.final_models import crafting_curve, finished_models, learned_at_zero
@@ -42,7 +43,10 @@ def test_kept_audits_are_whole_and_say_where_they_come_from():
     for store in STORES:
         about = load(store).attrs
         commits = about["commit"].split(" + ")  # several, if it was continued
-        assert all(map(str.isalnum, commits)), f"{store}: made with commits, not with changes that were in none"
+        if store.parent == PAPER / "fig3_natural_data":  # results/README.md names the commit
+            assert commits == ["not a checkout"]
+        else:
+            assert all(map(str.isalnum, commits)), f"{store}: made with commits, not with changes that were in none"
         assert about["device"], store
         assert about["last_written"], store
 
@@ -70,28 +74,46 @@ def test_kept_bounds_of_steps_are_those_of_the_kept_audits():
     assert len(kept) == 7 * len(list(place.glob("*.db")))
 
 
-@pytest.fixture(scope="module")
-def figure_3():
-    stored = (load(path) for path in (PAPER / "fig3_natural_data").glob("*.db"))
-    return {(one.sample_rate, one.scenario): one for one in stored}
-
-
 def test_every_figure_at_full_scale_has_its_audits():
     assert {path.relative_to(PAPER).parts[0] for path in STORES if path.is_relative_to(PAPER)} == {
-        "quickstart", "fig3_natural_data", "figA1_accuracy", "figA2_clipping", "figA3_steps", "figA4_learning_rate",
-        "figA6_text", "journal_final_model",
+        "quickstart", "fig3_natural_data", "fig3_small_network", "figA1_accuracy", "figA2_clipping", "figA3_steps",
+        "figA4_learning_rate", "figA6_text", "journal_final_model",
     }  # fmt: skip
 
 
-def test_figure_3_is_of_the_papers_size_and_names_its_stand_in(figure_3):
+@pytest.mark.parametrize(
+    ("folder", "encoder", "width", "another", "slots"),
+    [
+        ("fig3_natural_data", "EfficientNet-Lite0", 1280, [False, True, True], (198, 152)),
+        ("fig3_small_network", "a small CNN", 768, [False, False, True], (41, 41)),
+    ],
+)
+def test_figure_3_is_of_the_papers_size_and_names_its_stand_in(folder, encoder, width, another, slots):
+    stored = (load(path) for path in (PAPER / folder).glob("*.db"))
+    figure_3 = {(one.sample_rate, one.scenario): one for one in stored}
     assert set(figure_3) == {(q, scenario) for q in (1.0, 0.25, 0.0625) for scenario in crafters.BY_SCENARIO}
     for one in figure_3.values():
         assert one.sizes == {"repeat": 3, "run": 2500, "step": 20}
-        assert "stand-in for ViT-B/16" in one.task
+        assert one.task == f"CIFAR-10 features of {encoder} (stand-in for ViT-B/16)"
+        assert one.model == f"Linear(features={width}, classes=10)"
         table_a1 = {"max_grad_norm": 2.0, "steps": 500, "learning_rate": 1e-3, "n": 500, "optimizer": "sgd"}
         assert {name: one.attrs[name] for name in table_a1} == table_a1
     pairs = [figure_3[q, "S4"].canary_fingerprint for q in (1.0, 0.25, 0.0625)]
-    assert pairs[0] == pairs[1] != pairs[2], "the page says that the wrong label is another one"
+    assert [pair != pairs[0] for pair in pairs] == another, "the pages say at which q the mislabeled pair is another"
+    targets = {(q, figure_3[q, s].slot) for q, s in figure_3 if s != "S2"}
+    assert targets == {(q, slots[q < 1]) for q in (1.0, 0.25, 0.0625)}, "and that the target is, on one encoder"
+
+
+def test_a_crafted_inputs_gradient_is_farthest_from_its_targets_in_models_of_the_kept_audits():
+    table = read_table("beyond_membership/distances.csv").set_index(list(distances.CELL))
+    assert list(table.index) == distances.CELLS
+    for (folder, q, scenario), row in table.iterrows():
+        one = load(PAPER / folder / f"q={q:g}-{scenario}.db")
+        assert (row.slot, row.cosine) == (one.slot, pytest.approx(one.canary_cosine, abs=1e-6))
+    apart = table.distance.unstack()
+    others = (apart.S5 - apart.S4).abs()
+    assert apart.S3.min() > 0.98 > 0.84 > apart[["S4", "S5"]].max(axis=None)
+    assert others["fig3_small_network"].min() > 0.08 > 0.03 > others["fig3_natural_data"].max()
 
 
 def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():

@@ -5,7 +5,7 @@ reference model on which the pair of records is crafted. This study tells the tw
 
 python -m studies.beyond_membership.crossed_pairs FIGURE_3 FOLDER PARAMETERS audits the pairs of the folder FIGURE_3 in
 the trainings of FOLDER, with three repeats, and keeps the audits in FOLDER/crossed. PARAMETERS is a preset's file: its
-section of FIGURE_3's name names the features.
+section of FOLDER's name names the features.
 """
 
 import sys
@@ -20,7 +20,7 @@ RECORDS, REPEATS = ("S3", "S4", "S5"), 3
 
 def main(figure_3, folder, parameters):
     figure_3, folder = Path(figure_3), Path(folder)
-    task = more_repeats.records(parameters, figure_3)
+    task = more_repeats.records(parameters, folder)
     for (other, one), s in ((p, s) for p in PAIRS.items() for s in RECORDS):
         path = folder / f"{other}-{s}.db"
         if not path.exists():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from dpsub import accounting
-from studies.beyond_membership import from_scratch, more_repeats, varied
+from studies.beyond_membership import distances, from_scratch, more_repeats
 from studies.language_models import audits as sst2
 from studies.language_models import figures as language_models
 
@@ -25,12 +25,11 @@ def compared(natural, scaled, paper_sized, *, delta):
         delta: the δ at which every ε is stated.
     """
     rows, full_batch = {}, add_remove(natural["q = 1", "S3"], delta)
+    apart = distances.kept("fig3_natural_data")
     for scenario, canary in (("S3", "crafted input"), ("S4", "another label")):
         one = natural["q = 1", scenario]
         bound = np.mean(more_repeats.bounds(one, delta=delta))
-        pair = varied.complete("figA2_clipping")["C = 1", scenario]  # the same records, with their norms
-        distance = varied.apart(pair, one.max_grad_norm)
-        rows["natural data", canary] = distance, f"≥ {bound:.2f}", full_batch, 10
+        rows["natural data", canary] = apart[one.sample_rate, scenario], f"≥ {bound:.2f}", full_batch, 10
     one = paper_sized.twins[0.0625, 50_000, "S3"][0]
     distance = float((one.distance**2).mean() ** 0.5)
     found = from_scratch.of_alone(paper_sized.alone, delta=delta)["epsilon"]

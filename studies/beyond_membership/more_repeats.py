@@ -1,8 +1,8 @@
 """Further repeats of kept audits: the same canary, other worlds and noise.
 
-python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS reads the audits of a folder, and adds what
-they lack to REPEATS repeats. Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a preset's file, such
-as notebooks/params/paper.yaml: its section of the notebook whose folder it is names the features.
+python -m studies.beyond_membership.more_repeats FOLDER REPEATS PARAMETERS [SECTION] reads the audits of a folder, and
+adds what they lack to REPEATS repeats. Repeat i, counted from 0, is kept in FOLDER/repeat=i. PARAMETERS is a preset's
+file, such as notebooks/params/paper.yaml: its SECTION, by default that of the folder's name, names the features.
 """
 
 import sys
@@ -19,9 +19,9 @@ from studies.trainings import ON_A_CPU
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
 
 
-def records(parameters, folder):
-    """The records that a preset's file names for the audits of a folder."""
-    given = yaml.safe_load(Path(parameters).read_text())[Path(folder).absolute().name]
+def records(parameters, section):
+    """The records that a preset's file names in a section, or for the audits of a folder of this name."""
+    given = yaml.safe_load(Path(parameters).read_text())[Path(section).absolute().name]
     return tasks.features_or_digits(given["features"], **{name: given.get(name) for name in RECORDS}, seed=0)
 
 
@@ -83,8 +83,8 @@ def by_runs(one, runs, *, delta):
     return [[bounds[repeat][0] for bounds in each] for repeat in range(one.sizes["repeat"])], pooled
 
 
-def main(folder, repeats, parameters):
-    task = records(parameters, folder)
+def main(folder, repeats, parameters, section=None):
+    task = records(parameters, section or folder)
     for i in range(1, int(repeats)):
         for path in sorted(Path(folder).glob("*.db")):
             one = audits.load(path)

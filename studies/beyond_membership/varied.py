@@ -17,12 +17,13 @@ OBSERVED = 20  # models that the adversary sees along each training
 RECORDS = ("S3", "S4", "S5")
 VARIED = {  # the value by which the panels of a figure differ, and their labels
     "fig3_natural_data": ("sample_rate", "q = {sample_rate:g}"),
+    "fig3_small_network": ("sample_rate", "q = {sample_rate:g}"),  # Figure 3 on another encoder's features
     "figA6_text": ("sample_rate", "q = {sample_rate:g}"),
     "figA2_clipping": ("max_grad_norm", "C = {max_grad_norm:g}"),
     "figA3_steps": ("steps", "T = {steps}"),
     "figA4_learning_rate": ("learning_rate", "η = {learning_rate:g}"),
 }
-CHANGED = ("figA2_clipping", "figA3_steps", "figA4_learning_rate")  # of which a part is Figure 3's
+CHANGED = ("figA2_clipping", "figA3_steps", "figA4_learning_rate")  # of which a part is fig3_small_network's
 NAMES = {"sample_rate": "sample rate q", "max_grad_norm": "clipping bound C", "steps": "steps T"}
 NAMES["learning_rate"] = "learning rate η"
 
@@ -54,14 +55,14 @@ def complete(figure):
 def kept(figure):
     """The kept audits of a figure, by label and scenario.
 
-    The value that Figure 3 has is not among those of the folders of Figures A2 to A4: its audits are Figure 3's first
-    repeats, as many as the folder's audits have. They have the same seeds.
+    The value that Figure 3 has is not among those of the folders of Figures A2 to A4: its audits are the first repeats
+    of Figure 3's on the small network's features, as many as the folder's audits have. They have the same seeds.
     """
     if figure not in CHANGED:
         return complete(figure)
     (by, label), found = VARIED[figure], dict(complete(figure))
     for scenario, other in {scenario: one for (_, scenario), one in found.items()}.items():
-        usual = complete("fig3_natural_data")[f"q = {other.sample_rate:g}", scenario]
+        usual = complete("fig3_small_network")[f"q = {other.sample_rate:g}", scenario]
         same = usual.isel(repeat=slice(other.sizes["repeat"]))
         found[label.format(**same.attrs), scenario] = same
     return dict(sorted(found.items(), key=lambda one: (one[1].attrs[by], one[0])))

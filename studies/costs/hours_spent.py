@@ -8,7 +8,8 @@ from studies.kept import STUDIES, read_json, read_table
 
 ROOT = STUDIES.parent
 STORES = (
-    *("results/paper/quickstart", "results/paper/fig3_natural_data", "results/paper/figA1_accuracy"),
+    *("results/paper/quickstart", "results/paper/fig3_natural_data", "results/paper/fig3_small_network"),
+    "results/paper/figA1_accuracy",
     *("results/paper/figA2_clipping", "results/paper/figA3_steps", "results/paper/figA4_learning_rate"),
     *("results/paper/figA6_text", "results/paper/journal_final_model", "results/laptop/fig4_from_scratch"),
     *("results/laptop/learned_distinguishers", "results/laptop/steps_table1"),

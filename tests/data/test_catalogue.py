@@ -172,11 +172,13 @@ def test_no_auxiliary_record_is_a_private_one_but_for_rounding(tmp_path):
         assert not {tuple(r) for r in task.x_train.tolist()} & {tuple(r) for r in task.x_aux.tolist()}
 
 
-@pytest.mark.parametrize("name", ["cifar10-cnn768", "sst2-all-minilm-l6-v2"])
-def test_feature_files_themselves(name):
+@pytest.mark.parametrize(
+    ("name", "width"), [("cifar10-efficientnet-lite0", 1280), ("cifar10-cnn768", 768), ("sst2-all-minilm-l6-v2", 384)]
+)
+def test_feature_files_themselves(name, width):
     path = Path(DATA or "", "features", f"{name}.npz")
     if not DATA or not path.is_file():
         pytest.skip(f"needs features/{name}.npz in DPSUB_DATA")
     task = load_features(f"features/{name}.npz", n_train=500, n_aux=500)
-    assert task.x_train.shape == (500, {"c": 768, "s": 384}[name[0]])
+    assert task.x_train.shape == (500, width)
     assert len(task.y_test) > 1_000
