@@ -19,7 +19,17 @@ from scipy.stats import rankdata
 
 import dpsub
 from dpsub import accounting, audits, distinguishers, estimators, findings, trainers
-from studies.final_models.audits import EXECUTIONS, LEARNING_RATES, USUAL, grid, made_for, slower, trained
+from studies.final_models.audits import (
+    EXECUTIONS,
+    LEARNING_RATES,
+    USUAL,
+    by_record,
+    grid,
+    made_for,
+    record_rate,
+    slower,
+    trained,
+)
 from studies.final_models.distillation import distilled
 from studies.trainings import DELTA
 
@@ -33,6 +43,7 @@ MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "t
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
 SAYS = "probabilities"  # of each class: what a box says of a model
+BOXES = 16  # audits of a setting at the paper's η/n that are attacked by a black box, too
 SURROGATES = {
     "digits": {"epochs": 50, "batch_size": 50, "learning_rate": 0.01},
     "mnist": {"epochs": 10, "batch_size": 50, "learning_rate": 0.005},
@@ -203,8 +214,9 @@ def tabled(cell, models, *, boxes=0, **options):
     Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
     average start alone. For ε = 10 there are audits of 2,048 models, too, and the canary's of all.
     """
-    if cell == cell._replace(**USUAL, learning_rate=LEARNING_RATES[cell.data]):
-        options |= {"boxes": boxes, "ways": tuple(WAYS), "margins": MARGINS if cell.epsilon == 4 else ()}
+    if cell == cell._replace(**USUAL) and cell.learning_rate in (LEARNING_RATES[cell.data], record_rate(cell)):
+        ways = WAYS if cell.learning_rate == LEARNING_RATES[cell.data] else QUICK_WAYS
+        options |= {"boxes": boxes, "ways": tuple(ways), "margins": MARGINS if cell.epsilon == 4 else ()}
     parts = [evaluated(cell, models, **options)]
     whole = models.sizes["run"]
     if whole >= 2048 and cell.epsilon == 10:
@@ -221,10 +233,11 @@ if __name__ == "__main__":
     for name in sys.argv[3:]:
         cells = grid(name)
         again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
-        more = slower(cells, 0.5) if name != "cifar10" else []
+        more = {"digits": by_record(cells), "mnist": slower(cells, 0.5)}.get(name, [])
         for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
             if not path.exists():
                 models = trained(cell, folder, progress=False)
-                keep(tabled(cell, models, boxes=cell.runs // 256), cell, models, path)
+                boxes = min(cell.runs // 256, BOXES if cell.learning_rate == record_rate(cell) else cell.runs)
+                keep(tabled(cell, models, boxes=boxes), cell, models, path)
                 print(cell.name, flush=True)
