@@ -43,7 +43,6 @@ MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "t
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
 SAYS = "probabilities"  # of each class: what a box says of a model
-BOXES = 16  # audits of a setting at the paper's η/n that are attacked by a black box, too
 SURROGATES = {
     "digits": {"epochs": 50, "batch_size": 50, "learning_rate": 0.01},
     "mnist": {"epochs": 10, "batch_size": 50, "learning_rate": 0.005},
@@ -233,11 +232,10 @@ if __name__ == "__main__":
     for name in sys.argv[3:]:
         cells = grid(name)
         again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
-        more = {"digits": by_record(cells), "mnist": slower(cells, 0.5)}.get(name, [])
+        more = {"digits": by_record(grid(name, runs=5120)), "mnist": slower(cells, 0.5)}.get(name, [])
         for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
             if not path.exists():
                 models = trained(cell, folder, progress=False)
-                boxes = min(cell.runs // 256, BOXES if cell.learning_rate == record_rate(cell) else cell.runs)
-                keep(tabled(cell, models, boxes=boxes), cell, models, path)
+                keep(tabled(cell, models, boxes=cell.runs // 256), cell, models, path)
                 print(cell.name, flush=True)
