@@ -23,6 +23,7 @@ from studies.final_models.audits import (
     EXECUTIONS,
     LEARNING_RATES,
     USUAL,
+    Cell,
     by_record,
     grid,
     made_for,
@@ -38,11 +39,15 @@ LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
 MARGIN = 0.2  # α of the loss "ade", in the paper
 MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
 BOUNDS = (0.0, 1.0)  # to which both versions clamp, in standardised pixels
-CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train")
+CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train", "size")
+BY_RECORD = ", η/n"  # marks data whose audits have the paper's η/n
 MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "task", "model", "noise_multiplier")
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
 SAYS = "probabilities"  # of each class: what a box says of a model
+# How the kept audits' surrogates are trained. The published code takes 200 epochs, batches of 512 and a rate of 1e-4,
+# which with so few records is 200 or 400 steps: on digits at η = 4 such surrogates give 30 % of the records the label
+# that their model gives, and these 99 %.
 SURROGATES = {
     "digits": {"epochs": 50, "batch_size": 50, "learning_rate": 0.01},
     "mnist": {"epochs": 10, "batch_size": 50, "learning_rate": 0.005},
@@ -86,12 +91,15 @@ def attack(name, pair, version, margin=MARGIN, rate=0.05):
     )
 
 
-def surrogates(cell, records, network, pair, part):
-    """(runs, parameters): for each model one that learned what a box says of that model for the records of D′."""
+def surrogates(cell, records, network, pair, part, **recipe):
+    """(runs, parameters): for each model one that learned what a box says of that model for the records of D′.
+
+    The recipe has arguments of `distilled`; without any it is that of SURROGATES.
+    """
     known = records.x_train.copy()
     known[pair.slot] = pair.z.x
     said = trainers.answers_of(network, part.weights.values, known, says=SAYS)
-    return distilled(network, said, known, seed=0, says=SAYS, **SURROGATES[cell.data]).weights
+    return distilled(network, said, known, seed=0, says=SAYS, **(recipe or SURROGATES[cell.data])).weights
 
 
 def boxed(network, pair, part, learned, way, name):
@@ -124,12 +132,12 @@ def attempts(pair, ways, margins):
             yield way, attack("ade", pair, 1, margin), {"attack": "ade", "margin": margin}
 
 
-def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
+def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0, recipe=None):
     """What each attack shows of a cell's final models: a row for each audit of `size` of them, way and attack.
 
     What the canary's scores of all models show by ranks is added as the way "all models". `margins` are further ones of
-    "ade", as in Table 1, and `boxes` audits are attacked by a black box, too. Held out, a row says by how much the
-    score's AUC is ahead of the canary's.
+    "ade", as in Table 1, and `boxes` audits are attacked by a black box, too, whose surrogates are trained by a recipe.
+    Held out, a row says by how much the score's AUC is ahead of the canary's.
     """
     records, network, pair = made_for(cell)
     rows = []
@@ -150,7 +158,7 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
             rows.append(usual | {"way": way} | named | found)
         if number >= boxes:
             continue
-        learned = surrogates(cell, records, network, pair, part)
+        learned = surrogates(cell, records, network, pair, part, **(recipe or {}))
         for way, name in itertools.product(BOXED, ("ude", "ade")):
             scores = boxed(network, pair, part, learned, way, name)
             named = {"attack": name, "box": "black", "way": way}
@@ -175,7 +183,8 @@ def keep(rows, cell, models, path):
 def kept(folder):
     """What `keep` wrote in a folder: all rows, and the tables by name.
 
-    The executions of a cell, one seed each, are audits of the same cell.
+    The executions of a cell, one seed each, are audits of the same cell. Audits at the paper's η/n are of data of their
+    own, with BY_RECORD behind its name.
     """
     tables, about = [], {}
     for path in sorted(Path(folder).glob("*.csv")):
@@ -183,6 +192,8 @@ def kept(folder):
         about[path.stem] = json.loads(first.removeprefix("# "))
         own = about[path.stem]["cell"]
         columns = {"theory": own["epsilon"]} | {name: own[name] for name in CELL_COLUMNS}
+        if own["learning_rate"] == record_rate(Cell(**own)):
+            columns["data"] += BY_RECORD
         rows = pd.read_csv(io.StringIO(table))
         rows["audit"] += own["seed"] * (rows.audit.max() + 1)
         tables.append(rows.assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns))

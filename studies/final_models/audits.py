@@ -20,11 +20,12 @@ RECORDS = {"digits": 60000, "mnist": 60000, "cifar10": 50000}
 # How a worst start is trained, where not by the published code's values.
 WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
 EPSILONS = (10.0, 4.0, 2.0, 1.0)
-# For CIFAR-10 from a copy that has 12,000 records to train on.
+# What was run. For CIFAR-10 from a copy that has 12,000 records to train on, and with the small ConvNet of MNIST, where
+# the published code has the large one.
 SIZES = {
     "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 10240},
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
-    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
+    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256, "size": "small"},
 }
 EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
@@ -89,7 +90,7 @@ class Cell(NamedTuple):
     n_aux: int  # a worst start is trained on them
     runs: int
     seed: int  # of all; another than 0 is a further execution of the same audit
-    size: str = "small"  # of a ConvNet
+    size: str = "small"  # of a ConvNet, or "large"
 
     @property
     def name(self):
@@ -97,6 +98,8 @@ class Cell(NamedTuple):
         name += f"-C{self.max_grad_norm:g}-{self.adjacency}"
         if self.learning_rate != LEARNING_RATES[self.data]:
             name += f"-eta{self.learning_rate:g}"
+        if self.size != "small":
+            name += f"-{self.size}"
         return name + (f"-seed{self.seed}" if self.seed else "")
 
     @property
