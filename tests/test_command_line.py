@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from opacus.data_loader import DPDataLoader
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,7 +26,7 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", slow_but(COMMANDS, "module"))
 def test_the_command_states_both_epsilons_of_a_training(command):
     if command == "entry point" and not ENTRY_POINT.exists():
         pytest.skip("dpsub was installed before it had an entry point: run `make` again")
@@ -47,7 +48,7 @@ def test_the_entry_point_is_the_module():
 
 
 def test_the_accountant_starts_without_torch():
-    asked = [*SIZES, "--delta", "1e-5", "--trials", "2"]
+    asked = ["--sample-rate", "0.1", "--steps", "5", "--delta", "1e-5", "--trials", "2"]
     code = f"""import sys; from dpsub.__main__ import main
 main(["epsilon", "--noise-multiplier", "2", *{asked}])
 main(["noise", "--epsilon", "3", "--adjacency", "substitute", *{asked}])
@@ -76,7 +77,10 @@ def test_json_is_the_statement_for_a_file(capsys):
     assert (written["risk"]["prior"], written["trainings_tried"]) == ([0.5, 0.3, 0.2], 3)
 
 
-@pytest.mark.parametrize("more", [[], ["--trials", 4], ["--sampling", "epochs", "--trials", 2]])
+TARGETS = [[], ["--trials", 4], ["--sampling", "epochs", "--trials", 2]]
+
+
+@pytest.mark.parametrize("more", slow_but(TARGETS, TARGETS[0], TARGETS[2]))
 def test_noise_for_a_target_meets_it_and_hardly_more(capsys, more):
     asked = ["--epsilon", 3, "--adjacency", "substitute", "--sample-rate", 0.1, "--steps", 15, "--delta", 1e-5]
     text = printed(capsys, "noise", *asked, *more)

@@ -647,6 +647,7 @@ def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(t
     assert found["kept_cells"] + found["missing"] >= 51
 
 
+@SLOW
 def test_the_margin_of_adversarial_samples_matters_little(tmp_path):
     found = execute("final_models_settings", tmp_path, "margins_")
     assert 4 < found["papers_least"] < found["papers_most"] < 1.1 * found["papers_least"]

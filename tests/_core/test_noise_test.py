@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import slow_but
 from scipy.stats import binom
 
 from dpsub._core import noise_test
@@ -30,9 +31,11 @@ def scaled(scale):
     return lambda rng, sizes: scale * rng.normal(size=sum(sizes))
 
 
+ENOUGH = [*((scale, sizes, 1_000) for scale in (1.0, 1.05, 3.0) for sizes in ((1,), (18,), SIZES)), (1.0, SIZES, 5)]
+
+
 @pytest.mark.parametrize(
-    ("scale", "sizes", "remembered"),
-    [*((scale, sizes, 1_000) for scale in (1.0, 1.05, 3.0) for sizes in ((1,), (18,), SIZES)), (1.0, SIZES, 5)],
+    ("scale", "sizes", "remembered"), slow_but(ENOUGH, (1.0, SIZES, 5), (1.05, (18,), 1_000), (3.0, (1,), 1_000))
 )
 def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes, remembered, monkeypatch):
     audits = 60
@@ -43,10 +46,11 @@ def test_enough_noise_is_called_wrong_in_at_most_alpha_of_trainings(scale, sizes
     assert sum(one.clipping is not None for one in found) <= most
 
 
-def test_bets_have_the_mean_of_what_was_staked():
+@pytest.mark.parametrize("audits", slow_but([1_000, 4_000], 1_000))
+def test_bets_have_the_mean_of_what_was_staked(audits):
     """The wealth is a mean of likelihood ratios, so its mean stays that of its stakes."""
     wealth = []
-    for seed in range(4_000):
+    for seed in range(audits):
         test = watched(2, scaled(1.0), sizes=(3, 2), seed=seed)
         scales = np.exp(test._scales[:, SCALES > 0.6]).mean(axis=1)  # others are too seldom large to be averaged
         wealth.append([*scales, np.exp(test._again), np.exp(test._shared), np.exp(test._shifts).mean()])
@@ -170,18 +174,21 @@ def clipped_by(clipping, noise, seed, alpha=0.05):
     return test
 
 
-def test_no_other_clipping_is_a_fault():
+@pytest.mark.parametrize("seeds", slow_but([3, 8], 3))
+def test_no_other_clipping_is_a_fault(seeds):
     audits = [
         clipped_by(clipping, lambda rng, step: rng.normal(size=sum(SIZES)), seed)
         for clipping in CLIPPINGS.values()
-        for seed in range(8)
+        for seed in range(seeds)
     ]
     assert sum(test.fault is not None for test in audits) <= binom.ppf(0.999, len(audits), 0.05)
-    assert sum(test.clipping is not None for test in audits[8:]) > len(audits) / 2
+    assert sum(test.clipping is not None for test in audits[seeds:]) > len(audits) / 2
 
 
-@pytest.mark.parametrize("period", [1, 10])
-@pytest.mark.parametrize("clipping", CLIPPINGS)
+REPEATED = [*itertools.product(CLIPPINGS, (1, 10))]
+
+
+@pytest.mark.parametrize(("clipping", "period"), slow_but(REPEATED, REPEATED[0], *REPEATED[1::2]))
 def test_noise_that_repeats_is_found_with_other_clipping_and_then_says_nothing_of_it(clipping, period):
     for seed in range(3):
         drawn = scaled(1.0)(np.random.default_rng(100 + seed), [10 * sum(SIZES)]).reshape(10, -1)

@@ -5,6 +5,7 @@ import math
 import jsonschema
 import numpy as np
 import pytest
+from cases import slow_but
 from scipy.integrate import simpson
 from scipy.stats import norm
 
@@ -107,16 +108,16 @@ def test_any_number_of_values_may_have_a_prior():
     assert "sure that the record has it (1 % without the model)" in rare
 
 
-@pytest.mark.parametrize(
-    "about",
-    [
-        {},
-        {"sampling": "epochs", "loader_seen": True},
-        {"sampling": "truncated_poisson:12:100", "trials": 3},
-        {"sampling": "without_replacement", "prior": [0.5, 0.3, 0.2]},
-        {"history": ((0.3, 0.5, 500),), "reported": ("rdp", 5.0)},  # nothing limits a belief here
-    ],
-)
+ABOUT = [
+    {},
+    {"sampling": "epochs", "loader_seen": True},
+    {"sampling": "truncated_poisson:12:100", "trials": 3},
+    {"sampling": "without_replacement", "prior": [0.5, 0.3, 0.2]},
+    {"history": ((0.3, 0.5, 500),), "reported": ("rdp", 5.0)},  # nothing limits a belief here
+]
+
+
+@pytest.mark.parametrize("about", slow_but(ABOUT, *ABOUT[:2], *ABOUT[3:]))
 def test_a_statement_for_a_file_is_what_the_schema_describes(about):
     statement = stated(**about)
     written = statement.to_dict()

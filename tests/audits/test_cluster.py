@@ -145,7 +145,7 @@ def test_a_cluster_that_does_not_answer_is_named(arguments, store, monkeypatch):
 
 def test_workers_that_come_late_are_waited_for(arguments):
     with LocalCluster(n_workers=0, processes=False, **LOCAL) as cluster, Client(cluster) as client:
-        threading.Timer(0.5, cluster.scale, (1,)).start()
+        threading.Timer(0.2, cluster.scale, (1,)).start()
         found = audit(*arguments, client=client, **OPTIONS)
     assert found.sizes["run"] == 700
 

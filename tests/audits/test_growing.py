@@ -1,10 +1,12 @@
 """Audits that grow, join others, and stop when they have refuted a claim."""
 
+import itertools
 from functools import partial
 
 import numpy as np
 import pytest
 import trainings_of_others as others
+from cases import slow_but
 
 import dpsub
 from dpsub import DPSGD, CanaryPair, accounting, audits, crafters, models
@@ -18,17 +20,17 @@ NORMAL = {"adjacency": "substitute", "name": "one normal", "progress": False}
 WEAK = accounting.gdp_epsilon(0.3, DELTA)  # a claim that a normal of mean ±1 refutes soon
 
 
-@pytest.mark.parametrize("most", [2, 128])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"metrics": ("accuracy", "distance", "gradient", "weights")},
-        {"sample_rate": 0.3, "repeats": 2},
-        {"network": True, "sample_rate": 0.3},
-    ],
-    ids=["full batches", "repeats", "records in a network"],
-)
-def test_a_grown_audit_is_bit_for_bit_the_one_that_was_whole_at_once(run, task, store, monkeypatch, options, most):
+GROWN = {
+    "full batches": {"metrics": ("accuracy", "distance", "gradient", "weights")},
+    "repeats": {"sample_rate": 0.3, "repeats": 2},
+    "records in a network": {"network": True, "sample_rate": 0.3},
+}
+CASES = [*itertools.product(GROWN, (2, 128))]
+
+
+@pytest.mark.parametrize(("kind", "most"), slow_but(CASES, CASES[0], CASES[3], CASES[4]))
+def test_a_grown_audit_is_bit_for_bit_the_one_that_was_whole_at_once(run, task, store, monkeypatch, kind, most):
+    options = {**GROWN[kind]}
     monkeypatch.setattr(bank_plans, "Cut", partial(Cut, most=most))  # of 2, blocks share their shards
     options = {"spec": DPSGD(10.0, 2.0, options.pop("sample_rate", 1.0), 4, 0.01), **options}
     if options.pop("network", False):

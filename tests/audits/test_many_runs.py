@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from scipy.stats import ks_2samp, kstest, norm
 
 from dpsub import (
@@ -88,7 +89,7 @@ def small(kind):
     return task, getattr(models, kind)(task)
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "convnet"])
+@pytest.mark.parametrize("kind", slow_but(["linear", "mlp", "convnet"], "linear", "mlp"))
 def test_same_numbers_however_many_threads_train(kind, monkeypatch):
     """More blocks than threads, so that a thread trains several."""
     block = BLOCK if kind == "linear" else 16

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from scipy.stats import binom
 
 import dpsub
@@ -187,8 +188,10 @@ def test_one_more_record_that_shifts_microbatches_is_told_and_refutes_add_remove
         assert dpsub.bound(kept, delta=1e-5).epsilon < claimed("substitute")
 
 
-@pytest.mark.parametrize("adjacency", checks.ADJACENCIES)
-@pytest.mark.parametrize("batches", ["shifted", "opposite"])
+ALONG = [*itertools.product(("shifted", "opposite"), checks.ADJACENCIES)]
+
+
+@pytest.mark.parametrize(("batches", "adjacency"), slow_but(ALONG, *ALONG[::2]))
 def test_a_right_step_is_right_for_batches_along_the_canary(adjacency, batches):
     seen = audited(right(), adjacency, gradients=batches, noise_multiplier=1.0, steps=400)
     assert {"fault", "clipping"}.isdisjoint(seen.attrs)

@@ -17,6 +17,7 @@ import pytest
 import torch
 import trainings_of_others as others
 import xarray as xr
+from cases import slow_but
 from scipy.stats import ks_2samp
 
 import dpsub
@@ -113,9 +114,10 @@ def test_runs_of_a_training_that_ignores_its_seed_are_told_and_no_bound_of_them_
     assert not estimators.risk_lower_bound(found.score[:, 0], found.bit).valid
 
 
+@pytest.mark.parametrize("seeds", slow_but([10, 50], 10))
 @pytest.mark.parametrize("train", [others.right_of_ten, others.one_normal])
-def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train):
-    for seed in range(50):
+def test_scores_of_few_values_are_no_sign_of_a_seed_that_is_ignored(train, seeds):
+    for seed in range(seeds):
         found = audit_training(train, **OPTIONS | {"seed": seed})
         assert "seed_ignored" not in found.coords
         assert dpsub.bound(found, delta=1e-5)[0].valid

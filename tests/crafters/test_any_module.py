@@ -1,5 +1,6 @@
 """Every crafter: what they all refuse, and canaries for modules and losses as users write them."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -7,6 +8,7 @@ from inspect import signature
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from modules_of_others import ACCEPTED
 from torch import nn
 
@@ -19,9 +21,8 @@ from studies.one_run.pairs import natural_pairs, unused_feature_pairs
 SPEC = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, steps=1, learning_rate=0.05)
 QUICK = {"device": "cpu", "progress": False}
 FLOAT32 = ("numbers", "weighted loss", "weighted loss object")
-NAMES = (  # of those that are tested each time
-    *FLOAT32, "attention", "embedding", "bag of words", "weight norm", "activations", "frozen", "gradient of one's own",
-)  # fmt: skip
+# Those that are tested each time.
+NAMES = ("numbers", "weighted loss object", "attention", "bag of words", "activations", "frozen")
 # What crafts along the gradient by the features, which words do not have, nor some operations twice.
 ONCE = ("adversarial", "adversarial sample")
 TWICE = ("crafted_input", "crafted")
@@ -100,12 +101,16 @@ SINGLE = {name: CRAFTERS[name] for name in ("blank", "in_distribution", "clipbkd
 SINGLE["crafted_input"] = partial(crafters.crafted_input, steps=60, learning_rate=0.5)
 
 
-@pytest.mark.parametrize("craft", SINGLE.values(), ids=SINGLE)
-@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
+ATTACKED = [*itertools.product(("linear", "mlp", "convnet"), SINGLE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "craft"), slow_but(ATTACKED, *ATTACKED[:12], ("convnet", "mislabeled"), ("convnet", "crafted_input"))
+)
 def test_scores_of_records_speak_for_z(attacked, name, craft, spec):
     (task, model), setting = attacked[name], spec(noise_multiplier=0.05, steps=8, learning_rate=0.5)
     model = model.starting_from(model.flat(model.initial_parameters(1, torch.Generator().manual_seed(0)))[0])
-    pair = craft(task, model, setting, seed=0)
+    pair = SINGLE[craft](task, model, setting, seed=0)
     assert pair.task == task.fingerprint
     assert pair.details.get("cosine", 0) < 0.2
     alone = pair.against_nothing(adjacency="add_remove") if pair.scenario[0] != "S" else pair
@@ -141,7 +146,7 @@ def test_auxiliary_records_must_be_there_and_be_no_private_ones(name):
 
 @pytest.fixture(
     scope="module",
-    params=[name if name in NAMES else pytest.param(name, marks=pytest.mark.slow) for name in ACCEPTED],
+    params=slow_but(ACCEPTED, *NAMES),
 )
 def accepted(request):
     """A module's name, a task, and a bank."""

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cases import slow_but
 
 from dpsub import audit, crafters, data, models
 from dpsub._core.random_streams import torch_seed
@@ -233,7 +234,7 @@ def test_other_tasks_have_no_names(grouped, spec):
             crafters.attribute(grouped, models.linear(grouped), spec(), columns=columns, seed=0)
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "module"])
+@pytest.mark.parametrize("kind", slow_but(["linear", "mlp", "module"], "linear", "mlp"))
 def test_the_most_exposed_target_has_gradients_farthest_apart_in_training(named, kind, spec, gradient_by_hand):
     task, setting = named[0], spec(max_grad_norm=0.7, steps=12, learning_rate=0.5)
     model = {"linear": models.linear, "mlp": models.mlp, "module": by_module}[kind](task)

@@ -1,11 +1,13 @@
 """Canaries that are records, crafted anew at each step for the models as they are."""
 
+import itertools
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from naive_pairs import clipped
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.nn.utils import parameters_to_vector
@@ -23,8 +25,10 @@ def modules(bank):
     return [bank.model.module(parameters) for parameters in bank.model.flat(bank.theta)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
+ADDED = [*itertools.product(NAMES, KINDS)]
+
+
+@pytest.mark.parametrize(("name", "kind"), slow_but(ADDED, *ADDED[::5], *ADDED[3:15:3]))
 def test_gradients_are_what_training_on_the_records_adds(targets, bank_of, spec, name, kind):
     task, model = targets[name]
     canary = crafters.record_each_step(task, model, spec(), kind=kind, seed=1)
@@ -175,7 +179,7 @@ def cosine_by_hand(module, task):
     return lambda x, y: abs(float(cosine_similarity(gradient(x[None], torch.tensor([y])), others, dim=0)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, "mlp", "module"))
 def test_crafted_gradients_are_more_orthogonal_to_those_of_others(targets, bank_of, spec, name):
     task, model = targets[name]
     bank = bank_of(name)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from cases import slow_but
 from scipy.stats import binom, norm
 
 from dpsub.accounting import gdp_epsilon, gdp_mu
@@ -182,8 +183,9 @@ def of_lucky_steps(count, canaries, seed):
     return scores, bits.ravel()
 
 
-def test_canaries_of_a_step_do_not_refute_a_true_claim_by_the_same_luck():
-    asked, audits = {"epsilon": 0.1, "delta": 0.1, "claim": "dp"}, 20
+@pytest.mark.parametrize("audits", slow_but([8, 20], 8))
+def test_canaries_of_a_step_do_not_refute_a_true_claim_by_the_same_luck(audits):
+    asked = {"epsilon": 0.1, "delta": 0.1, "claim": "dp"}
     seen = [of_lucky_steps(100, 20, seed) for seed in range(audits)]
     wealths = np.array([wealth_of_bets(*each, **asked) for each in seen])
     assert wealths.shape == (audits, 2_000)

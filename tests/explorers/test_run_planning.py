@@ -21,7 +21,7 @@ def test_the_stored_axes_are_those_of_the_page():
     assert len(STORED["rows"]) == len(SETTINGS)
 
 
-@pytest.mark.parametrize("setting", [("gdp", 0.05, 50), ("gdp", 0.01, 1_582), ("dp", 0.1, 158)], ids=str)
+@pytest.mark.parametrize("setting", [("gdp", 0.05, 50), ("dp", 0.1, 158)], ids=str)
 def test_stored_numbers_are_the_librarys(setting):
     found, kept = planning.row(setting), stored(*setting)
     assert found["ceiling"] == pytest.approx(kept["ceiling"], abs=2e-4)

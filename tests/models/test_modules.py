@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from modules_of_others import ACCEPTED
 from torch import nn
 
@@ -57,7 +58,7 @@ def apart(bank, by, seed):
     return theta + by * torch.randn(theta.shape, generator=generator)
 
 
-@pytest.fixture(scope="module", params=ACCEPTED)
+@pytest.fixture(scope="module")
 def accepted(request):
     """A task of six records, a bank of any module, its loss, and three models apart from each other."""
     make, loss = ACCEPTED[request.param]
@@ -66,7 +67,14 @@ def accepted(request):
     return task, bank, loss or partial(nn.functional.cross_entropy, reduction="none"), apart(bank, 0.1, 5)
 
 
-@pytest.mark.parametrize("training", [False, True])
+OFTEN = (
+    "attention", "lstm", "residual", "fused attention", "convolution 2d", "weight norm", "embedding", "bag of words",
+    "LoRA", "frozen", "numbers", "otherwise in training", "weighted loss",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("accepted", slow_but(ACCEPTED, *OFTEN), indirect=True)
+@pytest.mark.parametrize("training", slow_but([False, True], False))
 def test_gradients_are_those_of_loops_over_models_and_records(accepted, training):
     task, bank, loss, theta = accepted
     x, y = torch.tensor(task.x_train), torch.tensor(task.y_train)
@@ -119,7 +127,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", slow_but(EXACT, "tied", "LoRA", "DPLSTM", "group norm"))  # others import transformers
 def test_banks_are_loops_over_records_but_for_rounding(name):
     task = six_records()
     bank = seeded_bank(EXACT[name], task)
@@ -131,6 +139,7 @@ def test_banks_are_loops_over_records_but_for_rounding(name):
     assert float((found - whole).abs().max()) < 1.2e-7  # float32's rounding
 
 
+@pytest.mark.parametrize("accepted", ACCEPTED, indirect=True)
 def test_banks_train_as_loops_over_models_and_records(accepted):
     task, bank, loss, theta = accepted
     spec = DPSGD(0.5, 0.5, 0.4, 2, 0.05, optimizer="adam")

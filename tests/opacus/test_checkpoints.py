@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from cases import slow_but
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -49,17 +50,17 @@ def in_parts(one):
         one.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize(
-    ("kind", "asked"),
-    [
-        ("flat", {"canaries": 10}),
-        ("flat", {"canary": "diracs", "anew": True, "adjacency": "add_remove"}),
-        ("flat", {"canary": "random", "canary_rate": 0.5}),
-        ("per_layer", {"anew": True}),
-        ("ghost", {"adjacency": "zero_out"}),
-        ("adaptive", {"canary": "random", "anew": True, "noise_multiplier": 1.5}),
-    ],
-)
+AUDITED = [
+    ("ghost", {"adjacency": "zero_out"}),
+    ("adaptive", {"canary": "random", "anew": True, "noise_multiplier": 1.5}),
+    ("flat", {"canaries": 10}),
+    ("flat", {"canary": "diracs", "anew": True, "adjacency": "add_remove"}),
+    ("flat", {"canary": "random", "canary_rate": 0.5}),
+    ("per_layer", {"anew": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "asked"), slow_but(AUDITED, *AUDITED[:2]))
 def test_an_interrupted_audit_reports_what_it_would_have_reported(private, kind, asked):
     def audited():
         one = private(kind)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from naive_pairs import clipped
 from scipy.stats import binom, chisquare, kstest
 
@@ -16,7 +17,8 @@ from dpsub.trainers.batches import poisson_coins, threshold
 from dpsub.trainers.devices import matmul_precision
 
 CANARIES = ("gradient", "record")
-every_model = pytest.mark.parametrize("name", ["linear", "linear, two classes", "mlp", "convnet", "large convnet"])
+NAMES = ["linear", "linear, two classes", "mlp", "convnet", "large convnet"]
+every_model = pytest.mark.parametrize("name", NAMES)
 
 
 def recorded(bank, *, stepping=True):
@@ -32,7 +34,7 @@ def recorded(bank, *, stepping=True):
     return seen
 
 
-@every_model
+@pytest.mark.parametrize("name", slow_but(NAMES, *NAMES[:-1]))
 def test_without_noise_and_canary_training_is_clipped_gradient_descent(cast, bank_of, spec, name):
     task, model = cast[name]
     setting = spec(sample_rate=1.0, steps=4)

@@ -1,8 +1,11 @@
 """Many pairs in one training, against naive loops over single records."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from modules_of_others import ACCEPTED
 from naive_pairs import SLOTS, clipped, pairs_of, worlds
 from torch.nn import functional
@@ -14,9 +17,10 @@ from dpsub.trainers.slot import loss_products
 KINDS = pytest.mark.parametrize("kind", ["records", "gradients"])
 
 
-@KINDS
-@pytest.mark.parametrize("name", ["linear", "mlp", "convnet"])
-@pytest.mark.parametrize("q", [0.3, 1.0])
+CASES = [*itertools.product((0.3, 1.0), ("linear", "mlp", "convnet"), ("records", "gradients"))]
+
+
+@pytest.mark.parametrize(("q", "name", "kind"), slow_but(CASES, *CASES[::5], *CASES[3::4]))
 def test_every_step_is_that_of_a_loop_over_single_records(cast, bank_of, name, kind, q):
     task, model = cast[name]
     pairs, spec = pairs_of(task, model, kind, 0.5), DPSGD(0.8, 0.5, q, 3, 0.5)

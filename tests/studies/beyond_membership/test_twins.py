@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from cases import slow_but
 
 from dpsub import DPSGD, CanaryPair, accounting, audit, data, models
 from studies.beyond_membership.twins import of_twins, of_two_worlds
@@ -61,7 +62,7 @@ def test_models_trained_once_tell_the_same_to_the_error_that_is_stated():
         assert found[0][name] == accounting.gdp_epsilon(at, 1e-5)
 
 
-@pytest.mark.parametrize("runs", [6, 12])
+@pytest.mark.parametrize("runs", slow_but([6, 12], 6))
 def test_a_few_twins_tell_the_separation_without_bias_and_to_the_error_that_is_stated(runs):
     found = [of_twins(*twins(runs, (1.5,), seed), delta=1e-5).iloc[0] for seed in range(150)]
     mu = np.array([one.mu for one in found])

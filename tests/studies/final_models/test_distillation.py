@@ -1,6 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from torch.nn import functional
 
 from dpsub import data, models, trainers
@@ -51,8 +54,10 @@ def alone(model, start, target, x, says, *, epochs, batch_size, learning_rate, s
     return flat_of(model, module), np.array(loss)
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "convnet", "residual"])
-@pytest.mark.parametrize("says", ["logits", "probabilities", "labels"])
+ALONE = [*itertools.product(("logits", "probabilities", "labels"), ("linear", "mlp", "convnet", "residual"))]
+
+
+@pytest.mark.parametrize(("says", "name"), slow_but(ALONE, *ALONE[::5], *ALONE[2::5]))
 def test_surrogates_are_those_that_train_alone(cast, banks_of_modules, name, says):
     task, model = (cast if name in cast else banks_of_modules)[name]
     start = real_models(model, 1, seed=1)[0]

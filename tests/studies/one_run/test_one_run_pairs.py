@@ -64,8 +64,8 @@ def test_steps_without_all_directions_of_others_keep_what_lies_outside():
     task, model, _, spec = mislabeled_digits()
     quiet = replace(spec, noise_multiplier=1e-5, sample_rate=0.5)
     pair = crafters.mislabeled_pairs(task, model, spec, pairs=1, seed=0)
-    found = head_scores.projections(task, model, pair, quiet, models=12, most=109, every=1, seed=3)
-    assert found["projected"].shape == (110, 12, 1)
+    found = head_scores.projections(task, model, pair, quiet, models=4, most=109, every=1, seed=3)
+    assert found["projected"].shape == (110, 4, 1)
     right = (found["projected"] > 0) == (found["bits"] == 0)
     assert right[-1].all(), "nothing of the others is left"
     assert not right[0].all()
