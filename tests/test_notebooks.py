@@ -641,6 +641,9 @@ def test_adversarial_samples_show_most_on_the_models_that_they_were_crafted_on(t
     main = "digits_average_blank_eps10_C1"
     assert found[f"{main}_first_ade"] > found[f"{main}_first_canary"]
     assert found[f"{main}_held_ade"] < found[f"{main}_all_canary"] < found[f"{main}_watched"] < 10
+    assert [found[f"times_{name}"] for name in ("digits", "mnist", "cifar10")] == pytest.approx([240, 60, 50])
+    step = f"{main}_eta0_0166667"
+    assert found[f"{step}_held_ade"] < found[f"{step}_first_ade"] < found[f"{step}_first_canary"] < 10
     assert found["kept_cells"] + found["missing"] >= 51
 
 

@@ -23,6 +23,7 @@ from studies.faults import fault_power, libraries, many_canaries
 from studies.final_models import attacks as final_attacks
 from studies.final_models import crafting_curve, finished_models, learned_at_zero
 from studies.final_models import figures as final_figures
+from studies.final_models.audits import by_record, grid
 from studies.kept import MADE, STUDIES, read_json, read_table
 from studies.language_models import audits as language_model_audits
 from studies.language_models import secrets as language_secrets
@@ -291,12 +292,22 @@ def test_tables_of_final_models_are_whole_and_say_where_they_come_from(final_mod
         assert len(audits_of_256) == about["models"] // 256, name
 
 
+def test_audits_at_the_papers_step_of_a_record_are_as_many_as_the_study_makes(final_models):
+    cells = by_record(grid("digits"))
+    kept = {name: about["models"] // 256 for name, (_, about) in final_models.items()}
+    assert [kept[one.name] for one in cells if one.name in kept] == list(final_attacks.BY_RECORD_AUDITS)
+
+
 def test_a_figure_of_final_models_has_a_panel_where_there_is_something_to_compare():
     rows, _ = final_attacks.kept(FINAL_MODELS)
-    for number, by, data in ((3, "theory", "digits mnist cifar10"), (8, "max_grad_norm", "digits mnist")):
+    by_record = f"digits{final_attacks.BY_RECORD}"
+    for number, by, data in (
+        (3, "theory", ["digits", by_record, "mnist", "cifar10"]),
+        (8, "max_grad_norm", ["digits", by_record, "mnist"]),
+    ):
         figure, axes, shown = final_figures.panels(rows, number, by, sorted(set(rows[by])))
         assert len(axes) == len(set(shown.data))
-        assert set(shown.data) == set(data.split())
+        assert set(shown.data) == set(data)
         plt.close(figure)
 
 

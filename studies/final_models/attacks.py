@@ -19,7 +19,18 @@ from scipy.stats import rankdata
 
 import dpsub
 from dpsub import accounting, audits, distinguishers, estimators, findings, trainers
-from studies.final_models.audits import EXECUTIONS, LEARNING_RATES, USUAL, grid, made_for, slower, trained
+from studies.final_models.audits import (
+    EXECUTIONS,
+    LEARNING_RATES,
+    USUAL,
+    Cell,
+    by_record,
+    grid,
+    made_for,
+    record_rate,
+    slower,
+    trained,
+)
 from studies.final_models.distillation import distilled
 from studies.trainings import DELTA
 
@@ -28,11 +39,17 @@ LOSSES = ("ude", "ade", "fisher", "bhattacharyya")
 MARGIN = 0.2  # α of the loss "ade", in the paper
 MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
 BOUNDS = (0.0, 1.0)  # to which both versions clamp, in standardised pixels
-CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train")
+CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train", "size")
+BY_RECORD = ", η/n"  # marks data whose audits have the paper's η/n
+# How many audits of 256 models these have, in the order of `by_record`. The paper has 10. No more settings were run.
+BY_RECORD_AUDITS = (20, 20) + (10,) * 8
 MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "task", "model", "noise_multiplier")
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
 SAYS = "probabilities"  # of each class: what a box says of a model
+# How the kept audits' surrogates are trained. The published code takes 200 epochs, batches of 512 and a rate of 1e-4,
+# which with so few records is 200 or 400 steps: on digits at η = 4 such surrogates give 30 % of the records the label
+# that their model gives, and these 99 %.
 SURROGATES = {
     "digits": {"epochs": 50, "batch_size": 50, "learning_rate": 0.01},
     "mnist": {"epochs": 10, "batch_size": 50, "learning_rate": 0.005},
@@ -76,12 +93,15 @@ def attack(name, pair, version, margin=MARGIN, rate=0.05):
     )
 
 
-def surrogates(cell, records, network, pair, part):
-    """(runs, parameters): for each model one that learned what a box says of that model for the records of D′."""
+def surrogates(cell, records, network, pair, part, **recipe):
+    """(runs, parameters): for each model one that learned what a box says of that model for the records of D′.
+
+    The recipe has arguments of `distilled`; without any it is that of SURROGATES.
+    """
     known = records.x_train.copy()
     known[pair.slot] = pair.z.x
     said = trainers.answers_of(network, part.weights.values, known, says=SAYS)
-    return distilled(network, said, known, seed=0, says=SAYS, **SURROGATES[cell.data]).weights
+    return distilled(network, said, known, seed=0, says=SAYS, **(recipe or SURROGATES[cell.data])).weights
 
 
 def boxed(network, pair, part, learned, way, name):
@@ -114,12 +134,12 @@ def attempts(pair, ways, margins):
             yield way, attack("ade", pair, 1, margin), {"attack": "ade", "margin": margin}
 
 
-def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
+def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0, recipe=None):
     """What each attack shows of a cell's final models: a row for each audit of `size` of them, way and attack.
 
     What the canary's scores of all models show by ranks is added as the way "all models". `margins` are further ones of
-    "ade", as in Table 1, and `boxes` audits are attacked by a black box, too. Held out, a row says by how much the
-    score's AUC is ahead of the canary's.
+    "ade", as in Table 1, and `boxes` audits are attacked by a black box, too, whose surrogates are trained by a recipe.
+    Held out, a row says by how much the score's AUC is ahead of the canary's.
     """
     records, network, pair = made_for(cell)
     rows = []
@@ -140,7 +160,7 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0):
             rows.append(usual | {"way": way} | named | found)
         if number >= boxes:
             continue
-        learned = surrogates(cell, records, network, pair, part)
+        learned = surrogates(cell, records, network, pair, part, **(recipe or {}))
         for way, name in itertools.product(BOXED, ("ude", "ade")):
             scores = boxed(network, pair, part, learned, way, name)
             named = {"attack": name, "box": "black", "way": way}
@@ -165,7 +185,8 @@ def keep(rows, cell, models, path):
 def kept(folder):
     """What `keep` wrote in a folder: all rows, and the tables by name.
 
-    The executions of a cell, one seed each, are audits of the same cell.
+    The executions of a cell, one seed each, are audits of the same cell. Audits at the paper's η/n are of data of their
+    own, with BY_RECORD behind its name.
     """
     tables, about = [], {}
     for path in sorted(Path(folder).glob("*.csv")):
@@ -173,6 +194,8 @@ def kept(folder):
         about[path.stem] = json.loads(first.removeprefix("# "))
         own = about[path.stem]["cell"]
         columns = {"theory": own["epsilon"]} | {name: own[name] for name in CELL_COLUMNS}
+        if own["learning_rate"] == record_rate(Cell(**own)):
+            columns["data"] += BY_RECORD
         rows = pd.read_csv(io.StringIO(table))
         rows["audit"] += own["seed"] * (rows.audit.max() + 1)
         tables.append(rows.assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns))
@@ -203,8 +226,9 @@ def tabled(cell, models, *, boxes=0, **options):
     Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
     average start alone. For ε = 10 there are audits of 2,048 models, too, and the canary's of all.
     """
-    if cell == cell._replace(**USUAL, learning_rate=LEARNING_RATES[cell.data]):
-        options |= {"boxes": boxes, "ways": tuple(WAYS), "margins": MARGINS if cell.epsilon == 4 else ()}
+    if cell == cell._replace(**USUAL) and cell.learning_rate in (LEARNING_RATES[cell.data], record_rate(cell)):
+        ways = WAYS if cell.learning_rate == LEARNING_RATES[cell.data] else QUICK_WAYS
+        options |= {"boxes": boxes, "ways": tuple(ways), "margins": MARGINS if cell.epsilon == 4 else ()}
     parts = [evaluated(cell, models, **options)]
     whole = models.sizes["run"]
     if whole >= 2048 and cell.epsilon == 10:
@@ -221,7 +245,9 @@ if __name__ == "__main__":
     for name in sys.argv[3:]:
         cells = grid(name)
         again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
-        more = slower(cells, 0.5) if name != "cifar10" else []
+        counted = zip(by_record(cells), BY_RECORD_AUDITS, strict=False)
+        by_step = [one._replace(runs=256 * audits) for one, audits in counted]
+        more = {"digits": by_step, "mnist": slower(cells, 0.5)}.get(name, [])
         for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
             if not path.exists():

@@ -15,14 +15,17 @@ from studies.trainings import calibrated
 # Mean and standard deviation of the pixels of each channel, by which the published code standardises images.
 PIXELS = {"mnist": ([0.1307], [0.3081]), "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
 LEARNING_RATES = {"digits": 4.0, "mnist": 4.0, "cifar10": 2.0}
+# n in the paper, where digits stand in for MNIST. Its η moves a model by η/n for each record.
+RECORDS = {"digits": 60000, "mnist": 60000, "cifar10": 50000}
 # How a worst start is trained, where not by the published code's values.
 WORST_STARTS = {"digits": {"epochs": 100, "learning_rate": 0.1}}
 EPSILONS = (10.0, 4.0, 2.0, 1.0)
-# For CIFAR-10 from a copy that has 12,000 records to train on.
+# What was run. For CIFAR-10 from a copy that has 12,000 records to train on, and with the small ConvNet of MNIST, where
+# the published code has the large one.
 SIZES = {
     "digits": {"n_train": 250, "n_aux": 800, "steps": 100, "runs": 10240},
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
-    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256},
+    "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256, "size": "small"},
 }
 EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
@@ -87,7 +90,7 @@ class Cell(NamedTuple):
     n_aux: int  # a worst start is trained on them
     runs: int
     seed: int  # of all; another than 0 is a further execution of the same audit
-    size: str = "small"  # of a ConvNet
+    size: str = "small"  # of a ConvNet, or "large"
 
     @property
     def name(self):
@@ -95,6 +98,8 @@ class Cell(NamedTuple):
         name += f"-C{self.max_grad_norm:g}-{self.adjacency}"
         if self.learning_rate != LEARNING_RATES[self.data]:
             name += f"-eta{self.learning_rate:g}"
+        if self.size != "small":
+            name += f"-{self.size}"
         return name + (f"-seed{self.seed}" if self.seed else "")
 
     @property
@@ -146,6 +151,21 @@ def grid(
     cells += [first._replace(canary=one) for one in canaries]
     cells += [first._replace(canary=one, adjacency="substitute") for one in substitute]
     return cells + [one._replace(epsilon=epsilon) for epsilon in epsilons[1:] for one in main]
+
+
+def record_rate(cell):
+    """The η on this cell's mean gradient whose η/n is the paper's, so that each record's step is, too."""
+    return LEARNING_RATES[cell.data] * cell.n_train / RECORDS[cell.data]
+
+
+def by_record(cells):
+    """The audits under add/remove at the paper's η/n: those of the first by ε, then those at its ε, then the rest."""
+    first = cells[0]
+    main = [one for one in cells if one == first._replace(epsilon=one.epsilon)]
+    others = [one for one in cells if one.epsilon == first.epsilon and one not in main]
+    ordered = main + sorted(others, key=lambda one: one.max_grad_norm != first.max_grad_norm)
+    ordered += [one for one in cells if one not in ordered]
+    return [one._replace(learning_rate=record_rate(one)) for one in ordered if one.adjacency == first.adjacency]
 
 
 def slower(cells, learning_rate):

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 from dpsub import figures
-from studies.final_models.attacks import TWO
+from studies.final_models.attacks import BY_RECORD, TWO
 from studies.final_models.audits import USUAL
 
 ATTACKS = ("canary", "ude", "ade", "fisher", "bhattacharyya")
@@ -14,6 +14,7 @@ TWO_LABELS = {f"{one}{TWO}": f"{NAMES[one]}{TWO}" for one in ATTACKS[1:]}
 MARKERS = dict(zip(ATTACKS, "os^Dv", strict=True))
 COLORS = dict(zip(ATTACKS, figures.COLORS, strict=True))
 DATA = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+DATA = {f"{one}{step}": f"{name}{step}" for one, name in DATA.items() for step in ("", BY_RECORD)}
 # What the first version of the paper states, by figure, data, abscissa and attack.
 PAPER = {
     (3, "mnist", 10.0): {"canary": 4.11, "ude": 5.61, "ade": 6.68},
@@ -51,7 +52,7 @@ def of_figure(rows, figure):
     if figure == 4:
         rows = rows[rows.cell.isin(rows.cell[rows.box == "black"])]
         rows = rows[(rows.box == "black") | (rows.attack == "canary")].assign(box="white")
-    return chosen(rows, margin=0.2, models=256, box="white", **usual)
+    return chosen(rows, margin=0.2, models=256, box="white", size="small", **usual)
 
 
 def summary(rows, *by):
@@ -114,15 +115,20 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
     if by != "theory":
         shown = shown[shown.groupby("data")[by].transform("nunique") > 1]
     names = [name for name in DATA if name in set(shown.data)]
-    fig, axes = plt.subplots(
-        1, len(names), figsize=(min(3.4 * max(len(names), 1.4), 6.8), 3.2), squeeze=False, layout="constrained"
-    )
-    for ax, name in zip(axes[0], names, strict=True):
+    columns = len(names) if len(names) < 4 else 2
+    lines = -(-len(names) // columns)
+    size = (min(3.4 * max(columns, 1.4), 6.8), 0.8 + 2.4 * lines)
+    fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    axes, unused = np.split(axes.flat, [len(names)])
+    for ax in unused:
+        ax.remove()
+    for ax, name in zip(axes, names, strict=True):
         own = chosen(shown, data=name)
         there = [one for one in order if one in set(own[by])]
         draw(ax, own, by, there, attacks=attacks, paper=figure)
         figures.tag(ax, f"{DATA[name]}, n = {own.n_train.iloc[0]:,}")
-    axes[0][0].set_ylabel(r"lower bound on $\varepsilon$")
+    for ax in axes[::columns]:
+        ax.set_ylabel(r"lower bound on $\varepsilon$")
     legend(fig, attacks, crosses=any(key[0] == figure and key[1] in names for key in PAPER))
     audits_of = shown.groupby(["data", "cell"]).audit.nunique()
     counts = []
@@ -130,7 +136,7 @@ def panels(rows, figure, by, order, *, attacks=("canary", "ude", "ade")):
         least, most = audits_of[name].min(), audits_of[name].max()
         counts.append(f"{DATA[name]} {most}" if least == most else f"{DATA[name]} {least} to {most}")
     figures.name_source(fig, f"256 models an audit; audits of a setting: {', '.join(counts)}")
-    return fig, axes[0], shown
+    return fig, axes, shown
 
 
 def orderings(rows, pairs):

@@ -1,7 +1,11 @@
 """What attacks show of final models, and how it keeps that."""
 
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
+import presets
 import pytest
 from scipy.stats import beta, norm
 
@@ -10,9 +14,11 @@ from dpsub import distinguishers, findings
 from dpsub.accounting import gdp_epsilon
 from studies.final_models import attacks, figures
 from studies.final_models import crafting_curve as curves
-from studies.final_models.audits import grid, made_for, trained
+from studies.final_models.audits import SIZES, by_record, grid, made_for, trained
+from studies.final_models.distillation import distilled
 from studies.trainings import DELTA
 
+ROOT = Path(__file__).parents[3]
 SMALL = {"n_train": 30, "n_aux": 60, "steps": 4, "runs": 160}
 
 
@@ -126,6 +132,29 @@ def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp
     assert about[cell.name]["cell"] == cell._asdict()
     assert about[cell.name]["models"] == 160
     assert {"device", "commit", "last_written", "version_torch", "evaluated"} <= set(about[cell.name])
+
+
+def test_audits_at_the_papers_step_of_a_record_are_kept_as_data_of_their_own(cell, models, rows, tmp_path):
+    for one in (cell, by_record([cell])[0]):
+        attacks.keep(rows, one, models, tmp_path / f"{one.name}.csv")
+    read, _ = attacks.kept(tmp_path)
+    assert sorted(set(read.data)) == ["digits", f"digits{attacks.BY_RECORD}"]
+    assert set(figures.chosen(read, data="digits").learning_rate) == {4.0}
+    both = figures.of_figure(read.assign(models=256), 3)
+    assert set(both.data) == set(read.data), "a figure has the largest rate of each"
+
+
+def test_presets_train_surrogates_as_published_and_as_what_is_kept():
+    def recipe(preset):
+        given = presets.sections(ROOT / "notebooks", preset)["final_models"]
+        names = {"epochs": "epochs", "batch": "batch_size", "rate": "learning_rate"}
+        return {name: given[f"surrogate_{short}"] for short, name in names.items()}
+
+    usual = inspect.signature(distilled).parameters
+    assert recipe("paper") == {name: usual[name].default for name in recipe("paper")}
+    assert recipe("laptop") == attacks.SURROGATES["mnist"] == attacks.SURROGATES["cifar10"]
+    for preset, networks in (("laptop", ["small", SIZES["cifar10"]["size"]]), ("paper", ["small", "large"])):
+        assert presets.sections(ROOT / "notebooks", preset)["final_models"]["networks"] == networks
 
 
 def test_orderings_are_of_the_same_audits():

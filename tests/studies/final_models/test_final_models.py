@@ -69,3 +69,21 @@ def test_canaries_go_by_their_names_and_z_is_the_papers(images):
     assert wrong.z.y != images.y_train[wrong.slot] == wrong.z_prime.y
     assert not pairs["blank"].z.x.any()
     assert pairs["in-distribution"].z.y == images.y_aux[pairs["in-distribution"].details["auxiliary"]]
+
+
+def test_audits_at_the_papers_step_of_a_record_differ_from_the_others_in_the_rate_alone():
+    cells = final.grid("digits")
+    found = final.by_record(cells)
+    assert {one.learning_rate / one.n_train for one in found} == {4 / 60_000}
+    assert final.record_rate(final.grid("cifar10")[0]) / 1000 == pytest.approx(2 / 50_000)
+    again = [one._replace(learning_rate=4.0) for one in found]
+    assert sorted(again) == sorted(one for one in cells if one.adjacency == "add_remove")
+    assert [one.epsilon for one in found[:4]] == [10, 4, 2, 1]
+    assert {one.canary for one in found[:4]} == {"blank"}
+    assert len({one.name for one in found + cells + final.by_record(final.grid("mnist"))}) == 3 * len(found) + 1
+
+
+def test_what_was_run_on_cifar_10_is_the_small_network_and_a_larger_one_has_another_name():
+    cell = final.grid("cifar10")[0]
+    assert cell.size == "small"
+    assert cell._replace(size="large").name == f"{cell.name}-large"
