@@ -167,7 +167,8 @@ def test_the_made_up_shoppers_of_kept_audits_can_be_made_again(figure_4):
 @pytest.mark.slow
 def test_audits_of_steps_over_seeds_are_whole_and_no_two_share_random_numbers():
     table = read_table("tight_auditing/step_seeds.csv")
-    assert list(table.columns) == [*step_seeds.NAMES, "seed", *step_seeds.COLUMNS, *MADE]
+    columns = [name for name in step_seeds.COLUMNS if name in table or step_seeds.WIDER not in name]
+    assert list(table.columns) == [*step_seeds.NAMES, "seed", *columns, *MADE]
     assert table.commit.str.isalnum().all(), "made with a commit, not with changes that were in none"
     assert not table.duplicated([*step_seeds.NAMES, "seed", "part"]).any()
     assert not table.duplicated(["part", "apart", "others", "mu"]).any()

@@ -146,6 +146,19 @@ def of_sampled_step(rate, sigma, delta):
     return np.interp(FPR, fpr[::-1], fnr[::-1]), claims, epsilon
 
 
+def too_low(attack, claims, ranges):
+    """By claim, and by the name of a range of false-positive rates, how far its curve is below the attack's on average.
+
+    As a share of the attack's false-negative rate. "above" is how far the claim's curve is above it at most.
+    """
+    inside = {name: (low <= FPR) & (high >= FPR) for name, (low, high) in ranges.items()}
+    return {
+        claim: {name: float(1 - (fnr[there] / attack[there]).mean()) for name, there in inside.items()}
+        | {"above": float((fnr - attack).max())}
+        for claim, fnr in claims.items()
+    }
+
+
 def draw_sampled_step(scores, bits, attack, claims, source):
     """Figure 5."""
     fig, ax = plt.subplots(figsize=(3.9, 3.4), layout="constrained")
@@ -189,6 +202,26 @@ def curve_of_lines(counts, delta, training):
         pairs = formulas.lines(lambda one: accounting.epsilon(delta=one, **training), count, delta)
         traced[count] = *pairs, formulas.from_lines(FPR, *pairs)
     return whole, traced
+
+
+def shown_by_lines(count, delta, training, epsilons):
+    """The rates of the best attack on a training, and the largest of some ε that they refute by Algorithm 4's lines.
+
+    The training has the median of these ε, which increase. Rates are the FPR at which neither of the two is below 5 %.
+    """
+    curves = []
+    for epsilon in epsilons:
+        noise = accounting.noise_multiplier(target_epsilon=epsilon, delta=delta, **training)
+        pairs = formulas.lines(
+            lambda one, noise=noise: accounting.epsilon(delta=one, noise_multiplier=noise, **training), count, delta
+        )
+        curves.append(formulas.from_lines(FPR, *pairs))
+        if epsilon == np.median(epsilons):
+            whole = accounting.tradeoff(FPR, noise_multiplier=noise, **training)
+    inside = (FPR >= 0.05) & (whole >= 0.05)
+    falling = np.array(curves)[:, inside].T
+    shown = [np.interp(-missed, -fnr, epsilons) for missed, fnr in zip(whole[inside], falling, strict=True)]
+    return FPR[inside], np.array(shown)
 
 
 def draw_lines(whole, traced, count, source):

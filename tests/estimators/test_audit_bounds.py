@@ -32,6 +32,10 @@ def test_at_full_batch_mu_grows_with_the_root_of_the_steps(adjacency):
     assert (training.claim, training.assumes, training.mu) == ("pld", "mechanism", None)
     assert training.step == STEP
     assert (training.note, training.details) == ("rests on coins", STEP.details)
+    credible = replace(STEP, details=STEP.details | {"upper": 5.0})  # the ε of a step
+    assert step_to_training(credible, sample_rate=1, steps=25, delta=DELTA, adjacency=adjacency) == replace(
+        training, step=credible
+    )
 
 
 @pytest.mark.parametrize(("adjacency", "distance"), [("substitute", 2), ("add_remove", 1), ("zero_out", 1)])
@@ -274,6 +278,8 @@ def test_steps_and_repeats_of_models_give_lists():
     assert bound(both.isel(step=1), delta=DELTA) == [row[1] for row in expected]
     law = {"sample_rate": 1.0, "adjacency": "substitute"}
     assert bound(one, delta=DELTA, claim="pld") == by_hand(one, claim="pld", steps=[3, 9], **law)
+    of_noise = {"claim": "bayes_pld", "rule": 0.5}
+    assert bound(one, delta=DELTA, **of_noise) == by_hand(one, steps=[3, 9], **of_noise, **law)
 
 
 def test_claims_and_rules_are_names_or_objects():

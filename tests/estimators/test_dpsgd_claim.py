@@ -156,7 +156,7 @@ def test_pld_takes_the_phases_of_a_sampling_once_and_all_of_them(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample_rate": 0.1}, "sample_rate.* for claim 'pld'.*, got claim 'gdp'"),
+        ({"sample_rate": 0.1}, "sample_rate.* for claims 'pld'.*, got claim 'gdp'"),
         ({"claim": "pld", "steps": 3}, "'pld' needs .* got them without adjacency, sample_rate"),
         ({**SAMPLED, "steps": [1, 2]}, "one entry a column of scores, 1, got 2"),
     ],
