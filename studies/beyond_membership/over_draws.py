@@ -69,10 +69,10 @@ def figure(table):
 
 
 def changes(table, pairs):
-    """By scenario, the mean difference of estimates between two settings with its 95 % interval, for each pair."""
+    """For each pair of settings, the mean difference of estimates by scenario with its 95 % interval."""
     found = each(table)
     rows = {
         label: {s: seed_tables.said(np.subtract(found[b, s], found[a, s])) for s in draws.SCENARIOS}
         for label, (a, b) in pairs.items()
     }
-    return pd.DataFrame(rows).rename_axis("scenario")
+    return pd.DataFrame(rows).T
