@@ -240,7 +240,7 @@ def verdict(answers: list[predicates.Answer]) -> str:
 
 def shown(name: str, here: bool = False) -> str:
     """A verdict as a word with a mark of its own, so that no color carries it."""
-    said = f"{name} {HERE}" if here else name
+    said = f"{name}, {HERE}" if here else name
     return f'<span class="dpsub-verdict"><span aria-hidden="true">{VERDICTS[name][0]}</span> {said}</span>'
 
 
