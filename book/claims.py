@@ -159,10 +159,11 @@ class Paper:
 
         return INSERTED.sub(number, text)
 
-    def here(self, claim: dict[str, Any]) -> bool:
+    def here(self, claim: dict[str, Any], numbers: Glued) -> bool:
         """Whether a part of a claim rests on one canary or one audit."""
-        asked = predicates.keys(claim["decides"]) if claim["decides"] else []
-        return any(among([*self.one_canary, *self.at_least], *self.full(*at)) for at in asked)
+        asked = [self.full(*at) for at in predicates.keys(claim["decides"] or "0 < 1")]
+        single = [at for at in asked if len(numbers.seeds(*at)) == 1]
+        return any(among(self.one_canary, *at) for at in asked) or any(among(self.at_least, *at) for at in single)
 
     def repeats(self, item: dict[str, Any], numbers: Glued) -> list[str]:
         """How many repeats the numbers of an item are over, and of what."""
@@ -244,7 +245,7 @@ def shown(name: str, here: bool = False) -> str:
     return f'<span class="dpsub-verdict"><span aria-hidden="true">{VERDICTS[name][0]}</span> {said}</span>'
 
 
-def stated(paper: Paper, item: dict[str, Any], answers: list[predicates.Answer]) -> Iterator[str]:
+def stated(paper: Paper, item: dict[str, Any], answers: list[predicates.Answer], numbers: Glued) -> Iterator[str]:
     """What the paper states, each part with a mark of its own where there are several."""
     several = len(answers) > 1
     for claim, answer in zip(item["claims"], answers, strict=True):
@@ -253,7 +254,7 @@ def stated(paper: Paper, item: dict[str, Any], answers: list[predicates.Answer])
         yield (
             mark
             + claim["states"]
-            + (f" *{HERE.capitalize()}.*" if several and answer is not None and paper.here(claim) else "")
+            + (f" *{HERE.capitalize()}.*" if several and answer is not None and paper.here(claim, numbers) else "")
         )
 
 
@@ -264,9 +265,9 @@ def rows(paper: Paper, numbers: Glued) -> Iterator[str]:
     above: dict[str, Any] = {"item": ""}
     for item in paper.decided:
         answers = paper.answers(item, numbers)
-        found, here = verdict(answers), all(paper.here(claim) for claim in item["claims"])
+        found, here = verdict(answers), all(paper.here(claim, numbers) for claim in item["claims"])
         yield f"* - {{doc}}`{item['item']} </{page_of(item)}>` {shown(found, here and found != 'not settled')}"
-        yield from (f"\n    {part}" for part in stated(paper, item, answers))
+        yield from (f"\n    {part}" for part in stated(paper, item, answers, numbers))
         draws = "figure" in item and item["figure"] != above.get("figure")
         picture = f"{numbers.picture(item['notebook'], item['figure'])}\n\n    " if draws else ""
         over = "".join(f"\n\n    *Over* {one}." for one in ["; ".join(paper.repeats(item, numbers))] if one)
@@ -316,7 +317,7 @@ def main() -> None:
             answers = paper.answers(item, numbers)
             print(f"\n{paper.title}, {item['item']}: {verdict(answers)}")
             for claim, answer in zip(item["claims"], answers, strict=True):
-                here = f" {HERE}" if paper.here(claim) else ""
+                here = f" {HERE}" if paper.here(claim, numbers) else ""
                 print(f"  {OF_PART[answer]}{here}: {claim['states']}\n    {claim['decides']}")
                 for name, key in predicates.keys(claim["decides"]) if claim["decides"] else []:
                     at = predicates.known(paper.known(numbers, name, key))

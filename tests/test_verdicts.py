@@ -257,6 +257,8 @@ def test_a_row_says_what_its_numbers_are_over_and_which_rest_on_one_canary(one_p
     table = "\n".join(claims.rows(paper, numbers))
     assert "*Over* 3 draws of records." in table
     assert claims.HERE not in table
+    paper.at_least = ["page.of_early"]  # of single numbers only
+    assert claims.HERE not in "\n".join(claims.rows(paper, numbers))
     paper.one_canary = ["page.of_late"]
     assert claims.shown("holds", here=True) in "\n".join(claims.rows(paper, numbers))
     sure = {"states": "It is something.", "decides": "of.early > 0"}
