@@ -32,7 +32,7 @@ test-book: $(READY)  ## the tests that look at the explorers, the built book and
 	$(BIN)/python -m pytest -m "book and not slow" --dist load
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu -n 0 $$(grep -rl "pytest.mark.gpu" tests)
+	$(BIN)/python -m pytest -m gpu -n 0 $$(grep -rl --include="*.py" "pytest.mark.gpu" tests)
 
 lint: $(READY)  ## ruff, codespell, and notebooks without outputs
 	$(BIN)/ruff check .

@@ -159,17 +159,21 @@ class Paper:
 
         return INSERTED.sub(number, text)
 
+    def asked(self, claim: dict[str, Any]) -> list[tuple[str, str]]:
+        """The notebooks and their keys that decide a part of a claim."""
+        return [self.full(*at) for at in predicates.keys(claim["decides"])] if claim["decides"] else []
+
     def here(self, claim: dict[str, Any], numbers: Glued) -> bool:
         """Whether a part of a claim rests on one canary or one audit."""
-        asked = [self.full(*at) for at in predicates.keys(claim["decides"] or "0 < 1")]
-        single = [at for at in asked if len(numbers.seeds(*at)) == 1]
-        return any(among(self.one_canary, *at) for at in asked) or any(among(self.at_least, *at) for at in single)
+        single = [at for at in self.asked(claim) if len(numbers.seeds(*at)) == 1]
+        return any(among(self.one_canary, *at) for at in self.asked(claim)) or any(
+            among(self.at_least, *at) for at in single
+        )
 
     def repeats(self, item: dict[str, Any], numbers: Glued) -> list[str]:
         """How many repeats the numbers of an item are over, and of what."""
         counts: dict[str, set[int]] = {}
-        for at in [at for claim in item["claims"] for at in predicates.keys(claim["decides"] or "0 < 1")]:
-            notebook, key = self.full(*at)
+        for notebook, key in [at for claim in item["claims"] for at in self.asked(claim)]:
             if (count := len(numbers.seeds(notebook, key))) > 1:
                 found = [what for what, patterns in self.over.items() if among(patterns, notebook, key)]
                 if len(found) != 1:
@@ -250,12 +254,9 @@ def stated(paper: Paper, item: dict[str, Any], answers: list[predicates.Answer],
     several = len(answers) > 1
     for claim, answer in zip(item["claims"], answers, strict=True):
         name = OF_PART[answer]
-        mark = f'<span role="img" aria-label="{name}">{VERDICTS[name][0]}</span> ' if several else ""
-        yield (
-            mark
-            + claim["states"]
-            + (f" *{HERE.capitalize()}.*" if several and answer is not None and paper.here(claim, numbers) else "")
-        )
+        mark = f'<span role="img" aria-label="{name}">{VERDICTS[name][0]}</span> '
+        alone = f" *{HERE.capitalize()}.*" if answer is not None and paper.here(claim, numbers) else ""
+        yield f"{mark}{claim['states']}{alone}" if several else claim["states"]
 
 
 def rows(paper: Paper, numbers: Glued) -> Iterator[str]:

@@ -63,7 +63,10 @@ def _append(path, names, rows, columns, about, seconds):
         others = columns or [name for name in rows if name not in (*names, *MADE)]
         path.write_text(f"# {about}\n" if about else "")
         pd.DataFrame(columns=[*names, *others, *MADE]).to_csv(path, mode="a", index=False)
-    rows.reindex(columns=read_table(path).columns).to_csv(path, mode="a", header=False, index=False)
+    table = read_table(path)
+    if missing := [name for name in rows if name not in table]:
+        raise ValueError(f"{path} must have the columns {', '.join(missing)}, got a table without: begin a new one")
+    rows.reindex(columns=table.columns).to_csv(path, mode="a", header=False, index=False)
 
 
 def remembered(path, name, compute):

@@ -21,20 +21,24 @@ from dpsub import accounting, crafters, data, findings, models
 from studies.kept import continued
 from studies.trainings import DELTA, ON_A_CPU, calibrated
 
-RUNS, OBSERVED = 256, 20  # few models, many draws: canaries differ more than estimates from as many models do
+RUNS = 256  # few models, so that there can be many draws
 SCENARIOS = tuple(crafters.BY_SCENARIO)
 SETTING = ("sample_rate", "steps", "max_grad_norm", "learning_rate")
-USUAL = (1.0, 500, 2.0, 1e-3)  # Figure 3's
-IMAGES = {
-    *((q, *USUAL[1:]) for q in (1.0, 0.25, 0.0625)),  # Figure 3
-    *((1.0, 500, C, 1e-3) for C in (1.0, 8.0)),  # Figure A2
-    (0.0625, 2_500, 2.0, 1e-3),  # Figure A3
-    *((1.0, 500, 2.0, rate) for rate in (1e-4, 1e-1)),  # Figure A4
+IMAGES = {  # by what pages call them, which is Figure 3's q or what differs from its full batches
+    "1": (1.0, 500, 2.0, 1e-3),
+    "4": (0.25, 500, 2.0, 1e-3),
+    "16": (0.0625, 500, 2.0, 1e-3),
+    "C1": (1.0, 500, 1.0, 1e-3),
+    "C8": (1.0, 500, 8.0, 1e-3),
+    "T2500": (0.0625, 2_500, 2.0, 1e-3),
+    "rate10000": (1.0, 500, 2.0, 1e-4),
+    "rate10": (1.0, 500, 2.0, 1e-1),
 }
-TEXT = ((1.0, 2_500, 2.0, 0.01), (0.25, 2_500, 2.0, 0.01))  # Figure A6
-DATA = {  # the file, the numbers of private and of auxiliary records, and the settings: the first chooses the target
-    "ImageNet": ("features/cifar10-efficientnet-lite0.npz", 500, 500, (USUAL, *sorted(IMAGES - {USUAL}))),
-    "small": ("features/cifar10-cnn768.npz", 500, 500, [(q, *USUAL[1:]) for q in (1.0, 0.25, 0.0625)]),
+FIGURE_3 = {name: IMAGES[name] for name in ("1", "4", "16")}
+TEXT = {"1": (1.0, 2_500, 2.0, 0.01), "4": (0.25, 2_500, 2.0, 0.01)}
+DATA = {  # the file, the numbers of private and of auxiliary records, and the settings: "1" chooses the target
+    "ImageNet": ("features/cifar10-efficientnet-lite0.npz", 500, 500, IMAGES),
+    "small": ("features/cifar10-cnn768.npz", 500, 500, FIGURE_3),
     "text": ("features/sst2-all-minilm-l6-v2.npz", 5_000, 1_500, TEXT),
 }
 ABOUT = "seconds are of the clock, with an audit on each core of a shared machine"
@@ -43,7 +47,7 @@ CELL = ("features", "draw", *SETTING, "scenario")
 
 def cells(features, draws):
     """All settings of a draw before the next draw."""
-    for draw, setting, scenario in product(range(draws), DATA[features][-1], SCENARIOS):
+    for draw, setting, scenario in product(range(draws), DATA[features][-1].values(), SCENARIOS):
         yield features, draw, *setting, scenario
 
 
@@ -52,7 +56,7 @@ def drawn(features, draw):
     """The records of a draw, and the slot of its target."""
     file, n_train, n_aux, settings = DATA[features]
     task = data.load_features(file, n_train=n_train, n_aux=n_aux, seed=draw)
-    return task, crafters.mislabeled(task, models.linear(task), trained(settings[0]), seed=draw).slot
+    return task, crafters.mislabeled(task, models.linear(task), trained(settings["1"]), seed=draw).slot
 
 
 def trained(setting):
@@ -72,7 +76,7 @@ def measured(cell):
     model, spec = models.linear(task), trained(tuple(cell[name] for name in SETTING))
     target = {} if cell["scenario"] == "S2" else {"target": slot}
     pair = crafters.BY_SCENARIO[cell["scenario"]](task, model, spec, seed=cell["draw"], **target)
-    how = {"observe_every": spec.steps // OBSERVED, "seed": cell["draw"], **ON_A_CPU}
+    how = {"observe_every": spec.steps // 2, "seed": cell["draw"], **ON_A_CPU}
     found = dpsub.audit(task, model, pair, spec, runs=RUNS, **how)
     row = {"runs": RUNS, "target": slot, "cosine": pair.details.get("cosine"), "ratio": pair.details.get("norm_ratio")}
     for part, step in (("half", spec.steps // 2), ("final", spec.steps)):

@@ -9,17 +9,6 @@ from studies.kept import read_table
 from studies.tight_auditing import seed_tables
 from studies.trainings import DELTA
 
-CALLED = {  # what a page calls a setting, which is Figure 3's at q = 1 where it says nothing
-    draws.USUAL: "1",
-    (0.25, 500, 2.0, 1e-3): "4",
-    (0.0625, 500, 2.0, 1e-3): "16",
-    (1.0, 500, 1.0, 1e-3): "C1",
-    (1.0, 500, 8.0, 1e-3): "C8",
-    (0.0625, 2_500, 2.0, 1e-3): "T2500",
-    (1.0, 500, 2.0, 1e-4): "rate10000",
-    (1.0, 500, 2.0, 1e-1): "rate10",
-}
-TEXT = dict(zip(draws.TEXT, ("1", "4"), strict=True))
 PANELS = {  # what varies, and the settings
     "sample_rate": ("16", "4", "1"),
     "max_grad_norm": ("C1", "1", "C8"),
@@ -38,7 +27,7 @@ def kept(features):
 
 def each(table, column="final_epsilon"):
     """By what a page calls a setting and by scenario, a number for each draw, in their order."""
-    names = {"text": TEXT}.get(table.features.iloc[0], CALLED)
+    names = {setting: name for name, setting in draws.DATA[table.features.iloc[0]][-1].items()}
     found = {}
     for (*setting, scenario), rows in table.sort_values("draw").groupby([*draws.SETTING, "scenario"]):
         found[names[tuple(setting)], scenario] = rows[column].tolist()
@@ -47,8 +36,8 @@ def each(table, column="final_epsilon"):
 
 def summary(table, names):
     """A row for each of some settings and scenarios: the mean estimate with its 95 % interval, and both ε."""
-    found, bounds = each(table), each(table, "final_bound")
-    settings = {name: setting for setting, name in (TEXT if "text" in set(table.features) else CALLED).items()}
+    found = each(table)
+    settings = draws.DATA[table.features.iloc[0]][-1]
     rows = {}
     for name in names:
         spec = draws.trained(settings[name])
@@ -57,7 +46,7 @@ def summary(table, names):
         }
         for scenario in draws.SCENARIOS:
             mean, _, high = seed_tables.interval(found[name, scenario])
-            own = {"estimate": mean, "error": high - mean, "bound": np.mean(bounds[name, scenario]), **limits}
+            own = {"estimate": mean, "error": high - mean, **limits}
             rows[name, scenario] = dict(zip(draws.SETTING, settings[name], strict=True)) | own
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["setting", "scenario"])
 

@@ -36,6 +36,13 @@ def test_columns_that_the_first_rows_lack_are_there(tmp_path):
     assert read_table(path).b.tolist() == [pytest.approx(float("nan"), nan_ok=True), 3]
 
 
+def test_a_table_of_other_columns_is_not_continued(tmp_path):
+    path = tmp_path / "table.csv"
+    continued(path, ("seed",), [(0,)], lambda own: [{"bound": 1.0}])
+    with pytest.raises(ValueError, match="table.csv must have the columns bound_90, got a table without"):
+        continued(path, ("seed",), [(1,)], lambda own: [{"bound": 1.0, "bound_90": 2.0}])
+
+
 def test_a_json_file_is_continued_after_an_interruption(tmp_path):
     path, interrupted = tmp_path / "table.json", [True]
 

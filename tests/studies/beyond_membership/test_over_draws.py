@@ -22,7 +22,7 @@ def test_a_draw_has_one_target_and_every_setting_of_it():
     table = over_draws.kept("ImageNet")
     assert (table.groupby("draw").target.nunique() == 1).all()
     found = over_draws.each(table)
-    assert {name for name, _ in found} == set(over_draws.CALLED.values())
+    assert {name for name, _ in found} == set(draws.IMAGES)
     assert {len(values) for values in found.values()} == {table.draw.nunique()}
     first = table[(table.draw == 0) & (table.max_grad_norm == 8.0) & (table.scenario == "S3")]
     assert found["C8", "S3"][0] == first.final_epsilon.item()
