@@ -96,7 +96,8 @@ def audit_steps(
         True everywhere: `epsilon_lower_bound` reads it. The attributes hold all parameters.
 
     Raises:
-        ValueError: as `audit`; if the optimizer is not SGD for "algorithm_2".
+        ValueError: as `audit`; if `trainings` is odd for "two_trainings", or the optimizer is not SGD for
+            "algorithm_2".
         sqlite3.Error, OSError, KeyboardInterrupt: as `audit`.
 
     Source: *Tight Auditing*, Algorithm 2 and sections 5.1 to 5.4.
@@ -114,6 +115,8 @@ def audit_steps(
     check_fits(model, task)
     checks.instance("canary", canary, of=CanaryPair | StepCanary, called="a dpsub.CanaryPair, or a StepCanary")
     check_canary(task, model, canary, spec)
+    if protocol == "two_trainings" and trainings % 2:
+        raise ValueError(f"trainings must be even for protocol 'two_trainings', one for each world, got {trainings}")
     if protocol == "algorithm_2" and spec.optimizer != "sgd":
         raise ValueError(f"spec must have optimizer 'sgd' for protocol 'algorithm_2', got {spec.optimizer!r}")
     training = task, model, spec, (canary,), trainings, seed, matmul_precision

@@ -77,8 +77,7 @@ class Claim(ABC):
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
         """One family for each column of scores, from the options that users give for it."""
         if options:
-            given = ", ".join(options)
-            raise ValueError(f"{given} must be given for claims 'pld' and 'bayes_pld' only, got claim {cls.name!r}")
+            raise ValueError(f"{', '.join(options)} are for claims 'pld' and 'bayes_pld', got claim {cls.name!r}")
         return [cls(delta)] * columns  # type: ignore[call-arg]
 
     @abstractmethod

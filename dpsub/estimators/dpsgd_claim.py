@@ -74,8 +74,7 @@ class MechanismDP(Frozen, Claim):
     def of_columns(cls, delta: float, options: Mapping[str, Any], columns: int) -> list[Self]:
         if missing := sorted({"sample_rate", "steps", "adjacency"} - set(options)):
             raise ValueError(
-                f"claim {cls.name!r} needs sample_rate, steps and adjacency, got them without {', '.join(missing)}: "
-                "the noise is what it bounds"
+                f"claim {cls.name!r} needs all parameters but the noise, got them without {', '.join(missing)}"
             )
         counts = np.atleast_1d(checks.array("steps", options["steps"], kind=np.int64, at_least=1, at_most=MOST_STEPS))
         if len(counts) != columns:

@@ -275,6 +275,7 @@ def test_equal_worlds_show_nothing():
     ("change", "message"),
     [
         ({"canary_rate": 0.0}, "canary_rate must be > 0 and <= 1, got 0.0"),
+        ({"protocol": "two_trainings", "trainings": 3}, "trainings must be even for protocol 'two_trainings'"),
         (
             {"protocol": "algorithm_2", "spec": DPSGD(1.0, 2.0, 1.0, 3, 0.1, "adam")},
             "spec must have optimizer 'sgd' for protocol 'algorithm_2', got 'adam'",
