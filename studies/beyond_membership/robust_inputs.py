@@ -12,13 +12,18 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
+import matplotlib.pyplot as plt
+import numpy as np
 import torch
 
-from dpsub import crafters, models
+from dpsub import crafters, figures, models
+from studies.beyond_membership import over_draws, varied
 from studies.beyond_membership.draws import ABOUT, IMAGES, drawn, found, trained
-from studies.kept import continued
+from studies.kept import continued, read_table
+from studies.tight_auditing.seed_tables import interval
 
 FACTORS = (1 / 16, 1 / 4, 4, 16)  # of the right value
 GUESSED = {"crafted_input": ("learning_rate", "steps"), "robust_input": ("learning_rate", "steps", "max_grad_norm")}
@@ -46,6 +51,47 @@ def measured(cell):
         guess = replace(spec, **{guessed: type(right)(right * cell["factor"])})
     pair = getattr(crafters, cell["canary"])(task, model, guess, seed=draw, target=slot)
     return [found(task, model, pair, spec, slot, draw)]
+
+
+def estimates():
+    """By canary, setting, what was guessed and the factor, the estimate of ε in the final models for each draw.
+
+    With right values these are all that both tables have. `gradient` is the crafted gradient (S2).
+    """
+    table = read_table("beyond_membership/robust_inputs.csv").sort_values("draw")
+    by_draws = over_draws.kept("ImageNet")
+    table = table[table.draw.isin(by_draws.draw)]
+    right = by_draws[by_draws.draw.isin(table.draw)]
+    keys = ["canary", "setting", "guessed", "factor"]
+    shown = {key: rows.final_epsilon.tolist() for key, rows in table.groupby(keys)}
+    for canary, scenario in (("gradient", "S2"), ("crafted_input", "S3")):
+        for name in IMAGES:
+            shown[canary, name, "nothing", 1] = over_draws.each(right)[name, scenario]
+    return shown
+
+
+def figure(shown):
+    """The mean estimates with 95 % intervals against C, and against wrong guesses of three values: a panel each."""
+    looks = {name: figures.looks(scenario) for name, scenario in (("gradient", "S2"), ("crafted_input", "S3"))}
+    looks["robust_input"] = looks["crafted_input"] | {"mfc": "white", "ls": ":", "label": "robust input (S3)"}
+    by_bound = {f"{IMAGES[name][2]:g}": (name, "nothing", 1) for name in ("C1", "1", "C8")}
+    panels = {"C, known": by_bound}
+    for guessed in GUESSED["robust_input"]:
+        wrong = {factor: ("1", guessed, factor) for factor in FACTORS} | {1: ("1", "nothing", 1)}
+        panels[f"guess of {varied.NAMES[guessed]}"] = {f"× {Fraction(key)}": wrong[key] for key in sorted(wrong)}
+    fig, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.0), sharey=True, layout="constrained")
+    for ax, (title, places) in zip(axes, panels.items(), strict=True):
+        for i, (canary, look) in enumerate(looks.items()):
+            known = [(at, shown[canary, *key]) for at, key in enumerate(places.values()) if (canary, *key) in shown]
+            at, values = zip(*known, strict=True)
+            mean, low, high = np.transpose([interval(one) for one in values])
+            ax.errorbar(np.add(at, 0.08 * (i - 1)), mean, yerr=[mean - low, high - mean], **look)
+        ax.axhline(10, **figures.looks("substitute"))
+        ax.set(xlabel=title, xlim=(-0.4, len(places) - 0.6))
+        ax.set_xticks(range(len(places)), places)
+    axes[0].set(ylabel="estimated ε in the final models", ylim=(0, None))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return fig
 
 
 if __name__ == "__main__":
