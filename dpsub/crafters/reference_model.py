@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -64,11 +63,7 @@ class Reference(NamedTuple):
     def module(self) -> nn.Module:
         """The trained model, in the precision of theta."""
         with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
-            module = self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
-        about, first = module.extra_repr(), next(module.parameters())
-        said = partial("{}parameters in {.dtype}".format, about and f"{about}, ", first)
-        module.extra_repr = said  # type: ignore[method-assign]
-        return module
+            return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
 
     def inputs(self, x: ArrayLike) -> Tensor:
         """Records in the precision of theta, as the model takes them."""
