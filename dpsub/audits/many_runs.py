@@ -129,7 +129,7 @@ def audit(
             max_grad_norm; if the memory does not hold one block; if the store is some other file, another audit,
             damaged, of another format or another kind of device; if the model or an observer holds what a store cannot
             tell apart, such as a lambda in a module that was not named. After some training, if it diverged.
-        sqlite3.Error, OSError: if the store cannot be written, or another process is writing it.
+        sqlite3.Error, OSError: with the path, if the store cannot be written, or another process is writing it.
             Finished shards stay.
         Exception: dask's own, if no scheduler answers, or several workers died of one shard.
         KeyboardInterrupt: on Ctrl-C. Finished shards are in the store.

@@ -274,7 +274,7 @@ def stored(path: Path) -> Stored | None:
         return None
     # A reader changes nothing, but that it undoes the transaction of a writer that was killed in it.
     killed = path.with_name(f"{path.name}-journal").exists() and os.access(path, os.W_OK)
-    with closing(connected(path, "rw" if killed else "ro")) as database:
+    with _errors_of(path), closing(connected(path, "rw" if killed else "ro")) as database:
         [[version]] = database.execute("PRAGMA user_version")
         [[tables]] = database.execute("SELECT count(*) FROM sqlite_master")
         if version == FORMAT:
@@ -329,7 +329,7 @@ class Database(Place):
     def writing(self) -> Iterator[None]:
         """Lock the file and open it for writing. It is begun if necessary, and read again: others may have written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_writer(self.path):
+        with _only_writer(self.path), _errors_of(self.path):
             there = self._read()
             self._written: Collected | None = there
             self._identity = there.identity if there else ""
@@ -380,6 +380,18 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
     if mode == "rwc":
         connection.execute("PRAGMA page_size = 1024")  # most shards are of some kilobytes, and each begins a page
     return connection
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Let SQLite's errors name the store."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise ValueError(f"store must be an audit's file, got {path}, {error}: give another path") from None
+        error.add_note(f"store: {path}")
+        raise
 
 
 def _damaged(path: Path, how: str) -> ValueError:

@@ -324,6 +324,8 @@ def over_repeats(bounds: Any) -> OverRepeats:
     if hasattr(bounds, "dims"):
         bounds = bounds.transpose("repeat", ...)
     stacked = checks.array("bounds", [_epsilons(repeat) for repeat in bounds], shape=("repeats", ...))
+    if not stacked.size or stacked.ndim > 2:
+        raise ValueError(f"bounds must be of one repeat or more, and of steps at most, got shape {stacked.shape}")
     error = np.full(stacked.shape[1:], np.nan)
     if len(stacked) > 1:
         error = 2 * stacked.std(axis=0, ddof=1) / np.sqrt(len(stacked))

@@ -372,6 +372,7 @@ class Bets(ThresholdRule):
     valid: ClassVar[bool] = True
     for_past: ClassVar[bool] = True
     for_folds: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
     of: ClassVar[Of | None] = "step"
     note: ClassVar[str] = (
         "holds though observations depend on the past, and whenever one stops, if each row is one observation with a "

@@ -18,10 +18,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpsub.accounting.gaussian import gdp_deltas, gdp_epsilon
-from dpsub.estimators.guess_tests import Seen, of_odds, of_tradeoff
+from dpsub.estimators.guess_tests import Seen, of_odds, of_tradeoff, taken_by_delta
 from dpsub.estimators.numerics import Array, Counts, clopper_pearson_upper
 
 Assumption = Literal["none", "gdp", "mechanism", "product", "proxy"]
+MUCH = 1 / 3  # of what shows if all guesses are right; if δ takes more, the bound says so
 
 
 class Errors(NamedTuple):
@@ -56,6 +57,7 @@ class Claim(ABC):
         assumes: what must hold for a bound to have a meaning: see `LowerBound`.
         exact: whether bounds can hold with probability 1 − alpha.
         monotone: whether fewer errors always refute more.
+        costly: whether to compute the ceiling of this claim takes long.
         most: the largest parameter that can be tested.
         silent: why nothing may be refuted, if that has a reason of its own.
         beyond: what is wrong if even `most` is refuted.
@@ -66,6 +68,7 @@ class Claim(ABC):
     assumes: ClassVar[Assumption]
     exact: ClassVar[bool]
     monotone: ClassVar[bool] = True
+    costly: ClassVar[bool] = False
     most: float = math.inf
     silent: ClassVar[str] = ""
     beyond: ClassVar[str] = "refuted up to the largest claim that can be tested: check the scores"
@@ -238,3 +241,12 @@ class ApproximateDP(Claim):
 
     def refuted_by_guesses(self, seen: Seen, alpha: float) -> float:
         return of_odds(self.delta, seen, alpha)
+
+    def note_of_guesses(self, seen: Seen, alpha: float) -> str:
+        taken = taken_by_delta(self.delta, seen._replace(correct=seen.guesses), alpha)
+        if taken <= MUCH:
+            return ""
+        return (
+            f"delta takes {100 * taken:.0f} % of what {seen.guesses} guesses could show, since 2 * pairs * delta = "
+            f"{2 * seen.pairs * self.delta:.2g}: claims 'gdp' and 'pld' do not lose this"
+        )

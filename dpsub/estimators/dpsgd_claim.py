@@ -61,6 +61,7 @@ class MechanismDP(Frozen, Claim):
     name: ClassVar[str] = "pld"
     assumes: ClassVar[Assumption] = "mechanism"
     exact: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
     beyond: ClassVar[str] = (
         f"refuted at every noise_multiplier down to {LEAST_TESTED}: check sample_rate, steps and adjacency"
     )

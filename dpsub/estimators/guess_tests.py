@@ -31,6 +31,7 @@ two sides.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -131,3 +132,10 @@ def p_values(epsilons: Array, delta: float, seen: Seen) -> Array:
         rising = mean(middle + 1) >= mean(middle)
         low, high = np.where(rising & (low < high), middle + 1, low), np.where(rising, high, middle)
     return np.asarray(np.minimum(tail + 2 * pairs * delta * mean(low), 1.0))
+
+
+@lru_cache(maxsize=128)
+def taken_by_delta(delta: float, perfect: Seen, alpha: float) -> float:
+    """How much δ takes of what `of_odds` shows if all guesses are right: 1 for all of it."""
+    without = of_odds(0.0, perfect, alpha)
+    return 1 - of_odds(delta, perfect, alpha) / without if without > 0 else 0.0

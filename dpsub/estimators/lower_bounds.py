@@ -449,11 +449,16 @@ def _why_no_scores(scores: Array, in_z: NDArray[np.bool_], claim: Claim, rule: T
         )
     if claim.silent:
         return claim.silent
+    costly = claim.costly or rule.costly
+    if not costly and claim.epsilon(rule.ceiling(len(scores), claim, alpha)) == 0:
+        return f"{len(scores)} runs cannot show an epsilon at delta = {claim.delta:g}, however good the attack"
     return "the scores refute no claim: the attack is too weak, or the runs are too few"
 
 
 def _why_no_guesses(claim: Claim, seen: Seen, alpha: float) -> str:
     """Why guesses refute nothing."""
+    if claim.epsilon(claim.refuted_by_guesses(seen._replace(correct=seen.guesses), alpha)) == 0:
+        return f"{seen.guesses} guesses cannot show an epsilon at delta = {claim.delta:g}, however many are right"
     turned = seen._replace(correct=seen.guesses - seen.correct)
     if seen.candidates == 2 and claim.refuted_by_guesses(turned, alpha) > 0:
         return (

@@ -44,6 +44,7 @@ class ThresholdRule(ABC):
             does not has an exact test of its own.
         for_past: whether it holds for observations that depend on earlier ones.
         for_folds: whether it holds if each fold has a scorer of its own, learned from earlier folds.
+        costly: whether to compute its ceiling takes long.
         note: what a bound by it rests on.
         of: what a row of scores is if they do not say it.
     """
@@ -53,6 +54,7 @@ class ThresholdRule(ABC):
     one_threshold: ClassVar[bool] = False
     for_past: ClassVar[bool] = False
     for_folds: ClassVar[bool] = False
+    costly: ClassVar[bool] = False
     note: ClassVar[str] = ""
     of: ClassVar[Of | None] = None
 

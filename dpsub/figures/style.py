@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from dpsub._core import checks
 from dpsub.estimators import LowerBound
@@ -152,9 +152,17 @@ def looks(name: str, ax: Axes | None = None, **changes: Any) -> dict[str, Any]:
     return {**own, "label": literal(name), **changes}
 
 
-def tag(ax: Axes, name: str) -> None:
+def tag(ax: Axes, name: str) -> Annotation:
     """Write a panel's label above its left corner, as it is: without reading math."""
-    ax.set_title(broken(name, 40), loc="left", x=0.03, pad=0, weight="bold", parse_math=False)
+    return ax.annotate(
+        broken(name, 40),
+        (0.03, 1.0),
+        xycoords="axes fraction",
+        ha="left",
+        va="bottom",
+        weight="bold",
+        parse_math=False,
+    )
 
 
 def name_source(figure: Figure, source: str) -> Text:

@@ -155,4 +155,7 @@ def own_gradients(given: Any, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
         if gradient.shape != parameter.shape:
             shapes = f"{tuple(parameter.shape)}, got {tuple(gradient.shape)}"
             raise ValueError(f"canary[{index}] must have the shape of its parameter, {shapes}")
+    norm = math.hypot(*(float(gradient.double().norm()) for gradient in gradients))
+    if not 0 < norm < math.inf:
+        raise ValueError(f"canary must be of finite numbers, and not 0 everywhere, got one of norm {norm}")
     return gradients

@@ -111,6 +111,8 @@ def test_a_delta_that_so_few_runs_cannot_resolve_is_named():
     assert bound.epsilon == 0
     assert bound.note.endswith("delta = 0.9")
     assert "refuted" in bound.note
+    bound = epsilon_lower_bound(1.0 - bits, bits, delta=0.9, claim="dp")
+    assert bound.note == "40 runs cannot show an epsilon at delta = 0.9, however good the attack"
     weak = epsilon_lower_bound(np.arange(40.0), bits, delta=DELTA)
     assert weak.note == "the scores refute no claim: the attack is too weak, or the runs are too few"
 

@@ -429,12 +429,23 @@ def test_bounds_say_what_they_assume(claim, assumes):
     assert (bound.mu is None) == (claim in ("dp", "pld"))
 
 
+def test_delta_that_takes_much_is_named():
+    bound = one_run_epsilon_lower_bound(90, 100, 1_000, delta=5e-4, claim="dp")
+    assert bound.epsilon > 0
+    assert "2 * pairs * delta = 1" in bound.note
+    assert "claims 'gdp' and 'pld' do not lose this" in bound.note
+    assert not one_run_epsilon_lower_bound(90, 100, 1_000, delta=1e-6, claim="dp").note
+    many = one_run_epsilon_lower_bound(90_000, 100_000, 100_000, delta=1e-5, claim="dp")  # 2 pairs δ = 2, of 1e5
+    assert many.epsilon > 2
+    assert not many.note
+
+
 @pytest.mark.parametrize(
     ("counts", "options", "message"),
     [
         ((0, 100, 1_000), {}, "fewer guesses are right than chance allows"),
         ((50, 100, 1_000), {}, "the guesses refute no claim"),
-        ((3, 3, 1_000), {}, "the guesses refute no claim"),
+        ((3, 3, 1_000), {}, "3 guesses cannot show an epsilon"),
         ((65, 100, 100), {"delta": 0.4}, "the refuted claims have epsilon 0"),
     ],
 )

@@ -95,6 +95,7 @@ ONES = [torch.ones_like(one) for one in PARAMETERS]
     [
         ("heavy", "canary must be one of 'dirac', 'diracs', 'constant', 'random', or a tensor for each of 3"),
         ([ONES[0], ONES[1], torch.ones(4, 3)], r"canary\[2\] must have the shape of its parameter, \(3, 4\), got"),
+        ([0 * one for one in ONES], "and not 0 everywhere, got one of norm 0.0"),
         ({"weight": ONES[0]}, "its keys must be the parameters"),
     ],
 )

@@ -141,6 +141,11 @@ def _check(trained: xr.Dataset, model: Model) -> None:
             f"trained must hold the weights of model, {model!r}, got {trained.sizes['parameter']} parameters of "
             f"{audited}"
         )
+    if untrained := int((~np.isin(trained.bit.values, (0, 1))).sum()):
+        raise ValueError(
+            f"trained must hold bits of 0 and 1, got {untrained} runs with others: finish the audit, or drop them with "
+            "trained.isel(run=trained.bit.values >= 0)"
+        )
 
 
 def _parts(protocol: str, runs: int, first: int, folds: int) -> list[Part]:

@@ -180,6 +180,7 @@ def test_canaries_of_gradients_are_refused_and_reprs_tell_pairs_apart(task, mode
         (lambda audited: audited.expand_dims(repeat=3), r"isel\(repeat=0\) if there are several, got"),
         (lambda audited: audited.assign_attrs(model="another"), "weights of model, Linear.* 12 parameters of another"),
         (lambda audited: audited.isel(parameter=slice(3)), "weights of model, Linear.*got 3 parameters"),
+        (lambda audited: audited.assign(bit=audited.bit - 1), "bits of 0 and 1, got 30 runs with others: finish the"),
         (lambda audited: audited.assign(bit=audited.bit * 0), "at least 2 models of each world.* got 30 with z and 0"),
         (lambda audited: audited.assign(weights=audited.weights * np.nan), "weights must be finite numbers"),
         (lambda audited: audited.isel(run=slice(3)), "train more models, or give another share"),
