@@ -70,6 +70,13 @@ def estimates():
     return shown
 
 
+def lost(shown):
+    """By what was guessed and the factor, how much less the robust input shows on average than with right values."""
+    right, guesses = shown["robust_input", "1", "nothing", 1], GUESSED["robust_input"]
+    wrong = {(name, factor): shown["robust_input", "1", name, factor] for name, factor in product(guesses, FACTORS)}
+    return {guess: float(np.mean(np.subtract(right[: len(values)], values))) for guess, values in wrong.items()}
+
+
 def figure(shown):
     """The mean estimates with 95 % intervals against C, and against wrong guesses of three values: a panel each."""
     looks = {name: figures.looks(scenario) for name, scenario in (("gradient", "S2"), ("crafted_input", "S3"))}
