@@ -10,7 +10,7 @@ ROUNDING = 1e-4  # of a difference, in units of max_grad_norm
 LONG, SHORT = 10, 0.1  # norms of records, in units of max_grad_norm
 HUGE = 1e30  # its square is infinite in float32
 TIMES = 8  # records of the large batch, in units of batch_size
-LATE = "batch after others"
+LATE = "after other batches"
 NOT_THE_SAME = (
     "make must return a step with the same noise at each call, but the same batches gave other sums. Seed each "
     "generator in make, global ones too"
@@ -23,7 +23,8 @@ def replay(make, *, max_grad_norm, adjacency, parameters=20, batch_size=8, divid
 
     The noise cancels. What is left is what the record changes: at most 1 in units of `max_grad_norm` if one batch lacks
     it, or has a row of zeros in its place, and at most 2 if another record is in its place. Two batches follow, the
-    same in both runs, and their sums must be equal bit by bit: nothing of the record may be kept.
+    same in both runs, and their sums must be equal bit by bit: nothing of the record may be kept. The empty batch is
+    the same in both, and must have a sum.
 
     Whether the noise is enough, and is new in each step, is not tested. A step that draws more or fewer random numbers
     for another batch has other noise in the two runs, and is reported, though this alone breaks no promise of DP.
@@ -74,29 +75,25 @@ def replay(make, *, max_grad_norm, adjacency, parameters=20, batch_size=8, divid
     direction *= max_grad_norm / np.linalg.norm(direction)
     others, crowd, far = ordinary(batch_size - 1), ordinary(TIMES * batch_size), LONG * direction
     first = np.arange(parameters) == 0
-    records = {
-        "long": far,
-        "short": SHORT * direction,
-        "zero": 0 * far,
-        "huge": HUGE * direction,
-        "NaN in one coordinate": np.where(first, np.nan, far),
-        "NaN in all": np.nan * far,
-        "infinite in one coordinate": np.where(first, np.inf, far),
-        "infinite in all": np.copysign(np.inf, far),
+    short, other = SHORT * direction, {"substitute": [-far], "add_remove": [], "zero_out": [0 * far]}[adjacency]
+    cases = {
+        "long record": (far, others),
+        "short record": (short, others),
+        "zero record": (0 * far, others),
+        "huge record": (HUGE * direction, others),
+        "one nan": (np.where(first, np.nan, far), others),
+        "all nan": (np.nan * far, others),
+        "one infinite": (np.where(first, np.inf, far), others),
+        "all infinite": (np.copysign(np.inf, far), others),
+        "copies of the record": (far, [far] * len(others)),
+        "other records zero": (far, 0 * others),
+        "record alone": (far, []),
+        "short record alone": (short, []),
+        "many records": (far, crowd),
+        LATE: (far, others),
     }
-    batches = {
-        "with copies of the record": (far, [far] * len(others)),
-        "with zeros": (far, 0 * others),
-        "of one record": (far, []),
-        "of one short record": (SHORT * direction, []),
-        "of many records": (far, crowd),
-        "after others": (far, others),
-    }
-    other = {"substitute": [-far], "add_remove": [], "zero_out": [0 * far]}[adjacency]
-    cases = {f"record, {name}": (record, others) for name, record in records.items()}
-    cases |= {f"batch {name}": case for name, case in batches.items()}
     pairs = {name: ([record, *known], [*other, *known]) for name, (record, known) in cases.items()}
-    pairs["batch, empty"] = [], []
+    pairs["empty batch"] = [], []
     rows, later = {}, [0.0]
     for name, pair in pairs.items():
         before = usual if name == LATE else []
@@ -110,6 +107,15 @@ def replay(make, *, max_grad_norm, adjacency, parameters=20, batch_size=8, divid
         later += changes
     rows["later steps"] = np.max(later), 0.0, _verdict(np.max(later), 0.0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["difference", "allowed", "verdict"])
+
+
+def told(table):
+    """The cases that fail, in words, and the largest difference in units of max_grad_norm."""
+    kinds = []
+    for verdict, cases in table[table.verdict != "passes"].groupby("verdict", sort=False):
+        size = f", {cases.difference.max():.1f} C" if verdict == "too far" else ""
+        kinds.append(f"{verdict}{size}: {', '.join(cases.index)}")
+    return "; ".join(kinds) or "passes"
 
 
 def _verdict(change, most):
