@@ -32,12 +32,12 @@ def hospitals(seed=0):
     # where patients differ least, so that the other hospitals teach the model nothing there
     _, directions = np.linalg.eigh(task.x_aux.T.astype(float) @ task.x_aux)
     same = np.broadcast_to(STEEP * directions[:, 0], (2, *x.shape[1:]))
-    ill_or_well = np.repeat([[1], [-1]], PATIENTS, axis=1)
+    benign_or_not = np.repeat([[1], [-1]], PATIENTS, axis=1)
     present = np.array([1, 0])[:, None, None]
     pairs = {
-        "crafted": ("substitute", (same, ill_or_well)),
-        "ordinary": ("substitute", (x[[-1, -1]], y[-1] * ill_or_well)),
-        "crafted or none": ("zero_out", (present * same, ill_or_well)),
+        "crafted": ("substitute", (same, benign_or_not)),
+        "ordinary": ("substitute", (x[[-1, -1]], y[-1] * benign_or_not)),
+        "crafted or none": ("zero_out", (present * same, benign_or_not)),
     }
     return (x[:-1], y[:-1]), pairs
 

@@ -8,6 +8,7 @@ import pytest
 import dpsub
 from dpsub import accounting
 from studies.faults import federated_audits
+from studies.kept import read_table
 from studies.own_training import federated
 
 ROUNDS = np.arange(1, federated.ROUNDS + 1)
@@ -72,3 +73,24 @@ def test_replacing_a_hospital_shows_more_than_the_add_remove_epsilon_and_removin
     assert replaced[-1] > max(1.3 * claimed("add_remove")[-1], 0.7 * claimed("substitute")[-1])
     assert removed[-1] > 0.4 * claimed("zero_out")[-1]
     assert 0 < ordinary[-1] < replaced[-1]
+
+
+def test_flower_finds_in_the_kept_table_what_the_rule_in_numpy_finds():
+    equal, weighted = read_table("faults/federated_audits.csv").to_dict("records")
+    assert (equal["times"], weighted["times"]) == (1, federated_audits.MORE)
+    assert federated_audits.PROMISED.items() <= equal.items()
+    assert claimed("add_remove")[-1] <= equal["reported"] < 1.2 * claimed("add_remove")[-1]  # by Rényi DP
+    assert equal["reported"] < equal["bound"] < claimed("substitute")[-1] < weighted["bound"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_flower_trains_as_the_rule_in_numpy_and_accounts_for_add_remove():
+    pytest.importorskip("flwr")
+    from studies.own_training.federated_flower import flower
+
+    (x, y), _ = federated_audits.hospitals()
+    ours, theirs = (run(x, y, 0, max_grad_norm=1.0, noise_multiplier=1e-9) for run in (federated.federated, flower))
+    np.testing.assert_allclose(theirs, ours, atol=1e-8)
+    kept = read_table("faults/federated_audits.csv")
+    assert round(federated_audits.reported(), 3) == kept["reported"].iloc[0]
