@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dpsub._core import checks, datasets
+from dpsub._core import checks
+from dpsub._core.datasets import LONG_NAMES, numbered
+from dpsub._core.provenance import versions
 from dpsub._core.random_streams import stream
 from dpsub.accounting import Poisson, Sampling
 
@@ -82,16 +84,21 @@ def audit_worst_case(
     attained = resolved.attained(adjacency, noise_multiplier, sample_rate)
     if attained and attained[0] != adjacency:
         optional["tested_as"] = attained[0]
-    return datasets.build(
-        (scores if every_step else law.ratios_of_sums(scores))[:, None],
-        bits,
-        scenario="S1",
-        adjacency=adjacency,
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=steps,
-        runs=runs,
-        seed=seed,
-        block_size=BLOCK,
+    attributes = {
+        "scenario": "S1",
+        "adjacency": adjacency,
+        "noise_multiplier": noise_multiplier,
+        "sample_rate": sample_rate,
+        "steps": steps,
+        "runs": runs,
+        "seed": seed,
+        "block_size": BLOCK,
         **optional,
-    )
+        **{f"version_{name}": version for name, version in versions().items()},
+    }
+    ratios = scores if every_step else law.ratios_of_sums(scores)
+    made = {
+        "score": (("run", "step"), ratios[:, None].astype(np.float32), {"long_name": LONG_NAMES["score"]}),
+        "bit": ("run", bits, {"long_name": LONG_NAMES["bit"]}),
+    }
+    return numbered(xr.Dataset(made, {"step": np.array([steps])}, attributes))

@@ -42,22 +42,22 @@ ROOMS = {
 }
 # Lines of code, without docstrings, comments and blank lines, that all rooms may have together, and what each has: what
 # one takes, another has to give.
-ALL_LINES = 12_080
+ALL_LINES = 12_013
 BUDGETS = {
-    "_core": 628,
-    "accounting": 1_820,
+    "_core": 613,
+    "accounting": 1_815,
     "estimators": 1_998,
-    "figures": 492,
+    "figures": 481,
     "opacus": 1_004,
-    "data": 614,
+    "data": 600,
     "models": 1_241,
     "trainers": 638,
-    "crafters": 1_027,
-    "audits": 2_403,
+    "crafters": 1_007,
+    "audits": 2_394,
     "__init__": 78,
     "__main__": 87,
     "_version": 1,
-    "worst_case": 49,
+    "worst_case": 56,
 }
 TOP = ("__init__", "__main__", "_version", "worst_case")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

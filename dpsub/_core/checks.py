@@ -73,9 +73,7 @@ def _number(name: str, value: Any, noun: str, bounds: Mapping[str, float]) -> An
     limits = _limits(bounds)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (noun == "a whole number" and value % 1):
-        is_array = getattr(value, "ndim", None) == 0 and not isinstance(value, np.generic)
-        way_out = ": give its .item()" if is_array else ""
-        raise ValueError(f"{name} must be {f'{noun} {limits}'.strip()}, got {value!r}{way_out}")
+        raise ValueError(f"{name} must be {f'{noun} {limits}'.strip()}, got {value!r}")
     if not all(SIGNS[side][1](value, bound) for side, bound in bounds.items()):
         raise ValueError(f"{name} must be {limits}, got {value!r}")
     return value

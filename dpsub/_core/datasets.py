@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike
-
-from dpsub._core.provenance import versions
 
 LONG_NAMES = {"score": "score, higher speaks for z", "bit": "0: trained with z, 1: with z_prime"}
-
-
-def build(score: ArrayLike, bit: ArrayLike, **attrs: object) -> xr.Dataset:
-    """A dataset of score (run, 1), after the last of `steps`, and bit (run,), with attributes and library versions."""
-    return numbered(
-        xr.Dataset(
-            {
-                "score": (("run", "step"), np.asarray(score, dtype=np.float32), {"long_name": LONG_NAMES["score"]}),
-                "bit": ("run", np.asarray(bit, dtype=np.int8), {"long_name": LONG_NAMES["bit"]}),
-            },
-            coords={"step": np.array([attrs["steps"]], dtype=np.int64)},
-            attrs={**attrs, **{f"version_{name}": version for name, version in versions().items()}},
-        )
-    )
 
 
 def numbered(made: xr.Dataset) -> xr.Dataset:

@@ -31,7 +31,7 @@ from dpsub.trainers.bank import blocks_together
     "runs",
     "seed",
     observe_every=checks.whole,
-    coordinates=partial(checks.choice, options=("auto", "span", "all")),
+    coordinates=partial(checks.choice, options=("auto", "all")),
     matmul_precision=PRECISION,
 )
 def audit(
@@ -76,10 +76,10 @@ def audit(
               To sum over all steps, set observe_every=1.
             - "weights": the parameters after the last step. `model.module(parameters)` makes a `torch.nn.Module` of
               one model's.
-        coordinates: "span" trains a linear head in the fewer coordinates that its records span, where that applies:
-            the scores have the same law (`Model.within_span`). "all" trains in all coordinates. "auto" is "all" if a
-            metric ("accuracy", "weights") needs all parameters, else "span". The numbers of the two
-            differ; the attributes say which was used.
+        coordinates: "auto" trains a linear head in the fewer coordinates that its records span, where that applies and
+            no metric ("accuracy", "weights") needs all parameters: the scores have the same law (`Model.within_span`).
+            "all" trains in all coordinates. The numbers of the two differ; the attribute `trained_coordinates` says
+            which were used, "span" or "all".
         seed: of batches, noise, starts and coins. Runs come in blocks, each with its own stream of randomness. The
             block size depends on the model alone (attribute `block_size`). Arguments, versions and the kind of device
             determine the numbers; threads, workers, interruptions and memory do not. On a GPU, up to 16 blocks
@@ -147,7 +147,8 @@ def audit(
         raise ValueError("canary must be of one scenario and adjacency in all repeats, crafted in one way")
     observers = chosen(metrics, task)
     training = task, model, spec, canaries, runs, seed, matmul_precision
-    observed = observe_every, observers, _coordinates(coordinates, observers)
+    span = coordinates == "auto" and not any(observer.all_coordinates for observer in observers)
+    observed = observe_every, observers, "span" if span else "all"
     return execute(ManyRuns(*training, *observed, repeats=repeats), **options)
 
 
@@ -266,14 +267,3 @@ class ManyRuns(BankPlan):
         tick(kept)
         arrays = {name: torch.stack(values, dim=1).flatten(1) for name, values in observations.items()}
         return {"bit": bits[:kept], **{name: values[:kept].cpu().numpy() for name, values in arrays.items()}}
-
-
-def _coordinates(coordinates: str, observers: tuple[Observer, ...]) -> str:
-    """Resolve "auto": "all" if an observer needs all coordinates, else "span"."""
-    needing = [observer.name for observer in observers if observer.all_coordinates]
-    if coordinates == "span" and needing:
-        raise ValueError(
-            f"coordinates must be 'all' or 'auto' for the metrics {', '.join(needing)}, which need all of a model's "
-            "parameters, got 'span'"
-        )
-    return coordinates if coordinates != "auto" else "all" if needing else "span"

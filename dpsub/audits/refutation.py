@@ -45,8 +45,6 @@ class Refutation:
                 "refute must be left out but for independent models without repeats, got one for "
                 f"dpsub.{plan.call}{' with repeats' if plan.grows else ''}: bound what it returns"
             )
-        if refute is None or delta is None:
-            raise ValueError(f"refute and delta must be given together, got {refute!r} and {delta!r}")
         checks.probability("delta", delta)
         if not isinstance(refute, str):
             return cls(checks.real("refute", refute, above=0), delta)

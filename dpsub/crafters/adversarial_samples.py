@@ -143,9 +143,8 @@ def adversarial_sample(
         The sample. `scores(model, weights)` scores models with it.
 
     Raises:
-        ValueError: if an argument is out of range or does not fit the model; if at `start` losses are not finite or,
-            for "fisher" and "bhattacharyya", all losses of a world are equal; if crafting diverges; or if the model's
-            outputs cannot be differentiated by the record.
+        ValueError: if an argument is out of range or does not fit the model; if at `start` losses are not finite; if
+            crafting diverges; or if the model's outputs cannot be differentiated by the record.
 
     Source: *Adversarial Sample-Based Approach*, section 4; its second version (arXiv 2412.01756) for "fisher" and
     "bhattacharyya".
@@ -183,11 +182,6 @@ def adversarial_sample(
     with matmul_precision("highest"), torch.enable_grad():
         for step, x, value, losses in descend(point, objective, steps, learning_rate, move):
             of_z, of_others = losses[with_z], losses[~with_z]
-            if not step and loss in ("fisher", "bhattacharyya") and not of_z.var() + of_others.var() > 0:
-                raise ValueError(
-                    f"start must be a record at which the losses of a world's models differ, for loss {loss!r}, got "
-                    "one at which all are equal: start from another record"
-                )
             values.append(value)
             separations.append(separation(of_z, of_others))
             if step in seen:

@@ -55,7 +55,7 @@ def descend(
 
 
 def feature_gradient(value: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a value by a record's features. Errors of torch are explained in one sentence.
+    """The gradient of a value by a record's features.
 
     Raises:
         ValueError: if torch cannot differentiate the value.
@@ -63,10 +63,7 @@ def feature_gradient(value: Tensor, x: Tensor) -> Tensor:
     try:
         return torch.autograd.grad(value, x)[0]
     except RuntimeError as error:
-        why = f"of which torch says: {str(error).partition(chr(10))[0]}"
-        if "not have been used in the graph" in why or "does not require grad" in why:
-            why = "whose outputs have no derivative by them, as where records are token ids"
         raise ValueError(
-            f"model must be differentiable by its records' features, got one {why}\n"
-            "Canaries such as mislabeled need no such derivative"
+            "model must be differentiable by its records' features, which token ids are not: craft another canary, "
+            "such as mislabeled"
         ) from error

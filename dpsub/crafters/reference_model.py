@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -64,11 +63,7 @@ class Reference(NamedTuple):
     def module(self) -> nn.Module:
         """The trained model, in the precision of theta."""
         with torch.random.fork_rng(devices=[]):  # a new module draws random weights first
-            module = self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
-        about, first = module.extra_repr(), next(module.parameters())
-        said = partial("{}parameters in {.dtype}".format, about and f"{about}, ", first)
-        module.extra_repr = said  # type: ignore[method-assign]
-        return module
+            return self.model.module(self.model.flat(self.theta)[0]).to(self.theta.dtype)
 
     def inputs(self, x: ArrayLike) -> Tensor:
         """Records in the precision of theta, as the model takes them."""
@@ -285,8 +280,8 @@ def pretrained_start(
         (parameters,) float32 in the order of `model.flat`, as `model.starting_from` takes them.
 
     Raises:
-        ValueError: if an argument is out of range, the model does not fit the task, the auxiliary records are missing
-            or private, or the training diverges.
+        ValueError: if an argument is out of range, the model does not fit the task, or the auxiliary records are
+            missing or private. If the training diverges, `starting_from` refuses what it returns.
 
     Source: Annamalai and De Cristofaro (2024), section 4.1; *Adversarial Sample-Based Approach*, section 5.4,
     "worst case initialization".
@@ -315,6 +310,4 @@ def pretrained_start(
 
     with matmul_precision("highest"):
         [(_, start)] = side_by_side(train, [theta], 1)  # on one thread: the start does not depend on their number
-    if not torch.isfinite(start).all():
-        raise ValueError(f"learning_rate must be small enough that training does not diverge, got {learning_rate:g}")
     return start.numpy().copy()

@@ -10,7 +10,7 @@ import os
 import zlib
 from dataclasses import replace
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpsub._core import checks
 from dpsub._core.random_streams import stream
 from dpsub.data import embeddings
-from dpsub.data.downloads import Array, Source, cache, downloaded, folder, load_arrays, local, save_arrays, unpacked
+from dpsub.data.downloads import Array, Source, downloaded, folder, local, unpacked
 from dpsub.data.embeddings import MINILM
 from dpsub.data.frames import from_frame
 from dpsub.data.tasks import Task, drawn, from_arrays
@@ -259,8 +259,7 @@ PURCHASE100 = "https://www.comp.nus.edu.sg/~reza/files/dataset_purchase.tgz"
 def purchases() -> tuple[Array, Array]:
     """Purchase100's features (n, 600) and labels (n,) from 0, uint8.
 
-    The text is parsed once; later calls read a packed copy. The file is not downloaded, since no hash of it is
-    published.
+    The file is not downloaded, since no hash of it is published.
     """
     path = folder() / "purchase100" / "dataset_purchase"
     if not path.is_file():
@@ -268,17 +267,10 @@ def purchases() -> tuple[Array, Array]:
             f"{path} must be a file: get {PURCHASE100}, unpack it, and put dataset_purchase there (DPSUB_DATA names "
             "the data folder), or use dpsub.data.purchase100_like, which needs no file"
         )
-    with open(path, "rb") as text:
-        digest = file_digest(text, "sha256").hexdigest()
-    packed = cache("purchase100") / f"{digest[:16]}.npz"
-    kept = load_arrays(packed, "x", "y")
-    if kept is not None:
-        return np.unpackbits(kept["x"].astype(np.uint8, copy=False), axis=1, count=600), kept["y"]
     table = pd.read_csv(path, header=None, dtype=np.uint8).to_numpy()
     x, y = table[:, 1:], table[:, 0]
     if x.shape[1] != 600 or x.max(initial=0) > 1 or y.min() < 1 or y.max() > 100:
         raise ValueError(f"{path} must hold lines of a label from 1 to 100 and 600 zeros and ones, got {table.shape}")
-    save_arrays(packed, x=np.packbits(x, axis=1), y=y - 1)
     return x, y - 1
 
 

@@ -97,14 +97,7 @@ def _library(name: str, encoder: str) -> Any:
 def _pretrained(of: Any, encoder: str, **options: Any) -> Any:
     if os.path.isdir(encoder):
         check_encoder_folder(encoder)
-    try:
-        make = getattr(of, "from_pretrained", of)
-        return make(encoder, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
-        raise OSError(
-            f"encoder must be a model on the Hugging Face hub, or a folder with one, got {encoder!r}: {error}. Without "
-            "a network, download it elsewhere and give its folder, or use dpsub.data.load_features"
-        ) from error
+    return getattr(of, "from_pretrained", of)(encoder, trust_remote_code=False, **options)
 
 
 def check_encoder_folder(folder: str) -> None:

@@ -166,8 +166,6 @@ def beside_claims(
     >>> sorted(beside_claims(plt.figure().subplots(), {"Laplace": bound}, claimed=1.5))
     ['Laplace', 'claimed']
     """
-    for name, bound in bounds.items():
-        checks.instance(f"bounds[{name!r}]", bound, of=LowerBound, called="one LowerBound, of one step")
     rows = np.arange(len(bounds))
     artists: dict[str, Artist | Container] = {}
     for name, given in (("claimed", claimed), ("ceiling", ceiling)):

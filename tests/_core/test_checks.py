@@ -20,12 +20,7 @@ from dpsub._core import checks
         (checks.real, -math.inf, {}, "x must be a finite number, got -inf"),
         (checks.real, True, {}, "x must be a finite number, got True"),
         (checks.real, "1", {}, "x must be a finite number, got '1'"),
-        (
-            checks.real,
-            np.array(1.0),
-            {},
-            r"x must be a finite number, got array\(1.\): give its .item\(\)",
-        ),
+        (checks.real, np.array(1.0), {}, r"x must be a finite number, got array\(1.\)"),
         (checks.whole, 0, {}, "x must be >= 1, got 0"),
         (checks.whole, 11, {"at_most": 10}, "x must be >= 1 and <= 10, got 11"),
         (checks.whole, 2.5, {}, "x must be a whole number >= 1, got 2.5"),

@@ -149,7 +149,7 @@ def test_what_is_not_refuted_uses_all_runs_up_and_was_watched_all_the_same(run, 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"refute": 1.0}, "refute and delta must be given together, got 1.0 and None"),
+        ({"refute": 1.0}, "delta must be a finite number > 0 and < 1, got None"),
         ({"refute": 0.0, "delta": DELTA}, "refute must be > 0, got 0.0"),
         ({"refute": "swap", "delta": DELTA}, "did you mean 'substitute'"),
         ({"refute": 1.0, "delta": DELTA, "repeats": 2}, "refute must be left out .* got one for dpsub.audit with repe"),

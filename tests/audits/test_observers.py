@@ -96,20 +96,16 @@ def test_distances_are_observed_of_crafted_gradients(cast, canary_of, spec):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_in_all_coordinates_the_numbers_are_those_beside_metrics_that_need_all(run, spec, optimizer):
     options = {"store": None, "spec": replace(spec, optimizer=optimizer)}
-    found = {coordinates: run(coordinates=coordinates, **options) for coordinates in ("auto", "span", "all")}
+    found = {coordinates: run(coordinates=coordinates, **options) for coordinates in ("auto", "all")}
     beside = run(metrics=("accuracy",), **options)
-    assert found["auto"].identical(found["span"])
     assert found["all"].equals(beside.drop_vars(["accuracy", "measured"]))
-    assert found["all"].bit.equals(found["span"].bit)
-    assert found["all"].score.equals(found["span"].score) == (optimizer == "adam"), "Adam takes no span"
-    assert [found[name].attrs["trained_coordinates"] for name in found] == ["span", "span", "all"]
+    assert found["all"].bit.equals(found["auto"].bit)
+    assert found["all"].score.equals(found["auto"].score) == (optimizer == "adam"), "Adam takes no span"
+    assert [found[name].attrs["trained_coordinates"] for name in found] == ["span", "all"]
     assert beside.attrs["trained_coordinates"] == "all"
-    assert run(metrics=("distance",), coordinates="span", **options).attrs["trained_coordinates"] == "span"
-    for metrics, named in ((("accuracy",), "accuracy"), (("weights", "distance"), "weights")):
-        with pytest.raises(ValueError, match=f"coordinates must be 'all' or 'auto' for the metrics {named}, .* 'span'"):
-            run(metrics=metrics, coordinates="span", **options)
-    with pytest.raises(ValueError, match="coordinates must be one of 'auto', 'span', 'all', got 'some'"):
-        run(coordinates="some", **options)
+    assert run(metrics=("distance",), **options).attrs["trained_coordinates"] == "span"
+    with pytest.raises(ValueError, match="coordinates must be one of 'auto', 'all', got 'span'"):
+        run(coordinates="span", **options)
 
 
 class Travel(audits.Observer):

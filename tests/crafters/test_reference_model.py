@@ -1,6 +1,5 @@
 """The models that adversaries train for themselves: the reference, its gradients, and pretrained starts."""
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -87,14 +86,6 @@ def test_no_record_without_a_gradient_is_chosen_for_z_prime_or_a_pair(task, with
     found = crafters.natural(replace(task, x_aux=x_aux, y_aux=y_aux), without_five, setting, seed=0)
     assert found.trace["cosine"].argmin() == 0
     assert found.z_prime.y == task.y_train[target]
-
-
-@pytest.mark.parametrize("start", [models.linear, models.mlp])
-def test_the_reference_says_its_precision(task, spec, start):
-    module = crafters.reference(task, start(task), spec(), seed=0).module
-    assert "parameters in torch.float64" in repr(module)
-    assert "parameters in torch.float32" in repr(copy.deepcopy(module).float())
-    assert models.from_module(module.float(), task).untold == ()
 
 
 def test_the_reference_is_the_model_that_crafters_look_at(task, spec):

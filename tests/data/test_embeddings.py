@@ -160,10 +160,3 @@ def test_weights_are_read_as_safetensors_alone(minilm, vit, monkeypatch):
         with pytest.raises(AssertionError):
             embed()
     assert asked[0]["model_kwargs"] == {"use_safetensors": True}
-
-
-def test_encoder_that_cannot_be_had_is_named(tmp_path):
-    with pytest.raises(OSError, match="encoder must be a model on the Hugging Face hub, or a folder with one, got 'no"):
-        of_images(images(2), "nobody/nothing")
-    with pytest.raises(OSError, match="encoder must be a model"):
-        of_sentences(["a"], str(tmp_path / "nothing"))

@@ -89,7 +89,7 @@ def write_purchases(folder, count=400, seed=0):
     return table
 
 
-def test_purchase100_is_read_once_and_then_from_its_packed_copy(folder, monkeypatch):
+def test_purchase100_is_read_from_its_file(folder, monkeypatch):
     monkeypatch.setattr(catalogue, "PURCHASE_TEST", 100)
     table = write_purchases(folder)
     task = data.purchase100(n_train=150, n_aux=100)
@@ -102,14 +102,6 @@ def test_purchase100_is_read_once_and_then_from_its_packed_copy(folder, monkeypa
     ]
     assert set.union(*parts) <= rows
     assert len(set.union(*parts)) == 350, "no record is in two parts"
-    with monkeypatch.context() as without:
-        without.setattr(catalogue.pd, "read_csv", None)
-        assert data.purchase100(n_train=150, n_aux=100).fingerprint == task.fingerprint
-    (kept,) = (folder / "purchase100").glob("*.npz")
-    kept.write_bytes(kept.read_bytes()[:500])
-    assert data.purchase100(n_train=150, n_aux=100).fingerprint == task.fingerprint
-    write_purchases(folder, seed=1)
-    assert data.purchase100(n_train=150, n_aux=100).fingerprint != task.fingerprint
 
 
 def test_purchase100_that_is_missing_or_something_else_is_named(folder):

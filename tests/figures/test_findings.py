@@ -42,7 +42,7 @@ def test_promises_are_the_accountants_at_the_steps_observed(audited):
 
 def test_audits_with_other_batches_have_no_such_promises(audited):
     shuffled = audited().assign_attrs(sampling="epochs")
-    with pytest.raises(ValueError, match="result must have an ε under add/remove, got sampling='epochs'"):
+    with pytest.raises(ValueError, match="adjacency must be .* with sampling='epochs', got 'add_remove'"):
         findings.promises(shuffled, delta=1e-5)
     with pytest.raises(ValueError, match="audited must be of one training, got B with sampling 'epochs' beside None"):
         findings.panel({"A": audited(), "B": shuffled}, delta=1e-5)
@@ -144,8 +144,6 @@ def test_d_prime_of_scores_without_spread_is_zero_or_infinite():
     assert findings.d_prime([1.0, 1.0, 1.0, 1.0], [0, 0, 1, 1]) == 0
     assert findings.d_prime([2.0, 2.0, 1.0, 1.0], [0, 0, 1, 1]) == np.inf
     assert findings.d_prime([1.0, 1.0, 2.0, 2.0], [0, 0, 1, 1]) == -np.inf
-    with pytest.raises(ValueError, match="bits must hold two runs or more of each world, got 2 and 1"):
-        findings.d_prime([1.0, 2.0, 3.0], [0, 0, 1])
 
 
 @pytest.fixture(scope="module")
@@ -238,12 +236,6 @@ def test_the_last_step_is_the_latest_whatever_its_place(audited):
     early = findings.last_step([audited().isel(step=[0])], delta=1e-5)
     assert (early.steps[0], table.steps[0]) == (100, 400)
     assert early.substitute[0] == pytest.approx(findings.promises(audited(), delta=1e-5)["substitute"][0], abs=1e-3)
-
-
-def test_accuracies_are_whole(audited):
-    result = with_accuracy(audited(3))
-    with pytest.raises(ValueError, match="result must be whole, got 12 of 48 accuracies missing"):
-        findings.accuracy(result.assign(accuracy=result.accuracy.where(result.measured > 1)))
 
 
 def test_an_incomplete_store_is_refused_but_for_its_complete_runs(audited):

@@ -74,7 +74,7 @@ def test_a_start_outside_the_span_is_not_lost():
     x, z = task.x_train[2], np.random.default_rng(2).random(30)
     pair, spec = CanaryPair((z, 1), (x, 0), 2, "S5"), DPSGD(0.5, 1.0, 1.0, 4, 0.3)
     options = {"runs": 5, "device": "cpu", "progress": False}
-    spanned, whole = (audit(task, started, pair, spec, coordinates=one, **options) for one in ("span", "all"))
+    spanned, whole = (audit(task, started, pair, spec, coordinates=one, **options) for one in ("auto", "all"))
     np.testing.assert_array_equal(spanned.score, whole.score)
     assert abs(spanned.score - audit(task, model, pair, spec, **options).score).max() > 0.1
 
@@ -120,7 +120,7 @@ def test_gathering_changes_scores_by_rounding_only(scenario, monkeypatch):
     z = np.zeros(model.parameters, np.float32)
     z[7] = 1
     canary = {"S2": CanaryPair(z, -z, 3, "S2"), "S4": CanaryPair((task.x_train[3], 0), (task.x_train[3], 1), 3, "S4")}
-    for coordinates in ("all", "span"):
+    for coordinates in ("all", "auto"):
         options = {"runs": 20, "coordinates": coordinates, "device": "cpu", "progress": False}
         gathered = audit(task, model, canary[scenario], spec, **options)
         with monkeypatch.context() as whole:
