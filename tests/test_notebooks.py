@@ -422,13 +422,17 @@ def test_a_module_of_ones_own_is_found_out_by_a_gradient_as_any_other(tmp_path):
 
 
 @SLOW
-def test_a_right_step_passes_and_three_mistakes_are_found(tmp_path):
-    glued = execute("audit_a_library", tmp_path, steps=800, seed=1)
+def test_a_right_step_passes_three_mistakes_are_found_and_a_replaced_hospital_exceeds_add_remove(tmp_path):
+    glued = execute("audit_a_library", tmp_path, steps=800, trainings=600, seed=1)
     claimed = glued["library_claimed"]
     assert 0.6 * claimed < glued["library_bound"] < claimed
     assert 0.6 * claimed < glued["library_opacus"] < claimed
     assert min(glued["library_of_mean"], glued["library_weighted"]) > claimed
     assert glued["library_refuted"] < glued["library_uses"] / 2
+    assert glued["library_federated_removed"] < glued["library_federated_add_remove"]
+    assert glued["library_federated_add_remove"] < glued["library_federated_replaced"]
+    assert glued["library_federated_replaced"] < glued["library_federated_substitute"]
+    assert 0 < glued["library_federated_exchanged"] < glued["library_federated_replaced"]
 
 
 @SLOW
