@@ -41,8 +41,9 @@ MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
 BOUNDS = (0.0, 1.0)  # to which both versions clamp, in standardised pixels
 CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train", "size")
 BY_RECORD = ", η/n"  # marks data whose audits have the paper's η/n
-# How many audits of 256 models these have, in the order of `by_record`. The paper has 10. No more settings were run.
-BY_RECORD_AUDITS = (20, 20) + (10,) * 8
+# How many executions these have, in the order of `by_record`: each draws records, start and noise anew, and has one
+# audit of 256 models. The paper has 10. No more settings were run.
+BY_RECORD_EXECUTIONS = (20, 20) + (10,) * 8
 MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "task", "model", "noise_multiplier")
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
@@ -245,8 +246,8 @@ if __name__ == "__main__":
     for name in sys.argv[3:]:
         cells = grid(name)
         again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
-        counted = zip(by_record(cells), BY_RECORD_AUDITS, strict=False)
-        by_step = [one._replace(runs=256 * audits) for one, audits in counted]
+        counted = zip(by_record(cells), BY_RECORD_EXECUTIONS, strict=False)
+        by_step = [one._replace(runs=256, seed=seed) for one, many in counted for seed in range(many)]
         more = {"digits": by_step, "mnist": slower(cells, 0.5)}.get(name, [])
         for cell in cells[:1] + again + cells[1:] + more:
             path = tables / f"{cell.name}.csv"
