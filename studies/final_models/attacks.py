@@ -201,7 +201,8 @@ def keep(rows, cell, audited, path):
 def kept(folder):
     """What `keep` wrote in a folder and its folder "large": all rows, and the tables by name.
 
-    Audits at the paper's η/n are of data of their own, with BY_RECORD behind its name.
+    A table has one seed, or all executions of its cell. Audits at the paper's η/n are of data of their own, with
+    BY_RECORD behind its name.
     """
     tables, about = [], {}
     for path in [*sorted(Path(folder).glob("*.csv")), *sorted(Path(folder).glob("large/*.csv"))]:
@@ -212,7 +213,9 @@ def kept(folder):
         columns = {"theory": own["epsilon"]} | {name: own[name] for name in CELL_COLUMNS}
         if own["learning_rate"] == record_rate(Cell(**own)):
             columns["data"] += BY_RECORD
-        tables.append(pd.read_csv(io.StringIO(table)).assign(cell=path.stem, **columns))
+        rows = pd.read_csv(io.StringIO(table)).assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns)
+        rows["audit"] += own["seed"]
+        tables.append(rows)
     return pd.concat(tables, ignore_index=True), about
 
 
