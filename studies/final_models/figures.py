@@ -187,8 +187,9 @@ def key(cell):
 def named(rows):
     """The audits' bounds in all cells, by the names that other pages quote.
 
-    Audits of more than 256 models, which have one canary, have names that say so. And how far the worlds are apart, in standard deviations; of held-out samples by how much the AUC is ahead of the
-    canary's; of a single audit the ends of that interval.
+    Names of audits of more than 256 models begin with "one_canary". And how far the worlds are apart, in standard
+    deviations; of held-out samples by how much the AUC is ahead of the canary's; of a single audit the ends of that
+    interval.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
