@@ -23,7 +23,6 @@ from studies.faults import fault_power, libraries, many_canaries
 from studies.final_models import attacks as final_attacks
 from studies.final_models import crafting_curve, finished_models, learned_at_zero
 from studies.final_models import figures as final_figures
-from studies.final_models.audits import by_record, grid
 from studies.kept import MADE, STUDIES, read_json, read_table
 from studies.language_models import audits as language_model_audits
 from studies.language_models import secrets as language_secrets
@@ -268,8 +267,11 @@ HELD_OUT = ("second version", "held out", "held out, second crafting")
 def final_tables(folder):
     """Each table's rows, and how its models were made."""
     return {
-        path.stem: (pd.read_csv(path, skiprows=1), json.loads(path.read_text().partition("\n")[0].removeprefix("# ")))
-        for path in sorted(folder.glob("*.csv"))
+        str(path.relative_to(folder).with_suffix("")): (
+            pd.read_csv(path, skiprows=1),
+            json.loads(path.read_text().partition("\n")[0].removeprefix("# ")),
+        )
+        for path in (*folder.glob("*.csv"), *folder.glob("large/*.csv"))
     }
 
 
@@ -290,13 +292,15 @@ def test_tables_of_final_models_are_whole_and_say_where_they_come_from(final_mod
             assert rows[held_out][AHEAD].notna().all().all(), name
         assert (rows.valid == ~rows.way.isin(["first version", "second version"])).all(), name
         audits_of_256 = rows[(rows.models == 256) & (rows.way == "first version") & (rows.attack == "canary")]
-        assert len(audits_of_256) == about["models"] // 256, name
+        assert len(audits_of_256) == (0 if name.startswith("large/") else about["models"] // 256), name
 
 
-def test_audits_at_the_papers_step_of_a_record_are_as_many_as_the_study_makes(final_models):
-    cells = by_record(grid("digits"))
-    kept = {name: about["models"] // 256 for name, (_, about) in final_models.items()}
-    assert [kept[one.name] for one in cells if one.name in kept] == list(final_attacks.BY_RECORD_AUDITS)
+def test_settings_on_digits_are_those_of_the_study_with_all_their_executions(final_models):
+    found = {name: set(rows[rows.models == 256].audit) for name, (rows, _) in final_models.items()}
+    for path, _, cell in final_attacks.wanted("digits"):
+        seeds = set() if path.startswith("large/") else set(range(final_attacks.EXECUTIONS["digits"]))
+        assert found.pop(path.removesuffix(".csv")) == seeds, cell.name
+    assert not [name for name in found if "digits" in name]
 
 
 def test_a_figure_of_final_models_has_a_panel_where_there_is_something_to_compare():

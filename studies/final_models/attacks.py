@@ -1,7 +1,7 @@
 """What attacks show of final models, by the papers' protocols and ours.
 
-``python -m studies.final_models.attacks MODELS TABLES DATA ...`` trains the models of each audit, keeps them in the
-folder MODELS, and keeps what attacks show of them in the folder TABLES. What is there is not made again.
+``python -m studies.final_models.attacks TABLES DATA ...`` trains the models of each audit and keeps what attacks show
+of them in the folder TABLES. What is there is not made again.
 """
 
 import io
@@ -9,7 +9,9 @@ import itertools
 import json
 import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +43,6 @@ MARGINS = (0.05, 0.1, 0.15, 0.25)  # of Table 1, beside 0.2
 BOUNDS = (0.0, 1.0)  # to which both versions clamp, in standardised pixels
 CELL_COLUMNS = ("data", "start", "canary", "max_grad_norm", "adjacency", "learning_rate", "steps", "n_train", "size")
 BY_RECORD = ", η/n"  # marks data whose audits have the paper's η/n
-# How many audits of 256 models these have, in the order of `by_record`. The paper has 10. No more settings were run.
-BY_RECORD_AUDITS = (20, 20) + (10,) * 8
 MADE = ("device", "cpu_capability", "commit", "last_written", "wall_seconds", "task", "model", "noise_multiplier")
 MADE += tuple(f"version_{name}" for name in ("python", "dpsub", "numpy", "torch"))
 BOXED = ("first version", "held out")  # ways of black boxes
@@ -168,14 +168,30 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0, r
     return pd.DataFrame(rows)
 
 
-def keep(rows, cell, models, path):
-    """Write what was found of a cell, and how its models were made."""
-    about = {name: models.attrs[name] for name in MADE}
-    if "accuracy" in models:
-        about["accuracy"] = float(models.accuracy[:, -1].mean())
-        about["ceiling"] = accounting.gdp_epsilon(findings.every_step_mu(models), DELTA)
+def executed(cell, many, **options):
+    """All rows of executions of a cell, which have one audit of 256 models each, and these audits.
+
+    Each draws records, start, canary and noise anew. Options are of `dpsub.audit`.
+    """
+    parts, audited = [], []
+    for seed in range(many):
+        one = cell._replace(seed=seed, runs=256)
+        audited.append(trained(one, **options))
+        parts.append(tabled(one, audited[-1], boxes=1).assign(audit=seed))
+    return pd.concat(parts, ignore_index=True), audited
+
+
+def keep(rows, cell, audited, path):
+    """Write what was found of a cell, and how the models of its audits were made."""
+    about = {name: audited[0].attrs[name] for name in MADE}
+    about["wall_seconds"] = sum(one.attrs["wall_seconds"] for one in audited)
+    if "accuracy" in audited[0]:
+        about["accuracy"] = float(np.mean([one.accuracy[:, -1] for one in audited]))
+        about["ceiling"] = float(
+            np.mean([accounting.gdp_epsilon(findings.every_step_mu(one), DELTA) for one in audited])
+        )
     about["evaluated"] = f"{date.today()}, commit {audits.made_here('cpu')['commit']}"
-    about["models"] = models.sizes["run"]
+    about["models"] = sum(one.sizes["run"] for one in audited)
     about["cell"] = cell._asdict()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     told = json.dumps(about, ensure_ascii=False)
@@ -183,22 +199,23 @@ def keep(rows, cell, models, path):
 
 
 def kept(folder):
-    """What `keep` wrote in a folder: all rows, and the tables by name.
+    """What `keep` wrote in a folder and its folder "large": all rows, and the tables by name.
 
-    The executions of a cell, one seed each, are audits of the same cell. Audits at the paper's η/n are of data of their
-    own, with BY_RECORD behind its name.
+    A table has one seed, or all executions of its cell. Audits at the paper's η/n are of data of their own, with
+    BY_RECORD behind its name.
     """
     tables, about = [], {}
-    for path in sorted(Path(folder).glob("*.csv")):
+    for path in [*sorted(Path(folder).glob("*.csv")), *sorted(Path(folder).glob("large/*.csv"))]:
         first, _, table = path.read_text("utf-8").partition("\n")
-        about[path.stem] = json.loads(first.removeprefix("# "))
-        own = about[path.stem]["cell"]
+        name = str(path.relative_to(folder).with_suffix(""))
+        about[name] = json.loads(first.removeprefix("# "))
+        own = about[name]["cell"]
         columns = {"theory": own["epsilon"]} | {name: own[name] for name in CELL_COLUMNS}
         if own["learning_rate"] == record_rate(Cell(**own)):
             columns["data"] += BY_RECORD
-        rows = pd.read_csv(io.StringIO(table))
-        rows["audit"] += own["seed"] * (rows.audit.max() + 1)
-        tables.append(rows.assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns))
+        rows = pd.read_csv(io.StringIO(table)).assign(cell=path.stem.removesuffix(f"-seed{own['seed']}"), **columns)
+        rows["audit"] += own["seed"]
+        tables.append(rows)
     return pd.concat(tables, ignore_index=True), about
 
 
@@ -224,33 +241,50 @@ def tabled(cell, models, *, boxes=0, **options):
     """All rows that the pages show of a cell, from its models; options are of `evaluated`.
 
     Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
-    average start alone. For ε = 10 there are audits of 2,048 models, too, and the canary's of all.
+    average start alone. For ε = 10 there are the rows of `large`, too.
     """
     if cell == cell._replace(**USUAL) and cell.learning_rate in (LEARNING_RATES[cell.data], record_rate(cell)):
         ways = WAYS if cell.learning_rate == LEARNING_RATES[cell.data] else QUICK_WAYS
         options |= {"boxes": boxes, "ways": tuple(ways), "margins": MARGINS if cell.epsilon == 4 else ()}
     parts = [evaluated(cell, models, **options)]
-    whole = models.sizes["run"]
-    if whole >= 2048 and cell.epsilon == 10:
-        ways = ("second version", "held out", "held out, second crafting")
-        parts.append(evaluated(cell, models, size=2048, ways=ways))
-        if whole > 2048:
-            parts.append(evaluated(cell, models, size=whole, ways=()))
+    if models.sizes["run"] >= 2048 and cell.epsilon == 10:
+        parts.append(large(cell, models))
     return pd.concat(parts, ignore_index=True)
+
+
+def large(cell, models):
+    """The rows of audits of 2,048 of a cell's models, and what the canary shows in all of them."""
+    parts = [evaluated(cell, models, size=2048, ways=("second version", "held out", "held out, second crafting"))]
+    if (whole := models.sizes["run"]) > 2048:
+        parts.append(evaluated(cell, models, size=whole, ways=()))
+    return pd.concat(parts, ignore_index=True)
+
+
+def wanted(name):
+    """What is kept of a data set: the path of each table, how to find its rows, and the cell."""
+    cells = grid(name)
+    first, by_step = cells[0], {"digits": by_record(cells), "mnist": slower(cells, 0.5)}.get(name, [])
+    for cell in cells + by_step:
+        many = EXECUTIONS.get(name, 1) if name == "digits" or cell == first else 1
+        yield f"{cell.name}.csv", partial(executed, many=many), cell
+    if name == "digits":
+        most = [one for one in cells if one.epsilon == first.epsilon] + [by_step[0]._replace(runs=5120)]
+        for cell in most:
+            yield f"large/{cell.name}.csv", in_one_audit, cell
+
+
+def in_one_audit(cell, **options):
+    """The rows of `large` of one audit, which has one canary."""
+    models = trained(cell, **options)
+    return large(cell, models), [models]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, tables = map(Path, sys.argv[1:3])
-    for name in sys.argv[3:]:
-        cells = grid(name)
-        again = [cells[0]._replace(seed=seed) for seed in range(1, EXECUTIONS.get(name, 1))]
-        counted = zip(by_record(cells), BY_RECORD_AUDITS, strict=False)
-        by_step = [one._replace(runs=256 * audits) for one, audits in counted]
-        more = {"digits": by_step, "mnist": slower(cells, 0.5)}.get(name, [])
-        for cell in cells[:1] + again + cells[1:] + more:
-            path = tables / f"{cell.name}.csv"
-            if not path.exists():
-                models = trained(cell, folder, progress=False)
-                keep(tabled(cell, models, boxes=cell.runs // 256), cell, models, path)
-                print(cell.name, flush=True)
+    tables = Path(sys.argv[1])
+    for path, rows_of, cell in itertools.chain.from_iterable(map(wanted, sys.argv[2:])):
+        if not (tables / path).exists():
+            with TemporaryDirectory() as models:
+                rows, audited = rows_of(cell, folder=models, progress=False)
+                keep(rows, cell, audited, tables / path)
+            print(path, flush=True)

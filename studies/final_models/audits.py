@@ -27,7 +27,7 @@ SIZES = {
     "mnist": {"n_train": 1000, "n_aux": 30000, "steps": 100, "runs": 256},
     "cifar10": {"n_train": 1000, "n_aux": 11000, "steps": 200, "runs": 256, "size": "small"},
 }
-EXECUTIONS = {"mnist": 10}  # of the first cell: one seed each
+EXECUTIONS = {"digits": 10, "mnist": 10}  # one seed each, as in the paper; of MNIST those of the first cell alone
 CANARIES = ("blank", "in-distribution", "mislabeled", "ClipBKD")
 USUAL = {"start": "average", "canary": "blank", "max_grad_norm": 1.0, "adjacency": "add_remove"}
 
@@ -89,7 +89,7 @@ class Cell(NamedTuple):
     n_train: int  # the slot included
     n_aux: int  # a worst start is trained on them
     runs: int
-    seed: int  # of all; another than 0 is a further execution of the same audit
+    seed: int  # of all, a further execution each
     size: str = "small"  # of a ConvNet, or "large"
 
     @property

@@ -187,8 +187,9 @@ def key(cell):
 def named(rows):
     """The audits' bounds in all cells, by the names that other pages quote.
 
-    And how far the worlds are apart, in standard deviations; of held-out samples by how much the AUC is ahead of the
-    canary's; of a single audit the ends of that interval.
+    Names of audits of more than 256 models begin with "one_canary". And how far the worlds are apart, in standard
+    deviations; of held-out samples by how much the AUC is ahead of the canary's; of a single audit the ends of that
+    interval.
     """
     rows = rows[rows.margin == 0.2]
     by = ["cell", "models", "box", "way", "attack"]
@@ -197,7 +198,7 @@ def named(rows):
         attack = attack.replace(",", "").replace(" ", "_")
         name = f"{key(cell)}_{SHORT[way]}_{attack}"
         name += "_black" if box == "black" else ""
-        name += f"_{models}" if models > 256 else ""
+        name = f"one_canary_{name}_{models}" if models > 256 else name
         found[name] = one.bound.tolist()
         found[f"{name}_apart"] = one.separation.tolist()
         if "held out" in way and one.ahead.notna().all():

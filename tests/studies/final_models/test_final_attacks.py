@@ -108,14 +108,14 @@ def test_a_box_shows_nothing_of_the_models_that_are_judged_before_they_are(cell,
     assert len(whole) == 160
 
 
-def test_executions_with_other_seeds_are_further_audits_of_the_same_cell(cell, models, rows, tmp_path):
+def test_tables_of_other_seeds_are_further_audits_of_the_same_cell(cell, models, rows, tmp_path):
     for seed in (0, 3):
         again = cell._replace(seed=seed)
-        attacks.keep(rows, again, models, tmp_path / f"{again.name}.csv")
+        attacks.keep(rows[rows.audit == 0], again, [models], tmp_path / f"{again.name}.csv")
     read, about = attacks.kept(tmp_path)
     assert set(about) == {cell.name, f"{cell.name}-seed3"}
     assert set(read.cell) == {cell.name}
-    assert read.audit.nunique() == 2 * rows.audit.nunique()
+    assert set(read.audit) == {0, 3}
     name = f"{figures.key(cell.name)}_held_ade"
     alone, all_of_them = (figures.named(part[part.models == 80]) for part in (read[read.audit == 0], read))
     assert len(alone[f"{name}_ahead"]) == 1
@@ -124,8 +124,27 @@ def test_executions_with_other_seeds_are_further_audits_of_the_same_cell(cell, m
     assert f"{name}_ahead_low" not in all_of_them, "an interval over the models of one audit"
 
 
+def test_executions_draw_records_start_and_noise_anew(cell, tmp_path):
+    rows, audited = attacks.executed(cell, 3, folder=tmp_path, progress=False)
+    assert rows.groupby("audit").size().tolist() == [30, 30, 30]
+    for seed, one in enumerate(audited):
+        records, network, pair = made_for(cell._replace(seed=seed))
+        assert one.sizes["run"] == 256
+        assert one.task_fingerprint == records.fingerprint
+        [alone] = figures.chosen(rows, audit=seed, way="all models").to_dict("records")
+        assert alone["separation"] == pytest.approx(findings.d_prime(one.score[:, -1], one.bit))
+        own = dpsub.distinguish(one, network, distinguishers.Canary(pair), protocol="in_sample", progress=False)
+        np.testing.assert_allclose(own.score, one.score[:, -1], rtol=1e-4, atol=1e-5)
+    assert len({one.task_fingerprint for one in audited}) == len({one.model for one in audited}) == 3
+    attacks.keep(rows, cell, audited, tmp_path / f"{cell.name}.csv")
+    read, about = attacks.kept(tmp_path)
+    assert set(read.audit) == {0, 1, 2}
+    assert about[cell.name]["models"] == 3 * 256
+    assert about[cell.name]["wall_seconds"] == pytest.approx(sum(one.wall_seconds for one in audited))
+
+
 def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp_path):
-    attacks.keep(rows, cell, models, tmp_path / f"{cell.name}.csv")
+    attacks.keep(rows, cell, [models], tmp_path / f"{cell.name}.csv")
     read, about = attacks.kept(tmp_path)
     pd.testing.assert_frame_equal(read[rows.columns], rows, check_dtype=False, atol=1e-5)
     assert (read.theory == 10).all()
@@ -136,7 +155,7 @@ def test_tables_are_kept_with_how_their_models_were_made(cell, models, rows, tmp
 
 def test_audits_at_the_papers_step_of_a_record_are_kept_as_data_of_their_own(cell, models, rows, tmp_path):
     for one in (cell, by_record([cell])[0]):
-        attacks.keep(rows, one, models, tmp_path / f"{one.name}.csv")
+        attacks.keep(rows, one, [models], tmp_path / f"{one.name}.csv")
     read, _ = attacks.kept(tmp_path)
     assert sorted(set(read.data)) == ["digits", f"digits{attacks.BY_RECORD}"]
     assert set(figures.chosen(read, data="digits").learning_rate) == {4.0}
