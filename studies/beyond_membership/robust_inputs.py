@@ -1,10 +1,10 @@
 """Crafted inputs where hyperparameters differ from the audit's, or are those of Figures A2 to A4.
 
-``python -m studies.beyond_membership.robust_inputs studies/beyond_membership/robust_inputs.csv 10 5`` crafts
-`robust_input` for each setting of 10 draws of `draws`, with the draws' records, targets and seeds. In 5 of them it also
-crafts both kinds of inputs for a wrong guess of Figure 3's training at q = 1, which is then audited: a multiple of its
-learning rate, number of steps or clipping bound. `crafted_input` does not use the clipping bound. With right values it
-is S3 of ``draws.csv``. A file that exists is continued.
+``python -m studies.beyond_membership.robust_inputs studies/beyond_membership/robust_inputs.csv 5 3`` crafts
+`robust_input` for each setting of 5 draws of `draws`, with the draws' records, targets and seeds. In 3 of them it also
+crafts both kinds of inputs for a wrong guess: a multiple of the learning rate, the number of steps or the clipping
+bound of the training that is audited, which is the one of Figures A2 to A4 with the largest. `crafted_input` does not
+use the clipping bound. With right values it is S3 of ``draws.csv``. A file that exists is continued.
 """
 
 import os
@@ -12,7 +12,6 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 
 import matplotlib.pyplot as plt
@@ -21,12 +20,13 @@ import torch
 
 from dpsub import crafters, figures, models
 from studies.beyond_membership import over_draws, varied
-from studies.beyond_membership.draws import ABOUT, IMAGES, drawn, found, trained
+from studies.beyond_membership.draws import ABOUT, IMAGES, SETTING, drawn, found, trained
 from studies.kept import continued, read_table
 from studies.tight_auditing.seed_tables import interval
 
-FACTORS = (1 / 16, 1 / 4, 4, 16)  # of the right value
-GUESSED = {"crafted_input": ("learning_rate", "steps"), "robust_input": ("learning_rate", "steps", "max_grad_norm")}
+FACTORS = (0.1, 0.3, 3, 10)  # of the right value
+GUESSED = {"learning_rate": "rate10", "steps": "T2500", "max_grad_norm": "C8"}  # and in which setting
+USED = {"crafted_input": ("learning_rate", "steps"), "robust_input": tuple(GUESSED)}  # by crafting
 CELL = ("draw", "setting", "canary", "guessed", "factor")
 
 
@@ -34,9 +34,9 @@ def cells(draws, draws_of_guesses):
     """All settings with the right values first."""
     for draw, setting in product(range(draws), IMAGES):
         yield draw, setting, "robust_input", "nothing", 1
-    for draw, (canary, guessed) in product(range(draws_of_guesses), GUESSED.items()):
-        for name, factor in product(guessed, FACTORS):
-            yield draw, "1", canary, name, factor
+    for draw, (canary, used) in product(range(draws_of_guesses), USED.items()):
+        for name, factor in product(used, FACTORS):
+            yield draw, GUESSED[name], canary, name, factor
 
 
 def measured(cell):
@@ -72,20 +72,23 @@ def estimates():
 
 def lost(shown):
     """By what was guessed and the factor, how much less the robust input shows on average than with right values."""
-    right, guesses = shown["robust_input", "1", "nothing", 1], GUESSED["robust_input"]
-    wrong = {(name, factor): shown["robust_input", "1", name, factor] for name, factor in product(guesses, FACTORS)}
-    return {guess: float(np.mean(np.subtract(right[: len(values)], values))) for guess, values in wrong.items()}
+    found = {}
+    for (name, setting), factor in product(GUESSED.items(), FACTORS):
+        right, wrong = (shown["robust_input", setting, *guess] for guess in (("nothing", 1), (name, factor)))
+        found[name, factor] = float(np.mean(np.subtract(right[: len(wrong)], wrong)))
+    return found
 
 
 def figure(shown):
     """The mean estimates with 95 % intervals against C, and against wrong guesses of three values: a panel each."""
     looks = {name: figures.looks(scenario) for name, scenario in (("gradient", "S2"), ("crafted_input", "S3"))}
     looks["robust_input"] = looks["crafted_input"] | {"mfc": "white", "ls": ":", "label": "robust input (S3)"}
-    by_bound = {f"{IMAGES[name][2]:g}": (name, "nothing", 1) for name in ("C1", "1", "C8")}
-    panels = {"C, known": by_bound}
-    for guessed in GUESSED["robust_input"]:
-        wrong = {factor: ("1", guessed, factor) for factor in FACTORS} | {1: ("1", "nothing", 1)}
-        panels[f"guess of {varied.NAMES[guessed]}"] = {f"× {Fraction(key)}": wrong[key] for key in sorted(wrong)}
+    panels = {"C, known": {f"{IMAGES[name][2]:g}": (name, "nothing", 1) for name in ("C1", "1", "C8")}}
+    for guessed, setting in GUESSED.items():
+        right = IMAGES[setting][SETTING.index(guessed)]
+        wrong = {factor: (setting, guessed, factor) for factor in FACTORS} | {1: (setting, "nothing", 1)}
+        label = f"guess of {varied.NAMES[guessed].split()[-1]} = {right:,g}"
+        panels[label] = {f"× {factor:g}": wrong[factor] for factor in sorted(wrong)}
     fig, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.0), sharey=True, layout="constrained")
     for ax, (title, places) in zip(axes, panels.items(), strict=True):
         for i, (canary, look) in enumerate(looks.items()):
