@@ -23,21 +23,21 @@ def robust_input(
     target: int | None = None,
     moments: int = 10,
     steps: int = 500,
-    learning_rate: float = 1.0,
+    learning_rate: float = 0.5,
 ) -> CanaryPair:
     r"""S3 for a whole training: z = (x, y), and z′ = (x′, y) with x′ crafted on clipped gradients at many moments.
 
     `crafted_input` crafts at the end of the reference's training, and on a loss that clipping does not enter and that
     favours short gradients. Here x′ starts at 0 and ascends on the distance of the two gradients after each is clipped
     to C, averaged over evenly spaced moments of a training with clipping and without noise. That distance is what each
-    step's noise has to hide. A guess of C that is too large costs nothing if the gradient becomes as long as it.
+    step's noise has to hide. Where C may be another, guess a large one: x′ becomes as long as it takes.
 
     Args:
         task, model, seed, target: as in `crafted_input`.
         spec: the training, as in `crafted_input`, and its clipping bound C. The noise multiplier is not used.
         moments: how many, from 1 on.
         steps: N ≥ 1, the steps of the ascent.
-        learning_rate: η > 0 of the ascent on the distance in units of C.
+        learning_rate: η > 0 of the ascent.
 
     Returns:
         A substitute pair of records. Details: `confidence` and `norm`, the target's confidence and gradient norm;
@@ -70,8 +70,8 @@ def robust_input(
     target_gradients = clipped(torch.tensor(trained.z.x, dtype=trained.theta.dtype))
 
     def closeness(x: Tensor) -> tuple[Tensor, Tensor]:
-        apart = (clipped(x) - target_gradients).norm(dim=1).mean() / spec.max_grad_norm
-        return -apart, apart
+        apart = (clipped(x) - target_gradients).norm(dim=1).mean()
+        return -apart, apart / spec.max_grad_norm
 
     start = torch.zeros(trained.z.x.shape, dtype=trained.theta.dtype)
     *_, (_, x, _, _) = found = list(descend(start, closeness, steps, learning_rate))

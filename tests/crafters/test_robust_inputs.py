@@ -33,7 +33,7 @@ def test_ascent_by_hand_on_the_mean_distance_of_clipped_gradients(kind, task, sp
     x, h = np.zeros_like(pair.z.x, dtype=np.float64), 1e-6
     for step in range(3):
         assert pair.trace["distance"][step] == pytest.approx(distance(x), rel=1e-5)
-        x += 0.4 * np.array([(distance(x + h * e) - distance(x - h * e)) / (2 * h) for e in np.eye(len(x))])
+        x += 0.4 * C * np.array([(distance(x + h * e) - distance(x - h * e)) / (2 * h) for e in np.eye(len(x))])
     assert pair.details["distance"] == pytest.approx(distance(x), rel=1e-5)
     assert pair.details["distance"] > pair.trace["distance"][0]
     np.testing.assert_allclose(pair.z_prime.x, x, atol=1e-5)
