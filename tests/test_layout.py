@@ -42,7 +42,7 @@ ROOMS = {
 }
 # Lines of code, without docstrings, comments and blank lines, that all rooms may have together, and what each has: what
 # one takes, another has to give.
-ALL_LINES = 12_013
+ALL_LINES = 12_056
 BUDGETS = {
     "_core": 613,
     "accounting": 1_815,
@@ -52,7 +52,7 @@ BUDGETS = {
     "data": 600,
     "models": 1_241,
     "trainers": 638,
-    "crafters": 1_007,
+    "crafters": 1_050,
     "audits": 2_394,
     "__init__": 78,
     "__main__": 87,

@@ -28,6 +28,7 @@ from dpsub.crafters.gradient_canaries import fixed_gradient, gradient, gradient_
 from dpsub.crafters.plain_records import blank, clipbkd, in_distribution
 from dpsub.crafters.record_canaries import crafted_input, mislabeled, mislabeled_pairs, natural
 from dpsub.crafters.reference_model import pretrained_start, reference
+from dpsub.crafters.robust_inputs import robust_input
 from dpsub.crafters.scenarios import BY_SCENARIO
 from dpsub.crafters.step_records import record_each_step
 
@@ -51,4 +52,5 @@ __all__ = [
     "pretrained_start",
     "record_each_step",
     "reference",
+    "robust_input",
 ]

@@ -187,6 +187,12 @@ def gradient_of(module: nn.Module, losses: Losses, x: Tensor, y: Tensor) -> Tens
     return torch.cat([part.flatten() for part in parts])
 
 
+def clipped_path(task: Task, model: Model, spec: DPSGD, seed: int, count: int) -> Tensor:
+    """(count, parameters): one model at evenly spaced moments of a training with clipping, without noise."""
+    training, seen = noiseless_training(task, model, spec, seed), moments(spec.steps, count)[:-1]
+    return torch.stack([model.flat(bank.theta)[0].clone() for step, bank in enumerate(training) if step in seen])
+
+
 class Geometry(NamedTuple):
     """The gradients of k candidates, compared with the target's gradient.
 
@@ -239,8 +245,7 @@ def crafted_pair(
         return craft(reference(task, *setting, seed=seed, target=target))
     model, spec = setting
     pairs = [craft(candidate) for candidate in reference(task, model, spec, seed=seed).targets(slots)]
-    training, seen = noiseless_training(task, model, spec, seed), moments(spec.steps, 10)[:-1]
-    path = torch.stack([model.flat(bank.theta)[0].clone() for step, bank in enumerate(training) if step in seen])
+    path = clipped_path(task, model, spec, seed, 10)
     theta, signs = theta_of(model, path), torch.tensor([[1.0], [-1.0]]).expand(-1, len(path))
     exposure = np.full(len(task.y_train), np.nan)
     for pair in pairs:

@@ -1,10 +1,10 @@
 """What the adversaries of *Beyond Membership* find when records, target, canary, batches and noise are drawn anew.
 
-``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 small=20 text=10`` audits
-each setting of Figures 3, A2, A3 and A4 on 20 draws of 500 images' features, by two encoders, and those of Figure A6 on
-10 draws of sentences. All settings and scenarios of a draw have one target, the record of which Figure 3's reference
-model at q = 1 is least sure, and one seed: their coins are the same, and their noise where they take as many steps. A
-file that exists is continued.
+``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 small=10 text=5`` audits
+each setting of Figures 3, A2, A3 and A4 on draws of 500 images' features, by two encoders, and those of Figure A6 on
+draws of sentences. All settings and scenarios of a draw have one target, the record of which Figure 3's reference model
+at q = 1 is least sure, and one seed: their coins are the same, and their noise where they take as many steps. A file
+that exists is continued.
 """
 
 import os
@@ -66,26 +66,31 @@ def trained(setting):
 
 
 def measured(cell):
-    """What one adversary finds half way through the training runs of a setting and in the final models.
-
-    `mu`: how far apart the worlds' scores are, in standard deviations; `epsilon`: the ε of
-    μ-GDP at mu, an estimate; `bound`: the valid bound.
-    """
+    """What one adversary finds in a setting of a draw."""
     torch.set_num_threads(1)
     task, slot = drawn(cell["features"], cell["draw"])
     model, spec = models.linear(task), trained(tuple(cell[name] for name in SETTING))
     target = {} if cell["scenario"] == "S2" else {"target": slot}
     pair = crafters.BY_SCENARIO[cell["scenario"]](task, model, spec, seed=cell["draw"], **target)
-    how = {"observe_every": spec.steps // 2, "seed": cell["draw"], **ON_A_CPU}
-    found = dpsub.audit(task, model, pair, spec, runs=RUNS, **how)
+    return [found(task, model, pair, spec, slot, cell["draw"])]
+
+
+def found(task, model, pair, spec, slot, seed):
+    """The row of an adversary: what its scores show half way through the training runs and in the final models.
+
+    `mu`: how far apart the worlds' scores are, in standard deviations; `epsilon`: the ε of
+    μ-GDP at mu, an estimate; `bound`: the valid bound.
+    """
+    how = {"observe_every": spec.steps // 2, "seed": seed, **ON_A_CPU}
+    scores = dpsub.audit(task, model, pair, spec, runs=RUNS, **how)
     row = {"runs": RUNS, "target": slot, "cosine": pair.details.get("cosine"), "ratio": pair.details.get("norm_ratio")}
     for part, step in (("half", spec.steps // 2), ("final", spec.steps)):
-        at = found.sel(step=[step])
+        at = scores.sel(step=[step])
         mu = findings.d_prime(at.score[:, 0], at.bit)
         [bound] = dpsub.bound(at, delta=DELTA)
         epsilon = accounting.gdp_epsilon(max(mu, 0.0), DELTA)
         row |= {f"{part}_mu": mu, f"{part}_epsilon": epsilon, f"{part}_bound": bound.epsilon}
-    return [{name: f"{one:.5g}" if isinstance(one, float) else one for name, one in row.items()}]
+    return {name: f"{one:.5g}" if isinstance(one, float) else one for name, one in row.items()}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ FLOAT32 = ("numbers", "weighted loss", "weighted loss object")
 NAMES = ("numbers", "weighted loss object", "attention", "bag of words", "activations", "frozen")
 # What crafts along the gradient by the features, which words do not have, nor some operations twice.
 ONCE = ("adversarial", "adversarial sample")
-TWICE = ("crafted_input", "crafted")
+TWICE = ("crafted_input", "robust_input", "crafted")
 NO_FEATURES = {
     **dict.fromkeys(("lstm", "gru", "embedding", "embedding with padding", "bag of words"), ONCE + TWICE),
     **dict.fromkeys(("distances", "activations", "margins"), TWICE),
@@ -57,6 +57,7 @@ PLAIN = [name for name in crafters.__all__ if name not in ("BY_SCENARIO", "refer
 CRAFTERS = {
     **{name: getattr(crafters, name) for name in PLAIN},
     "crafted_input": partial(crafters.crafted_input, steps=10, learning_rate=1.0),
+    "robust_input": partial(crafters.robust_input, steps=10),
     "mean gradient": mean_gradient,
     "attribute": partial(crafters.attribute, columns=5),
     "fixed gradient": partial(crafters.fixed_gradient, kind="random"),
