@@ -169,13 +169,13 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0, r
 
 
 def executed(cell, many, **options):
-    """All rows of executions of a cell, which have one audit of 256 models each, and these audits.
+    """All rows of executions of a cell, which have one audit each, and these audits.
 
     Each draws records, start, canary and noise anew. Options are of `dpsub.audit`.
     """
     parts, audited = [], []
     for seed in range(many):
-        one = cell._replace(seed=seed, runs=256)
+        one = cell._replace(seed=seed)
         audited.append(trained(one, **options))
         parts.append(tabled(one, audited[-1], boxes=1).assign(audit=seed))
     return pd.concat(parts, ignore_index=True), audited
@@ -266,7 +266,7 @@ def wanted(name):
     first, by_step = cells[0], {"digits": by_record(cells), "mnist": slower(cells, 0.5)}.get(name, [])
     for cell in cells + by_step:
         many = EXECUTIONS.get(name, 1) if name == "digits" or cell == first else 1
-        yield f"{cell.name}.csv", partial(executed, many=many), cell
+        yield f"{cell.name}.csv", partial(executed, many=many), cell._replace(runs=256)
     if name == "digits":
         most = [one for one in cells if one.epsilon == first.epsilon] + [by_step[0]._replace(runs=5120)]
         for cell in most:

@@ -125,6 +125,7 @@ def test_tables_of_other_seeds_are_further_audits_of_the_same_cell(cell, models,
 
 
 def test_executions_draw_records_start_and_noise_anew(cell, tmp_path):
+    cell = cell._replace(runs=256)
     rows, audited = attacks.executed(cell, 3, folder=tmp_path, progress=False)
     assert rows.groupby("audit").size().tolist() == [30, 30, 30]
     for seed, one in enumerate(audited):
