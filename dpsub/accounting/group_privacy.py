@@ -46,6 +46,8 @@ def group_privacy_epsilon(
     >>> round(group_privacy_epsilon(noise_multiplier=48.4033203125, sample_rate=1, steps=500, delta=1e-5), 3)
     4.108
     """
+    if reason := Sampling.of(sampling).without_epsilon.get("zero_out"):
+        raise ValueError(f"sampling must have an ε under 'zero_out' for group privacy, got {str(sampling)!r}: {reason}")
     training = training_of("zero_out", sampling, noise_multiplier, sample_rate, steps, history)
     full_batch = all(q == 1 for _, q in training.mechanisms)
     largest = LARGEST_GROUP_EPSILON if full_batch else math.log(delta / SMALLEST_GROUP_DELTA)

@@ -186,9 +186,17 @@ class GradientEachStep:
         """The gradients z and z′ of a step. They depend on the seed and the step alone.
 
         Args:
-            bank: the models before the step, in all coordinates, of the architecture that was crafted for.
+            bank: the models before the step, in all coordinates.
             step: from 1.
+
+        Raises:
+            ValueError: if the bank's models have another number of parameters.
         """
+        if bank.model.parameters != self.parameters:
+            raise ValueError(
+                f"bank must have models of {self.parameters} parameters, got {bank.model.parameters}: craft for its "
+                'model, and assemble it with coordinates="all"'
+            )
         places, values = _unit_gradient(self.kind, self.parameters, stream(self.seed, "crafter", step))
         z = torch.tensor(values * self.max_grad_norm, dtype=torch.float32, device=bank.device)
         support = places if isinstance(places, slice) else torch.tensor(places, device=bank.device)

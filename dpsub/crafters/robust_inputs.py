@@ -30,7 +30,7 @@ def robust_input(
     `crafted_input` crafts at the end of the reference's training, and on a loss that clipping does not enter and that
     favours short gradients. Here x′ starts at 0 and ascends on the distance of the two gradients after each is clipped
     to C, averaged over evenly spaced moments of a training with clipping and without noise. That distance is what each
-    step's noise has to hide. Where C may be another, guess a large one: x′ becomes as long as it takes.
+    step's noise has to hide. If C is not known, give a large one: x′ becomes as long as it takes.
 
     Args:
         task, model, seed, target: as in `crafted_input`.

@@ -100,6 +100,8 @@ def promises(result: xr.Dataset, *, delta: float) -> dict[str, np.ndarray]:
         ValueError: if its batches have no ε under add/remove.
     """
     sampling = accounting.Sampling.of(result.attrs.get("sampling", "poisson"))
+    if reason := sampling.without_epsilon.get("add_remove"):
+        raise ValueError(f"result must have an ε under add/remove, got sampling='{sampling}': {reason}")
     about = {name: _attribute(result, name) for name in ("noise_multiplier", "sample_rate")} | {"sampling": sampling}
     return {
         adjacency: np.asarray(accounting.epsilon(**about, steps=_steps(result), delta=delta, adjacency=adjacency))

@@ -109,7 +109,7 @@ def test_all_questions_take_it():
 def test_what_has_no_answer_is_refused_with_the_reason():
     with pytest.raises(ValueError, match="adjacency must be 'substitute' with .* a removed record changes how many"):
         accounting.epsilon(**{**named(*KNOWN[0][0]), "adjacency": "add_remove"})
-    with pytest.raises(ValueError, match="adjacency must be 'substitute' with .*, got 'zero_out'"):
+    with pytest.raises(ValueError, match="sampling must have an ε under .zero_out. for group privacy"):
         accounting.group_privacy_epsilon(
             noise_multiplier=1.0, sample_rate=0.1, steps=5, delta=1e-5, sampling="without_replacement"
         )

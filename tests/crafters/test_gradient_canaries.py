@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from dpsub import crafters, data, models
+from dpsub import audit_steps, crafters, data, models
 from dpsub._core.random_streams import stream
 from dpsub.trainers.step_canaries import StepCanary
 
@@ -99,6 +99,15 @@ def test_each_step_draws_anew_and_the_same_seed_draws_the_same(task, model, spec
     torch.testing.assert_close(dense(same.gradients(bank, 7), model.parameters), drawn[6], rtol=0, atol=0)
     assert not torch.equal(dense(other.gradients(bank, 7), model.parameters), drawn[6])
     assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_a_canary_of_a_smaller_model_is_refused(task, spec):
+    """A Dirac would fit any larger one."""
+    small, large = models.linear(task), models.mlp(task)
+    for kind in ("dirac", "random"):
+        pair = crafters.gradient_each_step(task, small, spec(), kind=kind, seed=0)
+        with pytest.raises(ValueError, match=f"bank must have models of {small.parameters} parameters, got"):
+            audit_steps(task, large, pair, spec(), seed=0, progress=False, device="cpu")
 
 
 def test_diracs_are_uniform_over_the_parameters(task, spec, bank_of):
