@@ -168,16 +168,17 @@ def evaluated(cell, models, *, size=256, ways=QUICK_WAYS, margins=(), boxes=0, r
     return pd.DataFrame(rows)
 
 
-def executed(cell, many, **options):
-    """All rows of executions of a cell, which have one audit each, and these audits.
+def executed(cell, many, *, boxes=1, recipe=None, **options):
+    """All rows of executions of a cell, which have one audit of all its models each, and these audits.
 
-    Each draws records, start, canary and noise anew. Options are of `dpsub.audit`.
+    Each draws records, start, canary and noise anew. `boxes` and `recipe` are of `tabled`, and options of `trained`.
     """
     parts, audited = [], []
-    for seed in range(many):
-        one = cell._replace(seed=seed)
+    for number in range(many):
+        one = cell._replace(seed=cell.seed + number)
         audited.append(trained(one, **options))
-        parts.append(tabled(one, audited[-1], boxes=1).assign(audit=seed))
+        rows = tabled(one, audited[-1], size=cell.runs, boxes=boxes, recipe=recipe)
+        parts.append(rows.assign(audit=number))
     return pd.concat(parts, ignore_index=True), audited
 
 
@@ -241,23 +242,21 @@ def tabled(cell, models, *, boxes=0, **options):
     """All rows that the pages show of a cell, from its models; options are of `evaluated`.
 
     Folds, black boxes (of `boxes` audits, for Figure 4) and the margins of Table 1 are for the blank canary from the
-    average start alone. For ε = 10 there are the rows of `large`, too.
+    average start alone.
     """
     if cell == cell._replace(**USUAL) and cell.learning_rate in (LEARNING_RATES[cell.data], record_rate(cell)):
         ways = WAYS if cell.learning_rate == LEARNING_RATES[cell.data] else QUICK_WAYS
         options |= {"boxes": boxes, "ways": tuple(ways), "margins": MARGINS if cell.epsilon == 4 else ()}
-    parts = [evaluated(cell, models, **options)]
-    if models.sizes["run"] >= 2048 and cell.epsilon == 10:
-        parts.append(large(cell, models))
-    return pd.concat(parts, ignore_index=True)
+    return evaluated(cell, models, **options)
 
 
-def large(cell, models):
-    """The rows of audits of 2,048 of a cell's models, and what the canary shows in all of them."""
+def large(cell, **options):
+    """The rows of audits of 2,048 of a cell's models, and what the canary shows in all of them; and their one audit."""
+    models = trained(cell, **options)
     parts = [evaluated(cell, models, size=2048, ways=("second version", "held out", "held out, second crafting"))]
-    if (whole := models.sizes["run"]) > 2048:
-        parts.append(evaluated(cell, models, size=whole, ways=()))
-    return pd.concat(parts, ignore_index=True)
+    if cell.runs > 2048:
+        parts.append(evaluated(cell, models, size=cell.runs, ways=()))
+    return pd.concat(parts, ignore_index=True), [models]
 
 
 def wanted(name):
@@ -270,13 +269,7 @@ def wanted(name):
     if name == "digits":
         most = [one for one in cells if one.epsilon == first.epsilon] + [by_step[0]._replace(runs=5120)]
         for cell in most:
-            yield f"large/{cell.name}.csv", in_one_audit, cell
-
-
-def in_one_audit(cell, **options):
-    """The rows of `large` of one audit, which has one canary."""
-    models = trained(cell, **options)
-    return large(cell, models), [models]
+            yield f"large/{cell.name}.csv", large, cell
 
 
 if __name__ == "__main__":
