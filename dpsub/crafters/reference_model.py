@@ -188,7 +188,7 @@ def gradient_of(module: nn.Module, losses: Losses, x: Tensor, y: Tensor) -> Tens
 
 
 def clipped_path(task: Task, model: Model, spec: DPSGD, seed: int, count: int) -> Tensor:
-    """(count, parameters): one model at evenly spaced moments of a training with clipping, without noise."""
+    """(count, parameters): one model in a training with clipping, without noise, at even spaces from the start on."""
     training, seen = noiseless_training(task, model, spec, seed), moments(spec.steps, count)[:-1]
     return torch.stack([model.flat(bank.theta)[0].clone() for step, bank in enumerate(training) if step in seen])
 

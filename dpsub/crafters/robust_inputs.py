@@ -35,7 +35,7 @@ def robust_input(
     Args:
         task, model, seed, target: as in `crafted_input`.
         spec: the training, as in `crafted_input`, and its clipping bound C. The noise multiplier is not used.
-        moments: how many, from 1 on.
+        moments: how many, evenly spaced; the first is the start.
         steps: N ≥ 1, the steps of the ascent.
         learning_rate: η > 0 of the ascent.
 
