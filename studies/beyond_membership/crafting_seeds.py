@@ -12,13 +12,14 @@ from itertools import product
 import torch
 
 import dpsub
-from dpsub import crafters, data, models
+from dpsub import accounting, crafters, data, findings, models
 from studies.kept import continued
 from studies.trainings import DELTA, calibrated, final_models
 
-EPSILON, SEEDS = 10.0, 10
+EPSILON = 10.0
 CELL = ("study", "canary", "variant", "seed")
 RUNS = {"wrong parameters": 512, "optimizer": 256}
+SEEDS = {"wrong parameters": 10, "optimizer": 40}
 SCENARIOS = tuple(crafters.BY_SCENARIO)
 GUESSES = {
     "right": {},
@@ -34,14 +35,14 @@ TRAININGS = {
 
 
 def cells():
-    """A seed of every cell before the next seed of any."""
-    for seed in range(SEEDS):
-        yield from product(("wrong parameters",), SCENARIOS[1:], GUESSES, (seed,))
-        yield from product(("optimizer",), SCENARIOS, TRAININGS, (seed,))
+    """A seed of every cell of a study before its next seed."""
+    for study, of in (("wrong parameters", (SCENARIOS[1:], GUESSES)), ("optimizer", (SCENARIOS, TRAININGS))):
+        for seed in range(SEEDS[study]):
+            yield from product((study,), *of, (seed,))
 
 
 def measured(cell):
-    """The valid bound on ε from the final models of one audit: a row."""
+    """What the final models of one audit show, a row: `epsilon`, the valid bound, and `estimate`, without confidence."""
     seed = cell["seed"]
     craft = crafters.BY_SCENARIO[cell["canary"]]
     if cell["study"] == "wrong parameters":
@@ -61,7 +62,9 @@ def measured(cell):
     audited = final_models(task, model, pair, spec, runs=RUNS[cell["study"]], metrics=("accuracy",), seed=seed)
     [bound] = dpsub.bound(audited, delta=DELTA)
     accuracy = round(float(audited.accuracy.mean()), 3)
-    return [{"epsilon": round(bound.epsilon, 3), "accuracy": accuracy, "runs": audited.sizes["run"]}]
+    apart = findings.d_prime(audited.score[:, -1], audited.bit)
+    shown = {"epsilon": bound.epsilon, "estimate": accounting.gdp_epsilon(max(apart, 0.0), DELTA)}
+    return [{name: round(one, 3) for name, one in shown.items()} | {"accuracy": accuracy, "runs": audited.sizes["run"]}]
 
 
 def first_start(model, seed):

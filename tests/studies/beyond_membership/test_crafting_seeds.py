@@ -8,7 +8,8 @@ from studies.beyond_membership import crafting_seeds
 @pytest.mark.slow
 def test_a_cell_is_measured_again(monkeypatch):
     monkeypatch.setattr(crafting_seeds, "RUNS", dict.fromkeys(crafting_seeds.RUNS, 8))
-    assert len({*crafting_seeds.cells()}) == len([*crafting_seeds.cells()])
+    cells = [*crafting_seeds.cells()]
+    assert len({*cells}) == len(cells)
     cell = {"study": "optimizer", "canary": "S4", "variant": "adam, fixed", "seed": 1}
     [found] = crafting_seeds.measured(cell)
     assert [found] == crafting_seeds.measured(cell)
