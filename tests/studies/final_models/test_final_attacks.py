@@ -47,6 +47,13 @@ def test_the_papers_rule_bounds_each_rate_at_95_percent():
     assert not found["valid"]
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_a_perfect_score_of_many_models_shows_what_epsilon_allows(epsilon):
+    found = attacks.perfect(epsilon, models=20_000, draws=20)
+    assert found.mean() == pytest.approx(epsilon, rel=0.05)
+    assert found.std() < 0.2
+
+
 def test_rows_are_of_each_audit_attack_and_way(rows):
     assert not rows.duplicated(["audit", "box", "way", "attack", "margin"]).any()
     counts = rows.groupby(["box", "way"]).size()
