@@ -672,3 +672,5 @@ def test_the_margin_of_adversarial_samples_matters_little_at_the_papers_step(tmp
     assert 4 < found["papers_least"] < found["papers_most"]
     assert 0 < found["valid_least"] < found["valid_most"] < 1
     assert found["beyond"] > final_attacks.EXECUTIONS["digits"] / 2
+    assert found["near_mu"] == pytest.approx(1.666, abs=0.001)
+    assert 8 < found["perfect"] < found["perfect_ten"] < 9.9
