@@ -29,7 +29,7 @@ PAPERS = ("pradhan2026beyond", "nasr2023tight", "yoon2024adversarial")
 VERDICTS = {
     "holds": ("●", "every part of the claim is true of what was run here, on the data that the row names"),
     "holds in part": ("◐", "some parts are true and others are not"),
-    "no difference": ("◍", "the claim says that one number is larger, and here the two differ by less than a tenth"),
+    "no difference": ("◍", "neither number is known to be larger, and the two differ by less than a tenth"),
     "differs": ("○", "no part is true, and in at least one the comparison goes the other way"),
     "not settled": ("◌", "what was run does not decide a part that matters"),
 }
@@ -47,9 +47,9 @@ distance between the two worlds' scores, which does not depend on the number of 
 decided by estimates, too; a valid bound may prove *exceeds*, never *stays below*. A part that is about a paper's rule
 is decided by the numbers of that rule, and says so.
 
-**Words.** *No difference*: the whole interval of the difference is below a tenth of the larger number. *Near* and
-*tight*: at least 80 % of ε. *About as much*: within a tenth. Formulae settle what they say. Each interval errs in 5 %
-of cases, and there are many of them."""
+**Words.** *No difference*: neither number is known to be larger, and the whole interval of their difference is below a
+tenth of the larger. *Near* and *tight*: at least 80 % of ε. *About as much*: within a tenth. Formulae settle what they
+say. Each interval errs in 5 % of cases, and there are many of them."""
 OF_PART = {True: "holds", False: "differs", None: "not settled", predicates.ALIKE: predicates.ALIKE}
 INSERTED = re.compile(r"\{(\w+)\.(\w+)(?::([^{}]*))?\}")
 

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpsub
-from dpsub import data, figures, models
+from dpsub import accounting, data, figures, models
 from studies.beyond_membership.crafting_seeds import first_start
 from studies.kept import continued, read_table
 from studies.scores import separation
@@ -54,10 +54,14 @@ def measured(cell):
     ]
 
 
-def bounds():
-    """The kept bounds of all seeds, by task, records, width and start."""
-    found = read_table("beyond_membership/final_sizes.csv").groupby(list(CELL[:-1]))["epsilon"]
-    return {key: each.to_numpy() for key, each in found}
+def bounds(column="epsilon"):
+    """The kept bounds of all seeds, by task, records, width and start.
+
+    Column "estimate": the ε of μ-GDP at the distance between the worlds' scores, `apart`.
+    """
+    table = read_table("beyond_membership/final_sizes.csv")
+    table["estimate"] = [accounting.gdp_epsilon(max(mu, 0.0), DELTA) for mu in table["apart"]]
+    return {key: each.to_numpy() for key, each in table.groupby(list(CELL[:-1]))[column]}
 
 
 def draw(found):

@@ -70,9 +70,9 @@ def bounds(taken, lost, each, delta):
     }
 
 
-def expected(each, delta):
-    """The bounds at each of CUTS, if errors are as many as expected."""
-    return bounds(*(np.round(each * rate).astype(int) for rate in (norm.sf(CUTS), norm.cdf(CUTS - 1))), each, delta)
+def expected(each, delta, cuts=CUTS):
+    """The bounds at each of some thresholds, if errors are as many as expected."""
+    return bounds(*(np.round(each * rate).astype(int) for rate in (norm.sf(cuts), norm.cdf(cuts - 1))), each, delta)
 
 
 def draw_thresholds(worlds, shown, delta):
@@ -111,6 +111,15 @@ def by_count(largest, repeats, delta, rng):
             for n in numbers.astype(np.int64)
         ]
     return pd.DataFrame(means, index=numbers)
+
+
+def share_at_equation_18(count, audits, delta, rng):
+    """The share of ε that (ε, δ)-DP shows at its best threshold with `count` observations of each world; its error."""
+    z = formulas.best_threshold(1.0, delta)
+    errors = rng.binomial(count, [norm.sf(z), norm.cdf(z - 1)], (audits, 2))
+    shown = formulas.epsilon_dp(*formulas.upper(errors, count, 0.025).T, delta)
+    shares = shown / accounting.gdp_epsilon(1.0, delta)
+    return float(shares.mean()), float(shares.std() / audits**0.5)
 
 
 def draw_counts(means, repeats, delta):

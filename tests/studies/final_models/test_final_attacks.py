@@ -1,6 +1,7 @@
 """What attacks show of final models, and how it keeps that."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +47,20 @@ def test_the_papers_rule_bounds_each_rate_at_95_percent():
     assert not found["valid"]
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_a_perfect_score_of_many_models_shows_what_epsilon_allows(epsilon):
+    found = attacks.perfect(epsilon, models=20_000, draws=20)
+    assert found.mean() == pytest.approx(epsilon, rel=0.05)
+    assert found.std() < 0.2
+
+
 def test_rows_are_of_each_audit_attack_and_way(rows):
     assert not rows.duplicated(["audit", "box", "way", "attack", "margin"]).any()
     counts = rows.groupby(["box", "way"]).size()
     assert counts["white", "all models"] == 2
     assert counts["white", "second version"] == counts["white", "held out, second crafting"] == 2 * 5
     assert counts["white", "first version"] == counts["white", "held out"] == counts["white", "folds"] == 2 * 6
-    assert counts["black"].to_dict() == {"first version": 2, "held out": 2}
+    assert counts["black"].to_dict() == {"first version": 2, attacks.BEST_STEP: 2, "held out": 2}
     judged = rows.groupby("way").judged.agg(["min", "max"])
     assert judged.loc["first version"].tolist() == [80, 80]
     assert judged.loc["held out"].tolist() == [40, 40]
@@ -70,7 +78,7 @@ def test_held_out_rows_say_how_far_the_sample_is_ahead_of_the_canary(rows):
 
 def test_bounds_are_marked_valid_for_models_that_nothing_was_learned_from(rows):
     assert set(rows[rows.valid].way) == {"all models", "held out", "held out, second crafting", "folds"}
-    assert set(rows[~rows.valid].way) == {"first version", "second version"}
+    assert set(rows[~rows.valid].way) == {"first version", attacks.BEST_STEP, "second version"}
 
 
 def test_samples_start_at_the_canary_clamped_and_ask_about_both_labels_under_substitution(cell):
@@ -108,6 +116,17 @@ def test_a_box_shows_nothing_of_the_models_that_are_judged_before_they_are(cell,
     assert len(whole) == 160
 
 
+def test_the_best_step_is_that_of_samples_crafted_for_fewer_steps(cell, models):
+    records, network, pair = made_for(cell)
+    learned, bits = attacks.surrogates(cell, records, network, pair, models), models.bit.values
+    by = attacks.attack("ade", pair, 1, rate=0.02)
+    bounds = []
+    for steps in range(1, 11):
+        sample = replace(by, steps=steps).learn(network, learned, bits)
+        bounds.append(attacks.shown(sample.scores(network, models.weights.values), bits, "best", 0.1)["bound"])
+    assert attacks.best_step(network, pair, models, learned, "ade")["bound"] == pytest.approx(max(bounds))
+
+
 def test_tables_of_other_seeds_are_further_audits_of_the_same_cell(cell, models, rows, tmp_path):
     for seed in (0, 3):
         again = cell._replace(seed=seed)
@@ -127,7 +146,7 @@ def test_tables_of_other_seeds_are_further_audits_of_the_same_cell(cell, models,
 def test_executions_draw_records_start_and_noise_anew(cell, tmp_path):
     cell = cell._replace(runs=256)
     rows, audited = attacks.executed(cell, 3, folder=tmp_path, progress=False)
-    assert rows.groupby("audit").size().tolist() == [30, 30, 30]
+    assert rows.groupby("audit").size().tolist() == [32, 32, 32]
     for seed, one in enumerate(audited):
         records, network, pair = made_for(cell._replace(seed=seed))
         assert one.sizes["run"] == 256
