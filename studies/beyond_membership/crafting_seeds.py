@@ -42,7 +42,7 @@ def cells():
 
 
 def measured(cell):
-    """What the final models of one audit show, a row: `epsilon`, the valid bound, and `estimate`, without confidence."""
+    """What the final models of one audit show, a row: the valid bound, `epsilon`, and an estimate of ε."""
     seed = cell["seed"]
     craft = crafters.BY_SCENARIO[cell["canary"]]
     if cell["study"] == "wrong parameters":

@@ -111,14 +111,14 @@ def by_place(about, *, delta):
 
 
 def by_start():
-    """Bounds and accuracies on digits by canary and seed, for both optimizers from one start and from many."""
+    """Estimates of ε and accuracies on digits by canary and seed, for both optimizers from one start and from many."""
     table = read_table("beyond_membership/crafting_seeds.csv")
     table = table[table.study == "optimizer"]
-    return table.pivot_table(["epsilon", "accuracy"], ["canary", "seed"], "variant").dropna()
+    return table.pivot_table(["estimate", "accuracy"], ["canary", "seed"], "variant").dropna()
 
 
 def draw_starts(ax, shown):
-    """The mean bound of each canary with two standard errors, a mark for each training of `by_start`."""
+    """The mean estimate of each canary with two standard errors, a mark for each training of `by_start`."""
     names = {"sgd": "DP-SGD", "adam": "DP-Adam", "fixed": "one start", "fresh": "own starts"}
     for i, variant in enumerate(crafting_seeds.TRAININGS):
         optimizer, start = variant.split(", ")
@@ -129,4 +129,4 @@ def draw_starts(ax, shown):
         ax.errorbar(place, of["mean"], 2 * of["sem"], label=f"{names[optimizer]}, {names[start]}", **look)
     ax.axhline(crafting_seeds.EPSILON, **figures.looks("substitute"))
     ax.set_xticks(range(len(of)), [figures.looks(s)["label"].replace(" (", "\n(") for s in of.index])
-    ax.set(ylabel="ε in the final models", ylim=(0, None))
+    ax.set(ylabel="estimate of ε in the final models", ylim=(0, None))
