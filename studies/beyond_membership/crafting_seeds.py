@@ -12,8 +12,9 @@ from itertools import product
 import torch
 
 import dpsub
-from dpsub import accounting, crafters, data, findings, models
+from dpsub import crafters, data, findings, models
 from studies.kept import continued
+from studies.scores import epsilon_at
 from studies.trainings import DELTA, calibrated, final_models
 
 EPSILON = 10.0
@@ -62,8 +63,8 @@ def measured(cell):
     audited = final_models(task, model, pair, spec, runs=RUNS[cell["study"]], metrics=("accuracy",), seed=seed)
     [bound] = dpsub.bound(audited, delta=DELTA)
     accuracy = round(float(audited.accuracy.mean()), 3)
-    apart = findings.d_prime(audited.score[:, -1], audited.bit)
-    shown = {"epsilon": bound.epsilon, "estimate": accounting.gdp_epsilon(max(apart, 0.0), DELTA)}
+    estimate = epsilon_at(findings.d_prime(audited.score[:, -1], audited.bit))
+    shown = {"epsilon": bound.epsilon, "estimate": estimate}
     return [{name: round(one, 3) for name, one in shown.items()} | {"accuracy": accuracy, "runs": audited.sizes["run"]}]
 
 

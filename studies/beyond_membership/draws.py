@@ -17,8 +17,9 @@ from itertools import product
 import torch
 
 import dpsub
-from dpsub import accounting, crafters, data, findings, models
+from dpsub import crafters, data, findings, models
 from studies.kept import continued
+from studies.scores import epsilon_at
 from studies.trainings import DELTA, ON_A_CPU, calibrated
 
 RUNS = 256  # few models, so that there can be many draws
@@ -88,8 +89,7 @@ def found(task, model, pair, spec, slot, seed):
         at = scores.sel(step=[step])
         mu = findings.d_prime(at.score[:, 0], at.bit)
         [bound] = dpsub.bound(at, delta=DELTA)
-        epsilon = accounting.gdp_epsilon(max(mu, 0.0), DELTA)
-        row |= {f"{part}_mu": mu, f"{part}_epsilon": epsilon, f"{part}_bound": bound.epsilon}
+        row |= {f"{part}_mu": mu, f"{part}_epsilon": epsilon_at(mu), f"{part}_bound": bound.epsilon}
     return {name: f"{one:.5g}" if isinstance(one, float) else one for name, one in row.items()}
 
 

@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpsub
-from dpsub import accounting, data, figures, models
+from dpsub import data, figures, models
 from studies.beyond_membership.crafting_seeds import first_start
 from studies.kept import continued, read_table
-from studies.scores import separation
+from studies.scores import epsilon_at, separation
 from studies.trainings import DELTA, calibrated, final_models
 
 EPSILON, RUNS, SEEDS = 8.0, 1_000, 5
@@ -60,7 +60,7 @@ def bounds(column="epsilon"):
     Column "estimate": the ε of μ-GDP at the distance between the worlds' scores, `apart`.
     """
     table = read_table("beyond_membership/final_sizes.csv")
-    table["estimate"] = [accounting.gdp_epsilon(max(mu, 0.0), DELTA) for mu in table["apart"]]
+    table["estimate"] = table["apart"].map(epsilon_at)
     return {key: each.to_numpy() for key, each in table.groupby(list(CELL[:-1]))[column]}
 
 

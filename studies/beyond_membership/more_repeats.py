@@ -12,8 +12,9 @@ import xarray as xr
 import yaml
 
 import dpsub
-from dpsub import accounting, audits, crafters, estimators, findings
+from dpsub import audits, crafters, estimators, findings
 from studies.beyond_membership import tasks
+from studies.scores import epsilon_at
 from studies.trainings import ON_A_CPU
 
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
@@ -71,7 +72,7 @@ def estimates(one, *, delta):
     """The ε of μ-GDP at the worlds' distance in the final models, of each repeat of an audit; not bounds."""
     last = one.isel(step=-1)
     pairs = zip(last.score.transpose("repeat", "run"), last.bit.transpose("repeat", "run"), strict=True)
-    return [accounting.gdp_epsilon(max(findings.d_prime(*pair), 0.0), delta) for pair in pairs]
+    return [epsilon_at(findings.d_prime(*pair), delta) for pair in pairs]
 
 
 def by_runs(one, runs, *, delta):

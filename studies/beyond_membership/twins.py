@@ -5,7 +5,8 @@ from math import isclose
 import numpy as np
 import pandas as pd
 
-from dpsub import accounting, findings
+from dpsub import findings
+from studies.scores import epsilon_at
 
 # Two audits that agree in these train twins.
 SHARED = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer")
@@ -72,7 +73,7 @@ def of_two_worlds(scores, bits, *, delta):
 def epsilons(mu, error, delta):
     """The ε of μ-GDP at mu, and at both ends of an interval."""
     ends = {"": mu, "_low": mu - error, "_high": mu + error}
-    return {f"epsilon{name}": accounting.gdp_epsilon(max(0.0, at), delta) for name, at in ends.items()}
+    return {f"epsilon{name}": epsilon_at(at, delta) for name, at in ends.items()}
 
 
 def refuse_strangers(about, its):

@@ -9,6 +9,7 @@ import pandas as pd
 import dpsub
 from dpsub import accounting, audits, estimators, figures, findings
 from studies.final_models.learned_scores import LearnedScore, learn
+from studies.scores import epsilon_at
 from studies.trainings import final_models
 
 PARTS = 10  # of the models, to measure the error of a difference
@@ -72,7 +73,7 @@ def row(audited, limits, *, delta):
 
     def estimate(score, rows):
         mu = findings.d_prime(score.values[rows, -1], bits[rows])
-        return mu, accounting.gdp_epsilon(max(mu, 0.0), delta)
+        return mu, epsilon_at(mu, delta)
 
     bits, found = audited.bit.values, {}
     scores = {"canary": audited.score, "learned": audited.learned}
