@@ -5,7 +5,7 @@ with 50 seeds, then those of Figure 15 with 10. It appends to a file that exists
 
 A row judges all observations of an audit or, if its canary is a record, those of a part of its steps. The first 250
 steps of two trainings are 500 observations, as in the paper's Figures 10 and 17. A bound of a part is converted to the
-training of all 2,500 steps. Columns `…_gdp_zb_90` have the lower end of a credible interval of 90 % instead of 95 %.
+training of all 2,500 steps.
 
 Ten seeds of each figure, 60 of Figure 18 and 50 or 60 of Figure 17 take about ten hours on one core. Of these
 ``fig10_convnet_crafted`` takes 1.8, ``fig10_crafted_others`` one, and ``table1_images`` one. Figures share audits:
@@ -30,7 +30,6 @@ ESTIMATORS = dict(
     zip(("bets", "ranks", "gdp_cp", "gdp_zb", "dp_cp", "dp_zb", "katz"), step_tables.ESTIMATORS.values(), strict=True)
 )
 CONVERTED = ("bets", "gdp_cp", "gdp_zb")  # to the ε of the training
-WIDER = "gdp_zb_90"  # the lower end of a credible interval of 90 %, which gives the most of the paper's Figure 11, 44.0
 PARTS = {  # the first step and the last, of each training
     "all": (1, STEPS),
     "first 250": (1, 250),
@@ -158,10 +157,10 @@ def measured(result, *, converted=CONVERTED):
     law = step_tables.training_law(result)
     found = {"observations": result.sizes["observation"]} | step_tables.canary_of(result)
     found["mu"] = separation(result.score, result.bit)
-    for name, way in {**ESTIMATORS, WIDER: ESTIMATORS["gdp_zb"]}.items():
-        step = step_tables.step_bound(result, way, delta=DELTA, alpha=0.1 if name == WIDER else 0.05)
+    for name, way in ESTIMATORS.items():
+        step = step_tables.step_bound(result, way, delta=DELTA)
         found[f"step_{name}"] = step.epsilon
-        if name in converted or name == WIDER:
+        if name in converted:
             found[f"training_{name}"] = step_tables.of_training(step, law, delta=DELTA)
     if converted:
         known = LowerBound(0.0, "gdp", "gdp", False, of="step", mu=max(found["mu"], 0.0))
@@ -189,9 +188,9 @@ def rows_of(cell):
 
 COLUMNS = [
     *("part", "observations", "noise", "apart", "others", "mu"),
-    *(f"step_{name}" for name in (*ESTIMATORS, WIDER)),
+    *(f"step_{name}" for name in ESTIMATORS),
     "training_mu",
-    *(f"training_{name}" for name in (*ESTIMATORS, WIDER)),
+    *(f"training_{name}" for name in ESTIMATORS),
 ]
 
 
