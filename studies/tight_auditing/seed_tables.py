@@ -11,17 +11,18 @@ from dpsub import figures
 
 FEW = 10  # up to so many seeds are shown one by one
 BOUNDS = {"bets": "training_bets", "f-DP (ZB)": "training_gdp_zb"}  # of the training's ε, by the name of a line
-SHOWN = BOUNDS | {"estimate": "training_mu"}  # the estimate is the training's ε at the estimated μ of a step
+ESTIMATE = {"estimate": "training_mu"}  # the training's ε at the estimated μ of a step
+SHOWN = BOUNDS | ESTIMATE
 SUMMED = {"apart": "apart", "others": "others", "bets": "training_bets"}
 LEAST = 4  # with fewer seeds an interval is too wide to be shown
 
 
 def over_seeds(table, setting, column, *, part="all"):
-    """A column of a setting's audits, an entry for each seed."""
+    """A column of a setting's audits, an entry for each seed that has one."""
     rows = table[table["part"] == part]
     for name, value in asdict(setting).items():
         rows = rows[rows[name] == value]
-    return rows.set_index("seed")[column].sort_index()
+    return rows.set_index("seed")[column].dropna().sort_index()
 
 
 def interval(values):
@@ -95,17 +96,17 @@ def rows_of_dots(ax, lines, rows, *, accountant, labels, span):
     ax.set_xlabel("ε of the training run")
 
 
-def of_bounds(table, settings):
+def of_bounds(table, settings, columns=BOUNDS):
     """By the name of a line and by setting, the bounds over seeds."""
     return {
         label: {name: over_seeds(table, one, column) for name, one in settings.items()}
-        for label, column in BOUNDS.items()
+        for label, column in columns.items()
     }
 
 
-def panels(table, kept, *, accountant, height=3.0, span=None):
+def panels(table, kept, *, accountant, height=3.0, span=None, columns=BOUNDS):
     """A panel with `rows_of_dots` for each task, whose settings `kept` has by name. All panels have the same rows."""
-    found = {task: of_bounds(table, settings) for task, settings in kept.items()}
+    found = {task: of_bounds(table, settings, columns) for task, settings in kept.items()}
     rows = list(dict.fromkeys(name for settings in kept.values() for name in settings))
     size = (6.8 if len(kept) > 1 else 5.4, height)
     figure, axes = plt.subplots(1, len(kept), figsize=size, layout="constrained", sharex=True, squeeze=False)
