@@ -198,7 +198,7 @@ COLUMNS = [
 def make(path, figures):
     """Append the audits of figures, each with its number of seeds, that the table does not have yet."""
     about = f"audits of steps, q = {RATE}, T = {STEPS}, C = {NORM}, delta = {DELTA}; one core of a shared machine, "
-    cells = (
+    cells = dict.fromkeys(  # figures share settings
         (*asdict(setting).values(), seed)
         for name, seeds in figures
         for seed, setting in product(range(seeds), FIGURES[name])
