@@ -6,6 +6,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 # Threads that wait by spinning slow a busy machine down many times over.
 export OMP_WAIT_POLICY ?= PASSIVE
+# IPython warns, and a test fails, if the environment that is active is not this one.
+unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-slow test-book test-gpu lint types notebooks all-notebooks book pages rerun page bench dist try-dist explorer clean
