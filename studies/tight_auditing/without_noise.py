@@ -1,0 +1,65 @@
+"""What final models show of a canary if gradients are clipped and no noise is added, after Figure 11 of *Tight Auditing*.
+
+``python -m studies.tight_auditing.without_noise FILE`` makes the audits; a file that exists is continued.
+"""
+
+import sys
+from itertools import product
+
+import pandas as pd
+
+import dpsub
+from dpsub import crafters, data, estimators, models
+from studies.kept import continued, read_table
+from studies.tight_auditing.only_final import RULES
+from studies.trainings import DELTA, calibrated, final_models
+
+N_TRAIN, RUNS, SEEDS = 500, 2_000, 10
+TRAINING = {"sample_rate": 0.25, "steps": 100}
+LEARNING_RATE = 0.5
+CELL = ("max_grad_norm", "canary", "seed")
+CLIPPING_BOUNDS, CANARIES = (0.1, 1.0, 10.0), ("blank", "mislabeled")
+HALF = "ranks, α/2"  # of which the larger of two canaries' is valid
+
+
+def without_noise(max_grad_norm):
+    """DP-SGD of which rounding in float32 hides all noise. If C is below 1 the learning rate is η / C."""
+    return dpsub.DPSGD(1e-30, max_grad_norm, learning_rate=LEARNING_RATE / min(max_grad_norm, 1), **TRAINING)
+
+
+def measured(cell):
+    """The bounds on ε from the final models of one audit, and their accuracy: a row."""
+    seed = cell["seed"]
+    task = data.digits(n_train=N_TRAIN, seed=seed)
+    model = models.mlp(task, hidden=[32])
+    crafted_for = calibrated(8.0, "add_remove", 1.0, learning_rate=LEARNING_RATE, **TRAINING)
+    if cell["canary"] == "blank":
+        pair = crafters.blank(task, model, crafted_for, seed=seed, label=0)
+    else:
+        pair = crafters.mislabeled(task, model, crafted_for, seed=seed, target=0).exchanged()
+    pair = pair.against_nothing(adjacency="add_remove")
+    spec = without_noise(cell["max_grad_norm"])
+    audited = final_models(task, model, pair, spec, runs=RUNS, metrics=("accuracy",), seed=seed, device="cpu")
+    row = {}
+    for name, (claim, rule), alpha in (*((*one, 0.05) for one in RULES.items()), (HALF, RULES["ranks"], 0.025)):
+        how = {"claim": claim, "rule": rule, "delta": DELTA, "alpha": alpha}
+        row[name] = round(estimators.epsilon_lower_bound(audited.score[:, -1], audited.bit, **how).epsilon, 4)
+    return [row | {"accuracy": round(float(audited.accuracy.values.mean()), 4)}]
+
+
+def by_bound():
+    """The kept bounds and accuracies: the larger of the two canaries' of each seed, by C and seed."""
+    return read_table("tight_auditing/without_noise.csv").groupby(["max_grad_norm", "seed"]).max(numeric_only=True)
+
+
+def by_canary():
+    """Their means over seeds, by C: a column for each number and canary."""
+    rows: pd.DataFrame = read_table("tight_auditing/without_noise.csv")
+    return rows.pivot_table(index="max_grad_norm", columns="canary", values=["ranks", "GDP, Bayesian", "accuracy"])
+
+
+if __name__ == "__main__":
+    (path,) = sys.argv[1:]
+    cells = ((*cell, seed) for seed, *cell in product(range(SEEDS), CLIPPING_BOUNDS, CANARIES))
+    about = f"{RUNS} final models an audit, {N_TRAIN} digits, add/remove; one core of a shared machine, processor seconds"
+    continued(path, CELL, cells, measured, about=about)
