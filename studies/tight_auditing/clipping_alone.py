@@ -1,12 +1,10 @@
-"""What final models show of a canary if gradients are clipped and no noise is added, after Figure 11 of *Tight Auditing*.
+"""What final models show if gradients are clipped and no noise is added, after Figure 11 of *Tight Auditing*.
 
-``python -m studies.tight_auditing.without_noise FILE`` makes the audits; a file that exists is continued.
+``python -m studies.tight_auditing.clipping_alone FILE`` makes the audits; a file that exists is continued.
 """
 
 import sys
 from itertools import product
-
-import pandas as pd
 
 import dpsub
 from dpsub import crafters, data, estimators, models
@@ -19,11 +17,11 @@ TRAINING = {"sample_rate": 0.25, "steps": 100}
 LEARNING_RATE = 0.5
 CELL = ("max_grad_norm", "canary", "seed")
 CLIPPING_BOUNDS, CANARIES = (0.1, 1.0, 10.0), ("blank", "mislabeled")
-HALF = "ranks, α/2"  # of which the larger of two canaries' is valid
+HALF = "ranks, α/2"  # so that the larger of two canaries' bounds is valid
 
 
 def without_noise(max_grad_norm):
-    """DP-SGD of which rounding in float32 hides all noise. If C is below 1 the learning rate is η / C."""
+    """DP-SGD with noise that rounding in float32 hides from every sum. If C is below 1 the learning rate is η / C."""
     return dpsub.DPSGD(1e-30, max_grad_norm, learning_rate=LEARNING_RATE / min(max_grad_norm, 1), **TRAINING)
 
 
@@ -41,21 +39,15 @@ def measured(cell):
     spec = without_noise(cell["max_grad_norm"])
     audited = final_models(task, model, pair, spec, runs=RUNS, metrics=("accuracy",), seed=seed, device="cpu")
     row = {}
-    for name, (claim, rule), alpha in (*((*one, 0.05) for one in RULES.items()), (HALF, RULES["ranks"], 0.025)):
+    for name, (claim, rule), alpha in (*((*one, 0.05) for one in RULES.items()), (HALF, RULES["ranks"], 0.05 / 2)):
         how = {"claim": claim, "rule": rule, "delta": DELTA, "alpha": alpha}
         row[name] = round(estimators.epsilon_lower_bound(audited.score[:, -1], audited.bit, **how).epsilon, 4)
     return [row | {"accuracy": round(float(audited.accuracy.values.mean()), 4)}]
 
 
-def by_bound():
-    """The kept bounds and accuracies: the larger of the two canaries' of each seed, by C and seed."""
-    return read_table("tight_auditing/without_noise.csv").groupby(["max_grad_norm", "seed"]).max(numeric_only=True)
-
-
-def by_canary():
-    """Their means over seeds, by C: a column for each number and canary."""
-    rows: pd.DataFrame = read_table("tight_auditing/without_noise.csv")
-    return rows.pivot_table(index="max_grad_norm", columns="canary", values=["ranks", "GDP, Bayesian", "accuracy"])
+def kept():
+    """The kept audits: a row for each C, canary and seed."""
+    return read_table("tight_auditing/clipping_alone.csv")
 
 
 if __name__ == "__main__":
