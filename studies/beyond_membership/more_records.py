@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import dpsub
 from dpsub import audits, crafters
+from dpsub.crafters.reference_model import noiseless_training
 from studies.kept import continued
 from studies.trainings import calibrated
 
@@ -58,17 +60,30 @@ def trained(task, q, steps=STEPS):
 
 
 def place(task, q, seed, *, steps=STEPS):
-    """Where Algorithm 2 puts the canary by one seed, and the best bias."""
+    """Where Algorithm 2 puts the canary by one seed, the best bias, and the place by the published code's rule.
+
+    That code takes the parameter whose clipped gradients, over all steps, have the least sum of squares.
+    """
     model, spec = trained(task, q, steps)
-    pair = crafters.gradient(task, model, spec, seed=seed)
-    travel = pair.trace["travel"]
-    biases = travel[-task.num_classes :]
+    training = noiseless_training(task, model, spec, seed)
+    before = model.flat(next(training).theta)[0].clone()
+    travel, squares = torch.zeros_like(before), torch.zeros_like(before)
+    for bank in training:
+        theta = model.flat(bank.theta)[0].clone()
+        travel += (theta - before).abs()
+        squares += bank.noisy_average[0] ** 2  # a step without noise has none
+        before = theta
+    first_bias = len(travel) - task.num_classes
+    by_travel, by_squares = int(travel.argmin()), int(squares.argmin())
     return {
-        "parameter": pair.details["parameter"],
-        "on_bias": int(travel.argmin() >= len(travel) - len(biases)),
+        "parameter": by_travel,
+        "on_bias": int(by_travel >= first_bias),
         "travel": float(travel.min()),
-        "travel_of_bias": float(biases.min()),
-        "travel_of_median": float(np.median(travel)),
+        "travel_of_bias": float(travel[first_bias:].min()),
+        "travel_of_median": float(travel.median()),
+        "by_squares": by_squares,
+        "by_squares_on_bias": int(by_squares >= first_bias),
+        "travel_by_squares": float(travel[by_squares]),
     }
 
 

@@ -45,4 +45,12 @@ def test_a_place_is_that_of_the_canary_that_is_audited(tmp_path):
     more_records.train(tmp_path, TASK, 0.25, "S2", 2, crafted=2, **OPTIONS)
     kept = audits.load(tmp_path / "q=0.25-n=60-S2-crafted=2.db")
     assert (found["parameter"], found["travel"]) == (kept.canary_parameter, kept.canary_travel)
-    assert found["travel"] <= found["travel_of_bias"]
+    assert found["travel"] <= min(found["travel_of_bias"], found["travel_by_squares"])
+
+
+def test_after_one_step_of_adam_the_parameter_that_moved_least_has_the_least_gradient():
+    shoppers = data.purchase100_like(n_train=60, n_aux=0)
+    found = more_records.place(shoppers, 1.0, 2, steps=1)
+    assert found["travel"] < found["travel_of_median"]
+    assert found["by_squares"] == found["parameter"]
+    assert more_records.place(shoppers, 1.0, 2, steps=40)["by_squares"] != found["by_squares"]
