@@ -14,15 +14,11 @@ from studies.trainings import DELTA, calibrated, final_models
 
 N_TRAIN, RUNS, SEEDS = 500, 2_000, 10
 TRAINING = {"sample_rate": 0.25, "steps": 100}
-LEARNING_RATE = 0.5
-CELL = ("max_grad_norm", "canary", "seed")
-CLIPPING_BOUNDS, CANARIES = (0.1, 1.0, 10.0), ("blank", "mislabeled")
+CELL = ("max_grad_norm", "learning_rate", "canary", "seed")
+RATE = 0.5
+TRAININGS = ((0.1, RATE), (1.0, RATE), (10.0, RATE), (0.1, 10 * RATE))  # C and η
+CANARIES = ("blank", "mislabeled")
 HALF = "ranks, α/2"  # so that the larger of two canaries' bounds is valid
-
-
-def without_noise(max_grad_norm):
-    """DP-SGD with noise that rounding in float32 hides from every sum. If C is below 1 the learning rate is η / C."""
-    return dpsub.DPSGD(1e-30, max_grad_norm, learning_rate=LEARNING_RATE / min(max_grad_norm, 1), **TRAINING)
 
 
 def measured(cell):
@@ -30,13 +26,14 @@ def measured(cell):
     seed = cell["seed"]
     task = data.digits(n_train=N_TRAIN, seed=seed)
     model = models.mlp(task, hidden=[32])
-    crafted_for = calibrated(8.0, "add_remove", 1.0, learning_rate=LEARNING_RATE, **TRAINING)
+    crafted_for = calibrated(8.0, "add_remove", 1.0, learning_rate=RATE, **TRAINING)
     if cell["canary"] == "blank":
         pair = crafters.blank(task, model, crafted_for, seed=seed, label=0)
     else:
         pair = crafters.mislabeled(task, model, crafted_for, seed=seed, target=0).exchanged()
     pair = pair.against_nothing(adjacency="add_remove")
-    spec = without_noise(cell["max_grad_norm"])
+    # rounding in float32 hides such noise from every sum
+    spec = dpsub.DPSGD(1e-30, cell["max_grad_norm"], learning_rate=cell["learning_rate"], **TRAINING)
     audited = final_models(task, model, pair, spec, runs=RUNS, metrics=("accuracy",), seed=seed, device="cpu")
     row = {}
     for name, (claim, rule), alpha in (*((*one, 0.05) for one in RULES.items()), (HALF, RULES["ranks"], 0.05 / 2)):
@@ -46,12 +43,12 @@ def measured(cell):
 
 
 def kept():
-    """The kept audits: a row for each C, canary and seed."""
+    """The kept audits: a row for each C, η, canary and seed."""
     return read_table("tight_auditing/clipping_alone.csv")
 
 
 if __name__ == "__main__":
     (path,) = sys.argv[1:]
-    cells = ((*cell, seed) for seed, *cell in product(range(SEEDS), CLIPPING_BOUNDS, CANARIES))
-    about = f"{RUNS} final models an audit, {N_TRAIN} digits, add/remove; one core of a shared machine, processor seconds"
+    cells = ((*training, canary, seed) for seed, training, canary in product(range(SEEDS), TRAININGS, CANARIES))
+    about = f"{RUNS} final models an audit, {N_TRAIN} digits, add/remove; one core, processor seconds"
     continued(path, CELL, cells, measured, about=about)
