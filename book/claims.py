@@ -48,7 +48,8 @@ decided by estimates, too; a valid bound may prove *exceeds*, never *stays below
 is decided by the numbers of that rule, and says so.
 
 **Words.** *No difference*: neither number is known to be larger, and the whole interval of their difference is below a
-tenth of the larger. *Near* and *tight*: at least 80 % of ε. *About as much*: within a tenth. Formulae settle what they
+tenth of the larger. *Near* and *tight*: at least 80 % of ε; a number by a rule that is not valid may be above it.
+*About as much*: within a tenth. Formulae settle what they
 say. Each interval errs in 5 % of cases, and there are many of them."""
 OF_PART = {True: "holds", False: "differs", None: "not settled", predicates.ALIKE: predicates.ALIKE}
 INSERTED = re.compile(r"\{(\w+)\.(\w+)(?::([^{}]*))?\}")

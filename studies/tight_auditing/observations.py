@@ -70,6 +70,14 @@ def bounds(taken, lost, each, delta):
     }
 
 
+def near_by_exact_rates(delta):
+    """The least and the largest threshold above the middle at which exact rates show 80 % of ε by (ε, δ)-DP."""
+    cuts = np.arange(0.5, 6, 0.01)
+    shown = formulas.epsilon_dp(norm.sf(cuts), norm.cdf(cuts - 1), delta)
+    near = cuts[shown >= 0.8 * accounting.gdp_epsilon(1.0, delta)]
+    return float(near[0]), float(near[-1])
+
+
 def expected(each, delta, cuts=CUTS):
     """The bounds at each of some thresholds, if errors are as many as expected."""
     return bounds(*(np.round(each * rate).astype(int) for rate in (norm.sf(cuts), norm.cdf(cuts - 1))), each, delta)
@@ -102,7 +110,7 @@ def draw_thresholds(worlds, shown, delta):
 def by_count(largest, repeats, delta, rng):
     """Mean bounds by the number of observations of each world, at thresholds that are fixed in advance."""
     numbers = 10 ** np.arange(2, np.log10(largest) + 0.1, 0.5)
-    places = {"equation 18": formulas.best_threshold(1.0, delta), "z = 3": 3.0, "z = 2": 2.0, "z = 0.5": 0.5}
+    places = {"equation 18": formulas.best_threshold(1.0, delta), "z = 4.2": 4.2, "z = 3": 3.0, "z = 0.5": 0.5}
     means = {}
     for name, z in {"μ-GDP, z = 0.5": 0.5, **places}.items():
         claim, rates = "(ε, δ)-DP" if name in places else "μ-GDP", [norm.sf(z), norm.cdf(z - 1)]
@@ -113,9 +121,8 @@ def by_count(largest, repeats, delta, rng):
     return pd.DataFrame(means, index=numbers)
 
 
-def share_at_equation_18(count, audits, delta, rng):
-    """The share of ε that (ε, δ)-DP shows at its best threshold with `count` observations of each world; its error."""
-    z = formulas.best_threshold(1.0, delta)
+def share_at(z, count, audits, delta, rng):
+    """The share of ε that (ε, δ)-DP shows at a threshold with `count` observations of each world; its error."""
     errors = rng.binomial(count, [norm.sf(z), norm.cdf(z - 1)], (audits, 2))
     shown = formulas.epsilon_dp(*formulas.upper(errors, count, 0.025).T, delta)
     shares = shown / accounting.gdp_epsilon(1.0, delta)
@@ -213,10 +220,11 @@ def curve_of_lines(counts, delta, training):
     return whole, traced
 
 
-def shown_by_lines(count, delta, training, epsilons):
+def shown_by_lines(count, delta, training, epsilons, *, least=0.05):
     """The rates of the best attack on a training, and the largest of some ε that they refute by Algorithm 4's lines.
 
-    The training has the median of these ε, which increase. Rates are the FPR at which neither of the two is below 5 %.
+    The training has the median of these ε, which increase. Rates are the FPR at which neither of the two is below
+    `least`.
     """
     curves = []
     for epsilon in epsilons:
@@ -227,7 +235,7 @@ def shown_by_lines(count, delta, training, epsilons):
         curves.append(formulas.from_lines(FPR, *pairs))
         if epsilon == np.median(epsilons):
             whole = accounting.tradeoff(FPR, noise_multiplier=noise, **training)
-    inside = (FPR >= 0.05) & (whole >= 0.05)
+    inside = (FPR >= least) & (whole >= least)
     falling = np.array(curves)[:, inside].T
     shown = [np.interp(-missed, -fnr, epsilons) for missed, fnr in zip(whole[inside], falling, strict=True)]
     return FPR[inside], np.array(shown)

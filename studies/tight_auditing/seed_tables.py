@@ -25,6 +25,11 @@ def over_seeds(table, setting, column, *, part="all"):
     return rows.set_index("seed")[column].dropna().sort_index()
 
 
+def by_setting(table, settings, column):
+    """A column of several settings' audits by their labels: a row for each seed that all have."""
+    return pd.DataFrame({name: over_seeds(table, one, column) for name, one in settings.items()}).dropna()
+
+
 def interval(values):
     """The mean over seeds, and the two ends of its 95 % interval by Student's t. One seed has no interval."""
     mean = np.mean(values)

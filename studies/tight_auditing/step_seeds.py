@@ -91,6 +91,7 @@ FIGURES = {
     "fig10": _by_epsilon(Setting(canary="dirac anew"), Setting()),
     "fig10_models": _by_epsilon(Setting(model="linear"), Setting("random")),
     "fig10_crafted": _by_epsilon(CRAFTED),
+    "fig10_crafted_longer": _by_epsilon(replace(CRAFTED, crafting=20), epsilons=BELOW_TEN),
     "fig10_crafted_others": _by_epsilon(
         *(replace(CRAFTED, task=one) for one in ("random", "mnist")), epsilons=BELOW_TEN
     ),
