@@ -28,7 +28,7 @@ from studies.language_models import audits as language_model_audits
 from studies.language_models import secrets as language_secrets
 from studies.one_run import bridge
 from studies.one_run import figures as cross_talk_figures
-from studies.tight_auditing import step_seeds, step_tables
+from studies.tight_auditing import clipping_alone, step_seeds, step_tables
 
 RESULTS = Path(__file__).parent.parent / "results"
 load = cache(audits.load)  # several tests look at the same stores
@@ -116,18 +116,26 @@ def test_a_crafted_inputs_gradient_is_farthest_from_its_targets_in_models_of_the
     assert others["fig3_small_network"].min() > 0.08 > 0.03 > others["fig3_natural_data"].max()
 
 
-def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers_and_without_noise_too():
+def test_final_models_of_either_task_were_audited_with_as_many_models_as_the_papers():
     stored = {path.name.split(".db")[0]: load(path) for path in PAPER.glob("journal_final_model/*.db")}
     final = {name: one for name, one in stored.items() if "steps" not in name}
-    assert (len(stored), len(final)) == (36, 18)
+    assert (len(stored), len(final)) == (30, 12)
     assert all(one.sizes["run"] == 2000 and one.sizes["step"] == 1 for one in final.values())
     assert all(one.sizes["observation"] == 2000 for name, one in stored.items() if name not in final)
-    assert {one.noise_multiplier for name, one in final.items() if "C=" in name} == {1e-30}
-    noisy = [one for name, one in final.items() if "C=" not in name and one.adjacency == "add_remove"]
-    last = findings.last_step(noisy, delta=1e-5)
+    last = findings.last_step([one for one in final.values() if one.adjacency == "add_remove"], delta=1e-5)
     assert last.add_remove.to_numpy() == pytest.approx(8, abs=1e-3)
     assert (last.bound > 1).all()
     assert (last.bound < last.add_remove).all()
+
+
+def test_models_without_noise_are_audited_with_each_canary_at_each_clipping_bound():
+    kept = clipping_alone.kept()
+    cells = {(*of, canary, seed) for seed, of, canary in itertools.product(
+        kept.seed.unique(), clipping_alone.TRAININGS, clipping_alone.CANARIES
+    )}  # fmt: skip
+    assert len(kept) == len(cells)
+    assert cells == set(kept[list(clipping_alone.CELL)].itertuples(index=False, name=None))
+    assert (kept[clipping_alone.HALF] <= kept["ranks"]).all()
 
 
 @pytest.fixture(scope="module")

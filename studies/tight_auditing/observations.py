@@ -235,7 +235,7 @@ def shown_by_lines(count, delta, training, epsilons, *, least=0.05):
         curves.append(formulas.from_lines(FPR, *pairs))
         if epsilon == np.median(epsilons):
             whole = accounting.tradeoff(FPR, noise_multiplier=noise, **training)
-    inside = (FPR >= least) & (whole >= least)
+    inside = np.minimum(FPR, whole) >= least
     falling = np.array(curves)[:, inside].T
     shown = [np.interp(-missed, -fnr, epsilons) for missed, fnr in zip(whole[inside], falling, strict=True)]
     return FPR[inside], np.array(shown)
