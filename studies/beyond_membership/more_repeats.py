@@ -14,7 +14,6 @@ import yaml
 import dpsub
 from dpsub import audits, crafters, estimators, findings
 from studies.beyond_membership import tasks
-from studies.scores import epsilon_at
 from studies.trainings import ON_A_CPU
 
 RECORDS = ("name", "stand_in_for", "n_train", "n_aux")
@@ -66,13 +65,6 @@ def with_repeats(folder, label="q = {sample_rate:g}"):
 def bounds(one, *, delta, step=-1):
     """The valid bounds at one step, of each repeat of an audit."""
     return [bound.epsilon for (bound,) in findings.bounds(one.isel(step=[step]), delta=delta)]
-
-
-def estimates(one, *, delta):
-    """The ε of μ-GDP at the worlds' distance in the final models, of each repeat of an audit; not bounds."""
-    last = one.isel(step=-1)
-    pairs = zip(last.score.transpose("repeat", "run"), last.bit.transpose("repeat", "run"), strict=True)
-    return [epsilon_at(findings.d_prime(*pair), delta) for pair in pairs]
 
 
 def by_runs(one, runs, *, delta):

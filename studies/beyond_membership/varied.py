@@ -84,11 +84,6 @@ def each(audited, label, *, delta):
     return {s: more_repeats.bounds(audited[label, s], delta=delta) for s in crafters.BY_SCENARIO}
 
 
-def estimates(audited, label, *, delta):
-    """By scenario, the estimate from each repeat's final models of a training; not bounds."""
-    return {s: more_repeats.estimates(audited[label, s], delta=delta) for s in crafters.BY_SCENARIO}
-
-
 def early(panels):
     """The first observed step from which on each mean bound exceeds the add/remove ε, and stays above it, by panel."""
     found = {}

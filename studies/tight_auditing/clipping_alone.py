@@ -12,7 +12,7 @@ from studies.kept import continued, read_table
 from studies.tight_auditing.only_final import RULES
 from studies.trainings import DELTA, calibrated, final_models
 
-N_TRAIN, RUNS, SEEDS = 500, 2_000, 5
+N_TRAIN, RUNS, SEEDS = 500, 2_000, 10
 TRAINING = {"sample_rate": 0.25, "steps": 100}
 CELL = ("max_grad_norm", "learning_rate", "canary", "seed")
 RATE = 0.5
