@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from hashlib import sha256
 from itertools import product
 
 import torch
@@ -73,7 +74,12 @@ def measured(cell):
     model, spec = models.linear(task), trained(tuple(cell[name] for name in SETTING))
     target = {} if cell["scenario"] == "S2" else {"target": slot}
     pair = crafters.BY_SCENARIO[cell["scenario"]](task, model, spec, seed=cell["draw"], **target)
-    return [found(task, model, pair, spec, slot, cell["draw"])]
+    return [found(task, model, pair, spec, slot, cell["draw"]) | {"record": recognised(task.x_train[slot])}]
+
+
+def recognised(record):
+    """A name by which a record is known in each draw that has it."""
+    return sha256(record.tobytes()).hexdigest()[:8]
 
 
 def found(task, model, pair, spec, slot, seed):
