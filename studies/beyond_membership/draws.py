@@ -1,10 +1,9 @@
 """What the adversaries of *Beyond Membership* find when records, target, canary, batches and noise are drawn anew.
 
-``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 small=10 text=5`` audits
-each setting of Figures 3, A2, A3 and A4 on draws of 500 images' features, by two encoders, and those of Figure A6 on
-draws of sentences. All settings and scenarios of a draw have one target, the record of which Figure 3's reference model
-at q = 1 is least sure, and one seed: their coins are the same, and their noise where they take as many steps. A file
-that exists is continued.
+``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 text=5`` audits each setting
+of Figures 3, A2, A3 and A4 on draws of 500 images' features, and those of Figure A6 on draws of sentences. All settings
+and scenarios of a draw have one target, the record of which Figure 3's reference model at q = 1 is least sure, and one
+seed: their coins are the same, and their noise where they take as many steps. A file that exists is continued.
 """
 
 import os
@@ -36,11 +35,9 @@ IMAGES = {  # by what pages call them, which is Figure 3's q or what differs fro
     "rate10000": (1.0, 500, 2.0, 1e-4),
     "rate10": (1.0, 500, 2.0, 1e-1),
 }
-FIGURE_3 = {name: IMAGES[name] for name in ("1", "4", "16")}
 TEXT = {"1": (1.0, 2_500, 2.0, 0.01), "4": (0.25, 2_500, 2.0, 0.01)}
 DATA = {  # the file, the numbers of private and of auxiliary records, and the settings: "1" chooses the target
     "ImageNet": ("features/cifar10-efficientnet-lite0.npz", 500, 500, IMAGES),
-    "small": ("features/cifar10-cnn768.npz", 500, 500, FIGURE_3),
     "text": ("features/sst2-all-minilm-l6-v2.npz", 5_000, 1_500, TEXT),
 }
 ABOUT = "seconds are of the clock, with an audit on each core of a shared machine"
