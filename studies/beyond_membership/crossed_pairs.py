@@ -24,21 +24,23 @@ from studies.kept import continued, read_table
 from studies.tight_auditing.seed_tables import said
 
 TRAININGS = IMAGES | {"T2500 slow": (0.0625, 2_500, 2.0, 2e-4)}
-PAIRS = (  # the training that is audited, the one that the pair was crafted for, and the scenario
-    ("T2500", "16", "S3"),
-    ("T2500 slow", "16", "S3"),
-    *(("rate10", "1", record) for record in ("S3", "S4", "S5")),
-)
-CELL = ("draw", "setting", "crafted_for", "scenario")
+CRAFTED_FOR = {  # by the training that is audited and the scenario
+    ("T2500", "S3"): "16",
+    ("T2500 slow", "S3"): "16",
+    ("rate10", "S3"): "1",
+    ("rate10", "S4"): "1",
+    ("rate10", "S5"): "1",
+}
+CELL = ("draw", "setting", "scenario")
 
 
 def measured(cell):
     """What a pair finds in another training than that of its reference model."""
     torch.set_num_threads(1)
     task, slot = drawn("ImageNet", cell["draw"])
-    guess, spec = (trained(TRAININGS[cell[name]]) for name in ("crafted_for", "setting"))
-    model = models.linear(task)
-    pair = crafters.BY_SCENARIO[cell["scenario"]](task, model, guess, seed=cell["draw"], target=slot)
+    setting, scenario, model = cell["setting"], cell["scenario"], models.linear(task)
+    guess, spec = (trained(TRAININGS[name]) for name in (CRAFTED_FOR[setting, scenario], setting))
+    pair = crafters.BY_SCENARIO[scenario](task, model, guess, seed=cell["draw"], target=slot)
     return [found(task, model, pair, spec, slot, cell["draw"])]
 
 
@@ -52,7 +54,7 @@ def summary():
     """What a change of training adds to the mean estimate with the pair that was there, and what the new pair adds."""
     own, crossed = over_draws.each(over_draws.kept("ImageNet")), estimates()
     rows = {}
-    for setting, crafted_for, s in PAIRS:
+    for (setting, s), crafted_for in CRAFTED_FOR.items():
         before, there = own[crafted_for, s], crossed[setting, s]
         rows[setting, s] = {"before": f"{np.mean(before):.2f}", "by the training": said(np.subtract(there, before))}
         if (setting, s) in own:
@@ -63,6 +65,6 @@ def summary():
 
 if __name__ == "__main__":
     path, draws = sys.argv[1:]
-    cells = [(draw, *pair) for draw in range(int(draws)) for pair in PAIRS]
+    cells = [(draw, *audited) for draw in range(int(draws)) for audited in CRAFTED_FOR]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         continued(path, CELL, cells, measured, about=ABOUT, mapped=workers.map, clock=time.monotonic)

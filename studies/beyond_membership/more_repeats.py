@@ -32,11 +32,10 @@ def spec_of(one):
     )
 
 
-def repeated(one, task, seed, store, *, crafted_for=None, repeats=1):
-    """The audit again, with another seed and a canary of its own seed, which may be crafted for another training."""
-    crafted_for = one if crafted_for is None else crafted_for
+def repeated(one, task, seed, store, *, repeats=1):
+    """The audit again, with another seed."""
     model = dpsub.models.linear(task)
-    pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(crafted_for), seed=crafted_for.canary_seed)
+    pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(one), seed=one.canary_seed)
     how = {"runs": one.runs, "repeats": repeats, "observe_every": one.observe_every, "seed": seed}
     again = dpsub.audit(task, model, pair, spec_of(one), store=store, **how, **ON_A_CPU)
     print(store, f"{again.wall_seconds:.0f} s", flush=True)

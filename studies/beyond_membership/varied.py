@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from dpsub import accounting, audit, audits, crafters, estimators, figures, findings
+from dpsub import accounting, audit, crafters, estimators, figures, findings
 from studies.beyond_membership import more_repeats
 from studies.kept import STUDIES
 
@@ -102,12 +102,6 @@ def above_add_remove(audited, scenario, *, delta):
         label: int((estimators.over_repeats(panel["audited"][scenario]).mean > panel["add_remove"]).sum())
         for label, panel in findings.panels(audited, delta=delta).items()
     }
-
-
-def crossed(figure, training, *, delta):
-    """By record, the bounds of the pairs that were crafted for Figure 3's training, in another one's final models."""
-    folder = PAPER / figure / "crossed"
-    return {s: more_repeats.bounds(audits.load(folder / f"{training}-{s}.db"), delta=delta) for s in RECORDS}
 
 
 def apart(one, C):

@@ -17,7 +17,6 @@ STORES = (
 )
 MODELS = "results/laptop/final_models"
 TABLES = {"tight_auditing/step_seeds": 1, "beyond_membership/final_sizes": 1000}  # models in a row
-SEEDS = "beyond_membership/crafting_seeds"
 SIMULATED = ("estimators/validity", "estimators/validity_of_steps", "faults/fault_power")
 
 
@@ -38,7 +37,7 @@ def trained(folder):
 def hours_spent():
     """Models trained and hours for each folder or table of results.
 
-    Hours are of the clock, beside other work, and in the tables of one processor. What was simulated trained no
+    Hours are of the clock, beside other work, and in some tables of one processor. What was simulated trained no
     models. Models on GPUs are among the models, and their hours among the hours.
     """
     rows = {}
@@ -51,8 +50,9 @@ def hours_spent():
         if "part" in table:  # of one training: their seconds are the same
             table = table[table.part == "all"]
         rows[f"studies/{name}"] = models * len(table), table.seconds.sum()
-    seeds = read_table(f"{SEEDS}.csv")
-    rows[f"studies/{SEEDS}"] = seeds.runs.sum(), seeds.seconds.sum()
+    for path in sorted(STUDIES.rglob("*.csv")):
+        if "runs" in (table := read_table(path)):
+            rows[f"studies/{path.relative_to(STUDIES).with_suffix('')}"] = table.runs.sum(), table.seconds.sum()
     for name in SIMULATED:
         made = read_json(f"{name}.json")["made"]
         rows[f"studies/{name}"] = 0, made["seconds"]
