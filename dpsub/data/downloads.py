@@ -85,7 +85,7 @@ def unpacked(source: Source, archive: str) -> Path:
         path = downloaded(source, Path(archive))
         with tempfile.TemporaryDirectory(dir=folder(), prefix=".unpacking-") as beside:
             whole = Path(beside) / "whole"
-            shutil.unpack_archive(path, whole)  # no filter, which Python has from 3.11.4 on: the hash was checked
+            shutil.unpack_archive(path, whole)  # the hash was checked; `filter` would take Python 3.11.4
             try:
                 whole.rename(place)
             except OSError:  # another process may have been faster

@@ -33,7 +33,7 @@ def spec_of(one):
 
 
 def repeated(one, task, seed, store, *, repeats=1):
-    """The audit again, with another seed."""
+    """The audit again, on these records and with this seed."""
     model = dpsub.models.linear(task)
     pair = crafters.BY_SCENARIO[one.scenario](task, model, spec_of(one), seed=one.canary_seed)
     how = {"runs": one.runs, "repeats": repeats, "observe_every": one.observe_every, "seed": seed}
