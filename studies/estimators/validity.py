@@ -33,7 +33,7 @@ from studies.kept import continued, read_json
 
 DELTA = 1e-5
 RUNS = (256, 1_000, 5_000, 50_000)  # at which the study measures bounds
-OBSERVATIONS = (200, 1_000, 2_000, 5_000, 20_000, 100_000)
+OBSERVATIONS = (200, 500, 1_000, 2_000, 5_000, 20_000, 100_000)
 
 
 @dataclass(frozen=True)
