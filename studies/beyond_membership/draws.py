@@ -1,6 +1,6 @@
 """What the adversaries of *Beyond Membership* find when records, target, canary, batches and noise are drawn anew.
 
-``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 text=5`` audits each setting
+``python -m studies.beyond_membership.draws studies/beyond_membership/draws.csv ImageNet=20 text=9`` audits each setting
 of Figures 3, A2, A3 and A4 on draws of 500 images' features, and those of Figure A6 on draws of sentences. All settings
 and scenarios of a draw have one target, the record of which Figure 3's reference model at q = 1 is least sure, and one
 seed: their coins are the same, and their noise where they take as many steps. A file that exists is continued.
