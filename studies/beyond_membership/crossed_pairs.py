@@ -24,7 +24,8 @@ from studies.beyond_membership.draws import ABOUT, IMAGES, drawn, found, trained
 from studies.kept import continued, read_table
 from studies.tight_auditing.seed_tables import said
 
-CALLED = {name: name for name in IMAGES} | {"16": "T500", "1": "rate1000"}  # the settings of `draws`, by what varies
+# the settings of `draws`, by what varies: names of digits alone would be read from a table as numbers
+CALLED = {name: name for name in IMAGES} | {"16": "T500", "1": "rate1000"}
 TRAININGS = {CALLED[name]: setting for name, setting in IMAGES.items()} | {"T2500 slow": (0.0625, 2_500, 2.0, 2e-4)}
 PAIRS = {  # the training that is audited, the scenario, and the training that the pair was crafted for
     "ImageNet": [

@@ -38,7 +38,7 @@ IMAGES = {  # by what pages call them, which is Figure 3's q or what differs fro
 TEXT = {"1": (1.0, 2_500, 2.0, 0.01), "4": (0.25, 2_500, 2.0, 0.01)}
 DATA = {  # the file, the numbers of private and of auxiliary records, and the settings: "1" chooses the target
     "ImageNet": ("features/cifar10-efficientnet-lite0.npz", 500, 500, IMAGES),
-    "small network": ("features/cifar10-cnn768.npz", 500, 500, IMAGES),
+    "small network": ("features/cifar10-cnn768.npz", 500, 500, IMAGES),  # for `crossed_pairs`
     "text": ("features/sst2-all-minilm-l6-v2.npz", 5_000, 1_500, TEXT),
 }
 ABOUT = "seconds are of the clock, with an audit on each core of a shared machine"
